@@ -2,6 +2,7 @@
 #include "chat/prompt.h"
 
 #include "base/checked.h"
+#include "base/json_nodes.h"
 
 /* What templates differ in, as to calls in earlier answers. */
 typedef struct Spelling {
@@ -11,30 +12,24 @@ typedef struct Spelling {
 
 static const Spelling spellings[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 
-static Json *put_string(Json *at, Slice text) {
-    *at = (Json){.type = JSON_STRING, .size = (uint32_t)text.size, .string = text.data};
-    return at + 1;
-}
+/* A message with its parts joined: what templates of text models expect. */
+typedef struct Flat {
+    const ChatMessage *message;
+    Slice content, reasoning; /* data NULL: none */
+    size_t call_count;
+} Flat;
 
-static Json *put_pair(Json *at, Slice key, Slice value) { return put_string(put_string(at, key), value); }
-
-static size_t child_count(const Json *container) { return container ? (size_t)(container->end - container) - 1 : 0; }
-
-/* A container's children, with their ends where they are now. */
-static Json *put_children(Json *at, const Json *container) {
-    if (!container) return at;
-    for (const Json *node = json_first(container); node != container->end; node++) {
-        Json *copy = at + (node - json_first(container));
-        *copy = *node;
-        if (node->type >= JSON_ARRAY) copy->end = copy + (node->end - node);
+static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
+    Flat *flat = arena_alloc(arena, p->message_count, sizeof *flat);
+    if (!flat) fail(error, arena_failure(arena), "no memory for %zu messages", p->message_count);
+    for (size_t i = 0; i < p->message_count && flat; i++) {
+        const ChatMessage *message = &p->messages[i];
+        flat[i] = (Flat){.message = message, .call_count = message_call_count(message)};
+        if (!message_text(message, arena, &flat[i].content, error) ||
+            !message_reasoning(message, arena, &flat[i].reasoning, error))
+            return NULL;
     }
-    return at + child_count(container);
-}
-
-static Json *put_container(Json *at, const Json *container) {
-    Json *end = put_children(at + 1, container);
-    *at = (Json){.type = container->type, .size = container->size, .end = end};
-    return end;
+    return flat;
 }
 
 /* ---- a message ---- */
@@ -44,58 +39,61 @@ enum { NODES_PER_MESSAGE = 1 + 2 * 5 + 2, NODES_PER_CALL = 3 + 2 * 4 };
 /* {id, type, function: {name, arguments}} */
 static Json *put_call(Json *at, const ChatCall *call, Spelling spelling) {
     Json *object = at++;
-    if (call->id.data) at = put_pair(at, SLICE("id"), call->id);
-    at = put_pair(at, SLICE("type"), SLICE("function"));
-    Json *function = at = put_string(at, SLICE("function"));
-    at = put_pair(at + 1, SLICE("name"), call->name);
-    at = put_string(at, SLICE("arguments"));
-    at =
-        call->object && !spelling.arguments_as_text ? put_container(at, call->object) : put_string(at, call->arguments);
-    *function = (Json){.type = JSON_OBJECT, .size = 2, .end = at};
-    *object = (Json){.type = JSON_OBJECT, .size = call->id.data ? 3 : 2, .end = at};
-    return at;
+    if (call->id.data) at = json_put_pair(at, SLICE("id"), call->id);
+    at = json_put_pair(at, SLICE("type"), SLICE("function"));
+    Json *function = at = json_put_string(at, SLICE("function"));
+    at = json_put_pair(at + 1, SLICE("name"), call->name);
+    at = json_put_string(at, SLICE("arguments"));
+    at = call->object && !spelling.arguments_as_text ? json_put_tree(at, call->object)
+                                                     : json_put_string(at, call->arguments);
+    json_close(function, JSON_OBJECT, 2, at);
+    return json_close(object, JSON_OBJECT, call->id.data ? 3 : 2, at);
 }
 
-static Json *put_calls(Json *at, const ChatMessage *message, Spelling spelling) {
-    Json *list = at = put_string(at, SLICE("tool_calls"));
+static Json *put_calls(Json *at, const Flat *flat, Spelling spelling) {
+    Json *list = at = json_put_string(at, SLICE("tool_calls"));
     at++;
-    for (size_t i = 0; i < message->call_count; i++) at = put_call(at, &message->calls[i], spelling);
-    *list = (Json){.type = JSON_ARRAY, .size = (uint32_t)message->call_count, .end = at};
-    return at;
+    for (size_t i = 0; i < flat->message->part_count; i++)
+        if (flat->message->parts[i].kind == CONTENT_TOOL_CALL)
+            at = put_call(at, &flat->message->parts[i].call, spelling);
+    return json_close(list, JSON_ARRAY, (uint32_t)flat->call_count, at);
 }
 
-static Json *put_message(Json *at, const ChatMessage *message, Spelling spelling) {
+static Json *put_message(Json *at, const Flat *flat, Spelling spelling) {
+    const ChatMessage *message = flat->message;
     const struct {
         Slice key, value;
-    } others[] = {{SLICE("name"), message->name}, {SLICE("reasoning_content"), message->reasoning},
+    } others[] = {{SLICE("name"), message->name}, {SLICE("reasoning_content"), flat->reasoning},
         {SLICE("tool_call_id"), message->call_id}};
     Json *object = at++;
     uint32_t pairs = 2;
-    at = put_pair(at, SLICE("role"), slice_of(message->role));
-    at = put_pair(at, SLICE("content"), message->content.data ? message->content : SLICE(""));
-    if (!message->content.data && !spelling.empty_content) at[-1] = (Json){.type = JSON_NULL};
+    at = json_put_pair(at, SLICE("role"), slice_of(message->role));
+    at = json_put_pair(at, SLICE("content"), flat->content.data ? flat->content : SLICE(""));
+    if (!flat->content.data && !spelling.empty_content) at[-1] = (Json){.type = JSON_NULL};
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         if (!others[i].value.data) continue;
-        at = put_pair(at, others[i].key, others[i].value);
+        at = json_put_pair(at, others[i].key, others[i].value);
         pairs++;
     }
-    if (message->call_count > 0) {
-        at = put_calls(at, message, spelling);
+    if (flat->call_count > 0) {
+        at = put_calls(at, flat, spelling);
         pairs++;
     }
-    *object = (Json){.type = JSON_OBJECT, .size = pairs, .end = at};
-    return at;
+    return json_close(object, JSON_OBJECT, pairs, at);
 }
 
-/* The nodes of a message at most; false: it is too large. */
-static bool count_nodes(const ChatMessage *message, size_t *count) {
-    const Slice texts[] = {message->content, message->name, message->reasoning, message->call_id};
+/* Adds the largest number of nodes of a message; false: a text or their sum is too large. */
+static bool count_nodes(const Flat *flat, size_t *count) {
+    const ChatMessage *message = flat->message;
+    const Slice texts[] = {flat->content, message->name, flat->reasoning, message->call_id};
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i].size > UINT32_MAX) return false;
     size_t all = NODES_PER_MESSAGE;
-    for (size_t i = 0; i < message->call_count; i++) {
-        if (message->calls[i].arguments.size > UINT32_MAX) return false;
-        if (!size_add(all, NODES_PER_CALL + child_count(message->calls[i].object), &all)) return false;
+    for (size_t i = 0; i < message->part_count; i++) {
+        const ChatCall *call = &message->parts[i].call;
+        if (message->parts[i].kind != CONTENT_TOOL_CALL) continue;
+        if (call->arguments.size > UINT32_MAX) return false;
+        if (!size_add(all, NODES_PER_CALL + json_child_nodes(call->object), &all)) return false;
     }
     return size_add(*count, all, count);
 }
@@ -104,11 +102,12 @@ static bool count_nodes(const ChatMessage *message, size_t *count) {
 
 /* {messages, add_generation_prompt, tools, special tokens …, arguments …} */
 static const Json *make_variables(
-    const ChatModel *m, const ChatPrompt *p, Spelling spelling, Arena *arena, Error *error) {
+    const ChatModel *m, const ChatPrompt *p, const Flat *flat, Spelling spelling, Arena *arena, Error *error) {
     enum { NODES_AROUND = 1 + 2 + 2 + 2 };
-    size_t count = child_count(m->special_tokens) + child_count(p->arguments) + child_count(p->tools) + NODES_AROUND;
+    size_t count = json_child_nodes(m->special_tokens) + json_child_nodes(p->arguments) + json_child_nodes(p->tools) +
+        NODES_AROUND;
     for (size_t i = 0; i < p->message_count; i++) {
-        if (count_nodes(&p->messages[i], &count)) continue;
+        if (count_nodes(&flat[i], &count)) continue;
         fail(error, ERROR_LIMIT, "message %zu has more than %u bytes", i, UINT32_MAX);
         return NULL;
     }
@@ -117,31 +116,32 @@ static const Json *make_variables(
         fail(error, arena_failure(arena), "no memory for the template's variables, %zu messages", p->message_count);
         return NULL;
     }
-    Json *at = put_string(root + 1, SLICE("messages")), *list = at++;
-    for (size_t i = 0; i < p->message_count; i++) at = put_message(at, &p->messages[i], spelling);
-    *list = (Json){.type = JSON_ARRAY, .size = (uint32_t)p->message_count, .end = at};
-    at = put_string(at, SLICE("add_generation_prompt"));
-    *at++ = (Json){.type = JSON_BOOL, .boolean = !p->continues};
-    if (p->tools) at = put_container(put_string(at, SLICE("tools")), p->tools);
-    at = put_children(at, m->special_tokens);
-    at = put_children(at, p->arguments);
+    Json *at = json_put_string(root + 1, SLICE("messages")), *list = at++;
+    for (size_t i = 0; i < p->message_count; i++) at = put_message(at, &flat[i], spelling);
+    json_close(list, JSON_ARRAY, (uint32_t)p->message_count, at);
+    at = json_put_string(at, SLICE("add_generation_prompt"));
+    at = json_put_bool(at, !p->continues);
+    if (p->tools) at = json_put_tree(json_put_string(at, SLICE("tools")), p->tools);
+    at = json_put_children(at, m->special_tokens);
+    at = json_put_children(at, p->arguments);
     const uint32_t pairs = 2 + (p->tools != NULL) + m->special_tokens->size + (p->arguments ? p->arguments->size : 0);
-    *root = (Json){.type = JSON_OBJECT, .size = pairs, .end = at};
+    json_close(root, JSON_OBJECT, pairs, at);
     return root;
 }
 
-static bool has_calls(const ChatPrompt *p) {
+static bool has_calls(const ChatPrompt *p, const Flat *flat) {
     for (size_t i = 0; i < p->message_count; i++)
-        if (p->messages[i].call_count > 0) return true;
+        if (flat[i].call_count > 0) return true;
     return false;
 }
 
-static bool render(const ChatModel *m, const ChatPrompt *p, Arena *arena, Rendered *rendered, Error *error) {
-    const size_t tries = has_calls(p) ? COUNT_OF(spellings) : 1;
+static bool render(
+    const ChatModel *m, const ChatPrompt *p, const Flat *flat, Arena *arena, Rendered *rendered, Error *error) {
+    const size_t tries = has_calls(p, flat) ? COUNT_OF(spellings) : 1;
     Error first = {0};
     for (size_t i = 0; i < tries; i++) {
         Error why = {0};
-        const Json *variables = make_variables(m, p, spellings[i], arena, &why);
+        const Json *variables = make_variables(m, p, flat, spellings[i], arena, &why);
         if (variables && template_render(m->template, variables, rendered, &why)) return true;
         rendered_free(rendered);
         *rendered = (Rendered){0};
@@ -179,8 +179,8 @@ static bool find_last(Slice text, Slice what, Arena *arena, ptrdiff_t *last, Err
 
 /* Cuts what was rendered behind the last message's content; blanks at its end stay if the template has kept them. As
  * transformers' apply_chat_template with continue_final_message. */
-static bool cut_open(const ChatPrompt *p, Rendered *rendered, Arena *arena, Error *error) {
-    Slice content = p->messages[p->message_count - 1].content, text = buffer_view(&rendered->text);
+static bool cut_open(Slice content, Rendered *rendered, Arena *arena, Error *error) {
+    const Slice text = buffer_view(&rendered->text);
     while (content.size > 0 && is_space(content.data[0])) content = (Slice){content.data + 1, content.size - 1};
     Slice core = content;
     while (core.size > 0 && is_space(core.data[core.size - 1])) core.size--;
@@ -200,8 +200,11 @@ static bool cut_open(const ChatPrompt *p, Rendered *rendered, Arena *arena, Erro
 
 bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, Error *error) {
     if (!m->template) return fail(error, ERROR_UNSUPPORTED, "the model '%s' has no chat template", m->name);
+    const Flat *flat = flatten(p, arena, error);
+    if (!flat) return false;
     Rendered rendered = {0};
-    const bool ok = render(m, p, arena, &rendered, error) && (!p->continues || cut_open(p, &rendered, arena, error)) &&
+    const bool ok = render(m, p, flat, arena, &rendered, error) &&
+        (!p->continues || cut_open(flat[p->message_count - 1].content, &rendered, arena, error)) &&
         tokenizer_encode_spans(m->tokenizer, rendered.spans, rendered.span_count, tokens, error);
     rendered_free(&rendered);
     return ok;

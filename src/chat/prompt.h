@@ -2,32 +2,18 @@
  * control tokens, never those of a message. Threads: any. */
 #pragma once
 #include "chat/chat_model.h"
-
-/* A call that an earlier answer made. */
-typedef struct ChatCall {
-    Slice id, name;
-    Slice arguments;    /* as text */
-    const Json *object; /* the same; NULL: they are no JSON object */
-} ChatCall;
-
-typedef struct ChatMessage {
-    const char *role;    /* as templates name it: "system", "user", "assistant", "tool" */
-    Slice content, name; /* UTF-8; data NULL: none */
-    Slice reasoning, call_id;
-    const ChatCall *calls;
-    size_t call_count;
-} ChatMessage;
+#include "chat/message.h"
 
 typedef struct ChatPrompt {
-    const ChatMessage *messages;
+    const ChatMessage *messages; /* [message_count] */
     size_t message_count;
-    const Json *arguments; /* an object: further variables for the template; NULL: none */
+    const Json *arguments; /* an object: further variables of the template; NULL: none */
     const Json *tools;     /* [{"type": "function", "function": {…}}, …]; NULL: none */
-    bool continues;        /* the answer goes on where the last message's content ends, which must not be empty */
+    bool continues;        /* the answer continues the last message, whose text must not be empty */
 } ChatPrompt;
 
-/* Appends the ids. The arena holds what is needed on the way. ERROR_UNSUPPORTED: the model has no template, or
- * one that does not show the message that is to go on. */
+/* Appends the ids. arena: for temporary data. Errors: ERROR_UNSUPPORTED when the model has no template, or one that
+ * does not show the message that is to be continued; ERROR_LIMIT, ERROR_MEMORY. */
 NODISCARD bool chat_prompt(
     const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, Error *error);
 /* Whether a prompt ends within reasoning that the template has opened. */

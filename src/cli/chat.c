@@ -25,32 +25,39 @@ static const char slash_help[] = "/clear          start over; the system message
 typedef struct Chat {
     ChatModel *model;
     SamplingArguments sampling;
-    ChatMessage *messages; /* their texts are NUL-terminated and the conversation's own */
+    ChatMessage *messages; /* [count], with one text part each */
+    ContentPart *parts;    /* [count]; their texts are NUL-terminated and owned */
     size_t count, capacity;
     SessionAnswer last; /* zero tokens: no answer yet */
 } Chat;
 
 static void forget_messages(Chat *chat, size_t from) {
-    while (chat->count > from) free((char *)chat->messages[--chat->count].content.data);
+    while (chat->count > from) free((char *)chat->parts[--chat->count].text.data);
+}
+
+static bool grow(Chat *chat) {
+    const size_t capacity = chat->capacity ? 2 * chat->capacity : 16;
+    if (chat->count < chat->capacity) return true;
+    ChatMessage *messages = realloc(chat->messages, capacity * sizeof *messages);
+    if (messages) chat->messages = messages;
+    ContentPart *parts = realloc(chat->parts, capacity * sizeof *parts);
+    if (parts) chat->parts = parts;
+    for (size_t i = 0; i < chat->count; i++) chat->messages[i].parts = &chat->parts[i];
+    if (messages && parts) chat->capacity = capacity;
+    return messages && parts;
 }
 
 static bool add_message(Chat *chat, const char *role, Slice content, Error *error) {
     Buffer text = {0};
     session_clean(content, &text);
     buffer_text(&text, ""); /* so that there is a text even when it is empty */
-    if (chat->count == chat->capacity) {
-        const size_t capacity = chat->capacity ? 2 * chat->capacity : 16;
-        ChatMessage *grown = realloc(chat->messages, capacity * sizeof *grown);
-        if (grown) {
-            chat->messages = grown;
-            chat->capacity = capacity;
-        }
-    }
-    if (text.failed || chat->count == chat->capacity) {
+    if (text.failed || !grow(chat)) {
         buffer_free(&text);
         return fail(error, ERROR_MEMORY, "no memory for the conversation");
     }
-    chat->messages[chat->count++] = (ChatMessage){.role = role, .content = buffer_view(&text)};
+    ContentPart *part = &chat->parts[chat->count];
+    *part = (ContentPart){.kind = CONTENT_TEXT, .text = buffer_view(&text)};
+    chat->messages[chat->count++] = (ChatMessage){.role = role, .parts = part, .part_count = 1};
     return true;
 }
 
@@ -59,7 +66,7 @@ static void save(const Chat *chat, const char *path) {
     buffer_text(&out, "[");
     for (size_t i = 0; i < chat->count; i++) {
         buffer_printf(&out, "%s\n  {\"role\": \"%s\", \"content\": ", i ? "," : "", chat->messages[i].role);
-        json_write_string(&out, chat->messages[i].content);
+        json_write_string(&out, chat->parts[i].text);
         buffer_text(&out, "}");
     }
     buffer_text(&out, "\n]\n");
@@ -159,6 +166,7 @@ int command_chat(int argc, char **argv) {
     }
     forget_messages(&chat, 0);
     free(chat.messages);
+    free(chat.parts);
     chat_model_close(chat.model);
     buffer_free(&directory);
     buffer_free(&history);

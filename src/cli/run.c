@@ -35,7 +35,7 @@ static bool answer(const char *directory, const char *system, bool raw, const En
     session_clean(slice_of(system ? system : ""), &system_text);
     session_clean(buffer_view(prompt), &user_text);
     const ChatMessage messages[] = {
-        {.role = "system", .content = buffer_view(&system_text)}, {.role = "user", .content = buffer_view(&user_text)}};
+        {.role = "system", CHAT_TEXT(buffer_view(&system_text))}, {.role = "user", CHAT_TEXT(buffer_view(&user_text))}};
     const int first = system ? 0 : 1;
     const SessionPrompt asked = {messages + first, (size_t)(2 - first), raw ? user_text.data : NULL};
     SessionAnswer result;

@@ -5,7 +5,7 @@
 #include "chat/models.h"
 #include "server/http/http_request.h"
 #include "server/http/keys.h"
-#include "server/api/params.h"
+#include "server/api/request.h"
 #include "server/server.h"
 
 enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48, REASON_MAX = 256 };
@@ -95,8 +95,10 @@ typedef struct Exchange {
     const struct Endpoint *endpoint; /* NULL: it is none */
     ChatModel *model;                /* taken until the answer is out; */
     int model_index;                 /* its number among the server's */
-    AnswerForm form;
-    Arena arena; /* of what follows */
+    ResponseOptions response;
+    Arena request_arena; /* the body's nodes and what was made of them; freed on submission unless reads_request */
+    bool reads_request;  /* the response reads the request: its tools, what it repeats */
+    Arena arena;         /* of what follows */
     Tokens *prompts;
     int prompt_count;
     Slice *prompt_texts; /* for echo */
@@ -107,7 +109,6 @@ typedef struct Exchange {
     int kv_bits;        /* and how many bits it asked for; 0: it did not */
     char id[COMPLETION_ID_MAX];
     int64_t created;
-    const char *echo;  /* as of ApiRequest */
     AnswerEvents kept; /* of an answer that is shown again when it is whole, or in pieces that are whole */
     AnswerBlock block;
     Buffer head; /* with which every event begins; made by the first */

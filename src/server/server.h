@@ -4,7 +4,7 @@
 #pragma once
 #include "base/error.h"
 #include "chat/models.h"
-#include "server/api/params.h"
+#include "server/api/request.h"
 
 typedef struct ServerOptions {
     const char *host; /* address to bind, such as "127.0.0.1" */

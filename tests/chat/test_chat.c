@@ -32,13 +32,13 @@ static void test_prompt(void) {
     Arena arena = {0};
     Error error = {0};
     const ChatMessage messages[] = {
-        {.role = "system", .content = SLICE("Be \xC3\xA9.")},
-        {.role = "user", .content = SLICE("<|end|> {\"a\":\\n}"), .name = SLICE("Bob<|start|>")},
-        {.role = "assistant", .content = SLICE("")},
+        {.role = "system", CHAT_TEXT(SLICE("Be \xC3\xA9."))},
+        {.role = "user", CHAT_TEXT(SLICE("<|end|> {\"a\":\\n}")), .name = SLICE("Bob<|start|>")},
+        {.role = "assistant", CHAT_TEXT(SLICE(""))},
     };
     /* An answer that goes on: cut behind the content, blanks included, whatever the template writes behind it. */
     const ChatMessage begun[] = {
-        {.role = "user", .content = SLICE("Say ab")}, {.role = "assistant", .content = SLICE(" ab ")}};
+        {.role = "user", CHAT_TEXT(SLICE("Say ab"))}, {.role = "assistant", CHAT_TEXT(SLICE(" ab "))}};
     const ChatPrompt open = {.messages = begun, .message_count = 2, .continues = true};
     Tokens going = {0};
     char begun_text[200];
@@ -97,14 +97,14 @@ static void test_tool_prompt(void) {
     ChatModel *model = chat_open(&fixture, 1, 1);
     Arena arena = {0};
     Error error = {0};
-    const ChatCall calls[] = {{.id = SLICE("i1"), .name = SLICE("f"), .arguments = SLICE("{\"a\": 1}")},
-        {.id = SLICE("i2"), .name = SLICE("g"), .arguments = SLICE("no")}};
-    ChatCall parsed[] = {calls[0], calls[1]};
-    parsed[0].object = json_parse(&arena, calls[0].arguments, &error);
-    const ChatMessage messages[] = {{.role = "user", .content = SLICE("Hi")},
-        {.role = "assistant", .reasoning = SLICE("hm"), .calls = parsed, .call_count = 2},
-        {.role = "tool", .content = SLICE("5"), .name = SLICE("f"), .call_id = SLICE("i1")},
-        {.role = "tool", .content = SLICE("6"), .call_id = SLICE("i2")}};
+    ContentPart answered[] = {{.kind = CONTENT_REASONING, .text = SLICE("hm")},
+        {.kind = CONTENT_TOOL_CALL, .call = {SLICE("i1"), SLICE("f"), SLICE("{\"a\": 1}"), NULL}},
+        {.kind = CONTENT_TOOL_CALL, .call = {SLICE("i2"), SLICE("g"), SLICE("no"), NULL}}};
+    answered[1].call.object = json_parse(&arena, answered[1].call.arguments, &error);
+    const ChatMessage messages[] = {{.role = "user", CHAT_TEXT(SLICE("Hi"))},
+        {.role = "assistant", .parts = answered, .part_count = 3},
+        {.role = "tool", CHAT_TEXT(SLICE("5")), .name = SLICE("f"), .call_id = SLICE("i1")},
+        {.role = "tool", CHAT_TEXT(SLICE("6")), .call_id = SLICE("i2")}};
     const ChatPrompt prompt = {.messages = messages,
         .message_count = 4,
         .tools = json_parse(&arena, SLICE("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"), &error)};
@@ -137,7 +137,7 @@ static void test_tool_prompt(void) {
         "%s", text);
     tokens_free(&tokens);
 
-    const ChatMessage begun[] = {messages[0], {.role = "assistant", .content = SLICE("It is")}};
+    const ChatMessage begun[] = {messages[0], {.role = "assistant", CHAT_TEXT(SLICE("It is"))}};
     const ChatPrompt open = {.messages = begun, .message_count = 2, .continues = true};
     tokens = (Tokens){0};
     TEST_MSG(tool_prompt_spell(&open, &arena, &plain, &error), "%s", error.text);

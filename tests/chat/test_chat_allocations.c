@@ -24,8 +24,8 @@ static bool read_all(const ChatModel *model, const GenerationOptions *options, E
 }
 
 static bool ask(const ChatModel *model, Error *error) {
-    const ChatMessage messages[] = {{.role = "system", .content = SLICE("Be short."), .name = SLICE("Ann")},
-        {.role = "user", .content = SLICE("How are you? \xC3\xA9")}};
+    const ChatMessage messages[] = {{.role = "system", CHAT_TEXT(SLICE("Be short.")), .name = SLICE("Ann")},
+        {.role = "user", CHAT_TEXT(SLICE("How are you? \xC3\xA9"))}};
     const Slice stops[] = {SLICE("never, for it is too long"), SLICE("nor this, which is longer still")};
     Arena arena = {0};
     Tokens prompts[2] = {0};

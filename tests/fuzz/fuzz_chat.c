@@ -6,7 +6,8 @@
 
 #include "base/utf8.h"
 #include "server/api/endpoint.h"
-#include "server/api/chat_messages.h"
+#include "server/api/field_readers.h"
+#include "server/api/request.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -24,8 +25,8 @@ static void check_error(const ApiError *error) {
     arena_free(&arena);
 }
 
-static void check_sampling(const ApiRequest *request) {
-    const SamplingOptions *s = &request->sampling;
+static void check_sampling(const ChatRequest *request) {
+    const SamplingOptions *s = &request->generation.request.sampling;
     CHECK(s->temperature >= 0 && s->temperature <= 2);
     CHECK(s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0);
     CHECK(s->repetition_penalty > 0 && s->repetition_penalty <= 2);
@@ -38,52 +39,45 @@ static void check_sampling(const ApiRequest *request) {
     }
 }
 
-static void check_request(const ApiRequest *request) {
-    CHECK(request->model.data && request->choices >= 1 && request->choices <= CHOICES_MAX);
-    CHECK(request->max_tokens >= -1 && request->max_tokens <= INT32_MAX);
-    CHECK(request->stop_count >= 0 && request->stop_count <= STOP_STRINGS_MAX);
-    for (int i = 0; i < request->stop_count; i++) {
+static void check_request(const ChatRequest *request) {
+    CHECK(request->model.data && request->generation.request.choices >= 1 &&
+        request->generation.request.choices <= CHOICES_MAX);
+    CHECK(request->generation.request.max_tokens >= -1);
+    CHECK(request->generation.stop_count >= 0 && request->generation.stop_count <= STOP_STRINGS_MAX);
+    for (int i = 0; i < request->generation.stop_count; i++) {
         CHECK(request->stops[i].size > 0 && request->stops[i].size <= STOP_STRING_BYTES_MAX);
         CHECK(utf8_valid(request->stops[i]));
     }
     check_sampling(request);
 }
 
-static void check_messages(const ApiRequest *request) {
-    ApiError error = {0};
-    ChatPrompt prompt;
-    if (!messages_read(request, &prompt, &error)) {
-        check_error(&error);
-        return;
-    }
-    CHECK(prompt.message_count == request->messages->size);
-    for (size_t i = 0; i < prompt.message_count; i++) {
-        const ChatMessage *message = &prompt.messages[i];
-        CHECK(message->role && message->role[0] && (message->content.data || message->call_count > 0));
-        for (size_t k = 0; k < message->call_count; k++)
-            CHECK(message->calls[k].name.data && message->calls[k].id.data);
-        CHECK((!message->content.data || utf8_valid(message->content)) &&
-            (!message->name.data || utf8_valid(message->name)));
+static void check_messages(const ChatRequest *request) {
+    CHECK(request->chat.message_count > 0);
+    for (size_t i = 0; i < request->chat.message_count; i++) {
+        const ChatMessage *message = &request->chat.messages[i];
+        CHECK(message->role && message->role[0] && message->part_count > 0);
+        CHECK(!message->name.data || utf8_valid(message->name));
+        for (size_t k = 0; k < message->part_count; k++) {
+            const ContentPart *part = &message->parts[k];
+            if (part->kind == CONTENT_TOOL_CALL)
+                CHECK(part->call.name.data && part->call.id.data && part->call.arguments.size > 0);
+            else
+                CHECK(part->text.data && utf8_valid(part->text));
+        }
     }
 }
 
-static ApiRequest defaults(Arena *arena) {
-    return (ApiRequest){.arena = arena,
-        .vocab = VOCAB,
-        .max_tokens = -1,
-        .choices = 1,
-        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}};
-}
+static ChatRequest defaults(Arena *arena) { return request_init(arena, VOCAB); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Arena arena = {.limit = MEMORY_MAX};
     Error why = {0};
     const Json *body = json_parse(&arena, (Slice){(const char *)data, size}, &why);
     if (body && body->type == JSON_OBJECT) {
-        ApiRequest chat = defaults(&arena), completion = defaults(&arena);
+        ChatRequest chat = defaults(&arena), completion = defaults(&arena);
         ApiError error = {0};
-        if (params_read_chat(&chat, body, &error)) {
-            CHECK(error.status == 0 && chat.messages);
+        if (request_read_chat(&chat, body, &error)) {
+            CHECK(error.status == 0);
             check_request(&chat);
             check_messages(&chat);
         } else {
@@ -92,10 +86,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const Endpoint *adapters[] = {
             &endpoint_messages, &endpoint_responses, &endpoint_ollama_chat, &endpoint_ollama_generate};
         for (size_t i = 0; i < COUNT_OF(adapters); i++) {
-            ApiRequest request = defaults(&arena);
+            ChatRequest request = defaults(&arena);
             error = (ApiError){0};
-            if (adapters[i]->read_params(&request, body, &error)) {
-                CHECK(error.status == 0 && request.messages);
+            if (adapters[i]->read(&request, body, &error)) {
+                CHECK(error.status == 0);
                 check_request(&request);
                 check_messages(&request);
             } else {
@@ -103,8 +97,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             }
         }
         error = (ApiError){0};
-        if (params_read_completion(&completion, body, &error)) {
-            CHECK(error.status == 0 && completion.prompt && completion.max_tokens >= 0);
+        if (request_read_completion(&completion, body, &error)) {
+            CHECK(error.status == 0 && completion.prompt && completion.generation.request.max_tokens >= 0);
             check_request(&completion);
         } else {
             check_error(&error);

@@ -6,8 +6,8 @@
 #include "base/log.h"
 #include "server/api/endpoint.h"
 #include "server/api/fields.h"
-#include "server/api/ollama_request.h"
-#include "server/api/responses_request.h"
+#include "server/api/cache_params.h"
+#include "server/api/request.h"
 #include "test.h"
 
 typedef struct Member {
@@ -16,21 +16,17 @@ typedef struct Member {
 
 typedef struct AdapterCase {
     Adapter adapter;
-    Member members[4];                                                    /* of a body that is right */
-    bool (*read)(ApiRequest *request, const Json *body, ApiError *error); /* NULL: it writes no chat */
+    Member members[4];                                                     /* of a body that is right */
+    bool (*read)(ChatRequest *request, const Json *body, ApiError *error); /* NULL: it writes no chat */
 } AdapterCase;
-
-static bool read_message_body(ApiRequest *request, const Json *body, ApiError *error) {
-    return endpoint_messages.read_params(request, body, error);
-}
 
 #define SAID(text) "[{\"role\":\"user\",\"content\":\"" text "\"}]"
 
 static const AdapterCase adapters[] = {
-    {DOOR_RESPONSES, {{"model", "\"m\""}, {"input", "\"x\""}}, responses_read},
-    {DOOR_MESSAGES, {{"model", "\"m\""}, {"max_tokens", "9"}, {"messages", SAID("x")}}, read_message_body},
-    {DOOR_OLLAMA_CHAT, {{"model", "\"m\""}, {"messages", SAID("x")}}, ollama_read_chat},
-    {DOOR_GENERATE, {{"model", "\"m\""}, {"prompt", "\"x\""}}, ollama_read_generate},
+    {DOOR_RESPONSES, {{"model", "\"m\""}, {"input", "\"x\""}}, request_read_responses},
+    {DOOR_MESSAGES, {{"model", "\"m\""}, {"max_tokens", "9"}, {"messages", SAID("x")}}, request_read_messages},
+    {DOOR_OLLAMA_CHAT, {{"model", "\"m\""}, {"messages", SAID("x")}}, request_read_ollama_chat},
+    {DOOR_GENERATE, {{"model", "\"m\""}, {"prompt", "\"x\""}}, request_read_ollama_generate},
     {DOOR_TOKENIZE, {{"content", "\"x\""}}, NULL},
     {DOOR_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
     {DOOR_OLLAMA_EMBED, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
@@ -96,8 +92,7 @@ static const char *other_value(const Field *f, AdapterCase const *adapter, const
         if (!strcmp(others[i].name, f->name)) return others[i].value;
     switch (f->type) {
     case FIELD_NUMBER: return "0.5";
-    case FIELD_INTEGER:
-    case FIELD_LONG: return f->max == 2 ? "2" : "3";
+    case FIELD_INTEGER: return f->max == 2 ? "2" : "3";
     case FIELD_BOOL: return "true";
     case FIELD_TEXT: return "\"abc\"";
     case FIELD_OBJECT: return "{}";
@@ -138,31 +133,39 @@ static const Json *make_body(const AdapterCase *adapter, const char *name, const
 }
 
 /* All that a request says, as text. */
-static void show(const ApiRequest *r, Buffer *out) {
-    const SamplingOptions *o = &r->sampling;
-    const Json *const trees[] = {r->messages, r->template_arguments, r->tools.list, r->tools.choice};
-    buffer_printf(out, "%.*s|%g %g %g %d %g %g %g %llu|%lld %d|%d %d|%d %d %.*s %d %d %lld|%d %.*s|%llu|",
+static void show(const ChatRequest *r, Buffer *out) {
+    const SamplingOptions *o = &r->generation.request.sampling;
+    const Json *const trees[] = {r->chat.arguments, r->tools.definitions};
+    buffer_printf(out, "%.*s|%g %g %g %d %g %g %g %llu|%d %d|%d %d|%d %d %d %.*s %d %d %lld|%d %.*s|%llu|",
         SLICE_SHOWN(r->model), (double)o->temperature, (double)o->top_p, (double)o->min_p, o->top_k,
         (double)o->repetition_penalty, (double)o->presence_penalty, (double)o->frequency_penalty,
-        (unsigned long long)o->seed, (long long)r->max_tokens, r->cut, r->form.stream, r->form.obfuscated,
-        r->tools.mode, r->tools.single, SLICE_SHOWN(r->tools.effort), r->tools.thinking, r->tools.thinking_given,
-        (long long)r->tools.budget, r->constraint.kind, SLICE_SHOWN(r->constraint.source),
-        (unsigned long long)cache_salt(&r->cache, NULL));
-    for (int i = 0; i < r->stop_count; i++) buffer_slice(out, r->stops[i]);
+        (unsigned long long)o->seed, r->generation.request.max_tokens, r->cut, r->response.stream,
+        r->response.obfuscated, r->tools.mode, r->tools.single, r->tools.choice_given, SLICE_SHOWN(r->reasoning.effort),
+        r->reasoning.thinking, r->reasoning.thinking_given, (long long)r->reasoning.budget, r->format.kind,
+        SLICE_SHOWN(r->format.source), (unsigned long long)cache_salt(&r->cache, NULL));
+    for (int i = 0; i < r->generation.stop_count; i++) buffer_slice(out, r->stops[i]);
     for (size_t i = 0; i < COUNT_OF(trees); i++)
         if (trees[i]) json_write(out, trees[i]);
+    for (size_t i = 0; i < r->chat.message_count; i++) {
+        const ChatMessage *message = &r->chat.messages[i];
+        buffer_printf(out, "|%s %.*s %.*s", message->role, SLICE_SHOWN(message->name), SLICE_SHOWN(message->call_id));
+        for (size_t k = 0; k < message->part_count; k++) {
+            const ContentPart *part = &message->parts[k];
+            if (part->kind == CONTENT_TOOL_CALL)
+                buffer_printf(out, " %.*s(%.*s)", SLICE_SHOWN(part->call.name), SLICE_SHOWN(part->call.arguments));
+            else
+                buffer_printf(out, " %d %.*s", part->kind, SLICE_SHOWN(part->text));
+        }
+    }
 }
 
 static bool read_body(const AdapterCase *adapter, const Json *body, Buffer *shown, ApiError *error) {
-    ApiRequest r = {.arena = &arena,
-        .vocab = 1000,
-        .max_tokens = -1,
-        .choices = 1,
-        .tools.budget = -1,
-        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1.1f, .logprobs = -1, .seed = 5}};
+    ChatRequest r = request_init(&arena, 1000);
+    r.generation.request.sampling.repetition_penalty = 1.1f;
+    r.generation.request.sampling.seed = 5;
     *error = (ApiError){0};
     buffer_clear(shown);
-    if (!adapter->read) return fields_check(adapter->adapter, body, NULL, error);
+    if (!adapter->read) return fields_read(NULL, adapter->adapter, body, error);
     const bool ok = adapter->read(&r, body, error);
     if (ok) show(&r, shown);
     return ok;
@@ -186,7 +189,7 @@ static void test_types(const AdapterCase *adapter, const Field *f) {
     for (size_t i = 0; i < COUNT_OF(wrong) && f->type != FIELD_ANY; i++)
         if (f->type != types[i]) refuses(adapter, f->name, wrong[i]);
     char value[64];
-    if (f->type > FIELD_LONG || (f->min == 0 && f->max == 0)) return;
+    if (f->type > FIELD_INTEGER || (f->min == 0 && f->max == 0)) return;
     snprintf(value, sizeof value, "%.17g", f->min - 1);
     refuses(adapter, f->name, value);
     snprintf(value, sizeof value, "%.17g", f->max + 1);
@@ -195,10 +198,10 @@ static void test_types(const AdapterCase *adapter, const Field *f) {
 
 static bool is_parent(const AdapterCase *adapter, const Field *f) {
     size_t count;
-    const AdapterField *rows = adapter_fields_all(&count);
+    const Field *rows = adapter_fields_all(&count);
     const size_t size = strlen(f->name);
     for (size_t i = 0; i < count; i++) {
-        const Field *other = &rows[i].field;
+        const Field *other = &rows[i];
         if (other->adapters & adapter->adapter && !strncmp(other->name, f->name, size) && other->name[size] == '.')
             return true;
     }
@@ -237,12 +240,12 @@ static void test_effect(const AdapterCase *adapter, const Field *f) {
 
 static void test_adapter(const AdapterCase *adapter) {
     size_t count;
-    const AdapterField *rows = adapter_fields_all(&count);
+    const Field *rows = adapter_fields_all(&count);
     for (size_t i = 0; i < count; i++) {
-        const Field *f = &rows[i].field;
+        const Field *f = &rows[i];
         int found = 0;
         for (size_t k = 0; k < count; k++)
-            found += (rows[k].field.adapters & adapter->adapter) && !strcmp(rows[k].field.name, f->name);
+            found += (rows[k].adapters & adapter->adapter) && !strcmp(rows[k].name, f->name);
         TEST_MSG(found <= 1, "%s is %d times in the table", f->name, found);
         if (found == 0 && !strchr(f->name, '.')) refuses(adapter, f->name, "1");
         if (!(f->adapters & adapter->adapter)) continue;
@@ -301,10 +304,93 @@ static void test_message_format(void) {
     arena_free(&arena);
 }
 
+/* An error names the field of the request that was sent, by its path in it. */
+static void test_paths(void) {
+#define CHAT "{\"model\":\"m\",\"messages\":"
+#define RESPONSES "{\"model\":\"m\",\"input\":"
+#define MESSAGES "{\"model\":\"m\",\"max_tokens\":9,\"messages\":"
+#define USER(content) "[{\"role\":\"user\",\"content\":" content "}]"
+#define CALL(function) "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[" function "]}]"
+    static const struct {
+        bool (*read)(ChatRequest *request, const Json *body, ApiError *error);
+        const char *body, *param;
+    } cases[] = {
+        {request_read_chat, CHAT USER("[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image_url\"}]") "}",
+            "messages[0].content[1]"},
+        {request_read_chat, CHAT USER("[{\"type\":\"x\"}]") "}", "messages[0].content[0].type"},
+        {request_read_chat, CHAT USER("[{\"type\":\"text\"}]") "}", "messages[0].content[0].text"},
+        {request_read_chat, CHAT CALL("{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\"}}") "}",
+            "messages[1].tool_calls[0].function.arguments"},
+        {request_read_chat, CHAT USER("\"x\"") ",\"tools\":[{\"type\":\"function\",\"function\":{}}]}",
+            "tools[0].function.name"},
+        {request_read_completion, "{\"model\":\"m\",\"prompt\":\"x\",\"stop\":[\"\"]}", "stop[0]"},
+        {request_read_responses, RESPONSES "[]}", "input"},
+        {request_read_responses, RESPONSES "[{\"role\":\"x\",\"content\":\"x\"}]}", "input[0].role"},
+        {request_read_responses, RESPONSES "[{\"role\":\"user\",\"content\":\"x\"},{\"type\":\"function_call\"}]}",
+            "input[1].call_id"},
+        {request_read_responses, RESPONSES "[{\"role\":\"user\",\"content\":\"x\"},{\"type\":\"web_search_call\"}]}",
+            "input[1]"},
+        {request_read_responses, RESPONSES USER("[{\"text\":\"x\"}]") "}", "input[0].content[0].type"},
+        {request_read_responses, RESPONSES USER("[{\"type\":\"input_text\",\"text\":5}]") "}",
+            "input[0].content[0].text"},
+        {request_read_responses, RESPONSES USER("[{\"type\":\"input_image\"}]") "}", "input[0].content[0]"},
+        {request_read_responses, RESPONSES "\"x\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\"}]}",
+            "tools[1].name"},
+        {request_read_responses, RESPONSES "\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":5}]}",
+            "tools[0].parameters"},
+        {request_read_responses,
+            RESPONSES "\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],"
+                      "\"tool_choice\":{\"type\":\"function\",\"name\":\"g\"}}",
+            "tool_choice.name"},
+        {request_read_responses, RESPONSES "\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{}}}}",
+            "text.format.name"},
+        {request_read_messages, MESSAGES USER("[{\"type\":\"text\"}]") "}", "messages[0].content[0].text"},
+        {request_read_messages, MESSAGES USER("[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image\"}]") "}",
+            "messages[0].content[1]"},
+        {request_read_messages,
+            MESSAGES USER("[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"content\":[{\"type\":\"image\"}]}]") "}",
+            "messages[0].content[0].content[0]"},
+        {request_read_messages, MESSAGES USER("[{\"type\":\"tool_result\"}]") "}",
+            "messages[0].content[0].tool_use_id"},
+        {request_read_messages,
+            MESSAGES "[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"f\"}]}]}",
+            "messages[0].content[0].input"},
+        {request_read_messages, MESSAGES USER("\"x\"") ",\"tools\":[{\"name\":\"f\"},{\"name\":\"f g\"}]}",
+            "tools[1].name"},
+        {request_read_messages, MESSAGES USER("\"x\"") ",\"tools\":[{\"name\":\"f\",\"input_schema\":5}]}",
+            "tools[0].input_schema"},
+        {request_read_messages,
+            MESSAGES USER("\"x\"") ",\"tools\":[{\"name\":\"f\"}],\"tool_choice\":{\"type\":\"tool\",\"name\":\"g\"}}",
+            "tool_choice.name"},
+        {request_read_messages, MESSAGES USER("\"x\"") ",\"stop_sequences\":[\"a\",\"\"]}", "stop_sequences[1]"},
+        {request_read_ollama_chat, CHAT USER("[{\"type\":\"x\"}]") "}", "messages[0].content[0].type"},
+        {request_read_ollama_chat, CHAT "[{\"role\":\"user\",\"images\":[\"x\"]}]}", "messages[0].images"},
+        {request_read_ollama_chat, CHAT CALL("{\"function\":{}}") "}", "messages[1].tool_calls[0].function.name"},
+        {request_read_ollama_chat, CHAT USER("\"x\"") ",\"options\":{\"stop\":[\"\"]}}", "options.stop[0]"},
+        {request_read_ollama_chat, CHAT USER("\"x\"") ",\"options\":{\"repeat_penalty\":0}}", "options.repeat_penalty"},
+        {request_read_ollama_generate, "{\"model\":\"m\",\"prompt\":\"x\",\"options\":{\"seed\":\"y\"}}",
+            "options.seed"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Error why = {0};
+        ApiError error = {0};
+        ChatRequest request = request_init(&arena, 1000);
+        const Json *body = json_parse(&arena, slice_of(cases[i].body), &why);
+        TEST_MSG(body != NULL, "%s: %s", cases[i].body, why.text);
+        const bool ok = body && cases[i].read(&request, body, &error);
+        TEST_MSG(!ok && error.status == 400 && !strcmp(error.param, cases[i].param), "%s: %d '%s' %s", cases[i].body,
+            error.status, error.param, error.message);
+        TEST_MSG(strstr(error.message, cases[i].param) != NULL, "%s: %s", cases[i].param, error.message);
+    }
+    arena_free(&arena);
+    arena = (Arena){0};
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     for (size_t i = 0; i < COUNT_OF(adapters); i++) test_adapter(&adapters[i]);
     test_names();
     test_message_format();
+    test_paths();
     return test_done();
 }

@@ -2,6 +2,7 @@
  * field refuses what is of the wrong type or out of range, and a value other than its default changes the request or is
  * refused, unless the table says that nothing depends on it. */
 #include "server/api/fields.h"
+#include "server/api/request.h"
 
 #include <stdlib.h>
 
@@ -11,28 +12,31 @@
 
 /* ---- what a body gives ---- */
 
+#define MESSAGE "{\"role\":\"assistant\",\"content\":\"x\"}"
+
 static Arena arena;
 
-static ApiRequest defaults(void) {
-    ApiRequest r;
+static ChatRequest defaults(void) {
+    ChatRequest r;
     memset(&r, 0, sizeof r); /* padding, too: requests are compared byte by byte */
     r.arena = &arena;
     r.vocab = 1000;
-    r.max_tokens = -1;
-    r.choices = 1;
-    r.tools.budget = -1;
-    r.sampling = (SamplingOptions){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1, .seed = 5};
+    r.reasoning.budget = -1;
+    r.generation.request.max_tokens = -1;
+    r.generation.request.choices = 1;
+    r.generation.request.sampling =
+        (SamplingOptions){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1, .seed = 5};
     return r;
 }
 
 /* {model, messages or prompt, and a field with a value} */
-static bool read_with(Adapter adapter, const char *field, const char *value, ApiRequest *request, ApiError *error) {
+static bool read_with(Adapter adapter, const char *field, const char *value, ChatRequest *request, ApiError *error) {
     Error why = {0};
     Buffer text = {0};
     const bool chat = adapter == DOOR_CHAT;
     buffer_text(&text, "{");
     if (strcmp(field, "model") != 0) buffer_text(&text, "\"model\":\"m\",");
-    if (chat && strcmp(field, "messages") != 0) buffer_text(&text, "\"messages\":[{}],");
+    if (chat && strcmp(field, "messages") != 0) buffer_text(&text, "\"messages\":[" MESSAGE "],");
     if (!chat && strcmp(field, "prompt") != 0) buffer_text(&text, "\"prompt\":\"x\",");
     if (!strcmp(field, "stream_options")) buffer_text(&text, "\"stream\":true,");
     if (chat && !strcmp(field, "top_logprobs")) buffer_text(&text, "\"logprobs\":true,");
@@ -45,11 +49,11 @@ static bool read_with(Adapter adapter, const char *field, const char *value, Api
     CHECK(body != NULL);
     *request = defaults();
     memset(error, 0, sizeof *error);
-    return chat ? params_read_chat(request, body, error) : params_read_completion(request, body, error);
+    return chat ? request_read_chat(request, body, error) : request_read_completion(request, body, error);
 }
 
 static bool refuses(Adapter adapter, const char *field, const char *value) {
-    ApiRequest request;
+    ChatRequest request;
     ApiError error;
     const bool ok = read_with(adapter, field, value, &request, &error);
     const size_t size = strlen(field);
@@ -64,8 +68,8 @@ static bool refuses(Adapter adapter, const char *field, const char *value) {
 /* A value that is not the default. */
 static const struct {
     const char *field, *value;
-} others[] = {{"messages", "[{},{}]"}, {"prompt", "[1,2]"}, {"logit_bias", "{\"5\":1}"}, {"seed", "77"},
-    {"stop", "\"x\""}, {"stream_options", "{\"include_usage\":true}"}, {"suffix", "\"x\""},
+} others[] = {{"messages", "[" MESSAGE "," MESSAGE "]"}, {"prompt", "[1,2]"}, {"logit_bias", "{\"5\":1}"},
+    {"seed", "77"}, {"stop", "\"x\""}, {"stream_options", "{\"include_usage\":true}"}, {"suffix", "\"x\""},
     {"response_format", "{\"type\":\"json_object\"}"},
     {"tools", "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"}, {"tool_choice", "\"none\""},
     {"reasoning_effort", "\"low\""}, {"functions", "[{\"name\":\"f\"}]"}, {"function_call", "{\"name\":\"f\"}"},
@@ -81,8 +85,7 @@ static const char *other_value(const Field *f) {
         if (!strcmp(others[i].field, f->name)) return others[i].value;
     switch (f->type) {
     case FIELD_NUMBER: return "0.5";
-    case FIELD_INTEGER:
-    case FIELD_LONG: return "3";
+    case FIELD_INTEGER: return "3";
     case FIELD_BOOL: return strcmp(f->standing, "true") ? "true" : "false";
     case FIELD_TEXT: return "\"abc\"";
     case FIELD_OBJECT: return "{}";
@@ -106,7 +109,7 @@ static void test_types(const Field *f, Adapter adapter) {
         if (!right) refuses(adapter, f->name, wrong[i]);
     }
     char value[64];
-    if (f->type > FIELD_LONG || (f->min == 0 && f->max == 0)) return;
+    if (f->type > FIELD_INTEGER || (f->min == 0 && f->max == 0)) return;
     snprintf(value, sizeof value, "%.17g", f->min - 1);
     refuses(adapter, f->name, value);
     snprintf(value, sizeof value, "%.17g", f->max + 1);
@@ -114,7 +117,7 @@ static void test_types(const Field *f, Adapter adapter) {
 }
 
 static void test_effect(const Field *f, Adapter adapter) {
-    ApiRequest without, with;
+    ChatRequest without, with;
     ApiError error;
     /* What a field needs beside it is in both. */
     static const char *const beside[][3] = {{"stream_options", "stream", "true"}, {"return_progress", "stream", "true"},
@@ -130,7 +133,7 @@ static void test_effect(const Field *f, Adapter adapter) {
     const bool refused = !ok && error.status == 400 && !strncmp(error.param, f->name, strlen(f->name));
     /* Where a body's values lie does not count. */
     with.model = without.model;
-    if (strcmp(f->name, "messages") != 0) with.messages = without.messages;
+    with.chat.messages = without.chat.messages;
     if (strcmp(f->name, "prompt") != 0) with.prompt = without.prompt;
     const bool changed = ok && memcmp(&with, &without, sizeof with) != 0;
     switch (f->status) {
@@ -142,7 +145,7 @@ static void test_effect(const Field *f, Adapter adapter) {
     case FIELD_NEUTRAL:
     case FIELD_REFUSED: TEST_MSG(refused, "%s is not refused: %s", f->name, error.message); break;
     }
-    ApiRequest absent;
+    ChatRequest absent;
     if (!strcmp(f->standing, "required")) {
         TEST_MSG(refuses(adapter, f->name, "null"), "%s may be absent", f->name);
         return;
@@ -218,7 +221,7 @@ static void test_limits(void) {
         {DOOR_CHAT, "structured_outputs", "{\"structural_tag\":\"x\"}"}, {DOOR_CHAT, "guided_choice", "[]"},
         {DOOR_CHAT, "prediction", "{\"type\":\"content\"}"}, {DOOR_CHAT, "prediction", "{\"content\":\"x\"}"},
         {DOOR_CHAT, "prediction", "{\"type\":\"content\",\"content\":[{\"type\":\"image\"}]}"}};
-    ApiRequest request;
+    ChatRequest request;
     ApiError error;
     for (size_t i = 0; i < COUNT_OF(wrong); i++) refuses(wrong[i].adapter, wrong[i].field, wrong[i].value);
     char text[700];
@@ -238,9 +241,8 @@ static void test_limits(void) {
         !strcmp(error.param, "response_format"));
     TEST(read_with(DOOR_CHAT, "grammar\":\"root ::= \\\"a\\\"\",\"response_format", "{\"type\":\"text\"}", &request,
              &error) &&
-        request.constraint.kind == GRAMMAR_GBNF);
-    TEST(
-        read_with(DOOR_CHAT, "grammar", "\"start: /a/\"", &request, &error) && request.constraint.kind == GRAMMAR_LARK);
+        request.format.kind == GRAMMAR_GBNF);
+    TEST(read_with(DOOR_CHAT, "grammar", "\"start: /a/\"", &request, &error) && request.format.kind == GRAMMAR_LARK);
     arena_free(&arena);
 }
 
@@ -249,7 +251,7 @@ static void test_documents(void) {
     size_t count, fields, adapter_fields;
     const FieldTable *tables = field_tables(&count);
     const Field *field = fields_all(&fields);
-    const AdapterField *adapter_field = adapter_fields_all(&adapter_fields);
+    const Field *adapter_field = adapter_fields_all(&adapter_fields);
     for (size_t i = 0; i < count; i++) {
         Buffer table = {0}, document = {0};
         Error error = {0};
@@ -264,7 +266,7 @@ static void test_documents(void) {
     for (size_t i = 0; i < fields; i++) TEST(field[i].adapters & tables[0].adapters);
     for (size_t i = 0; i < adapter_fields; i++) {
         int shown = 0;
-        for (size_t t = 0; t < count; t++) shown += adapter_field[i].field.adapters == tables[t].adapters;
+        for (size_t t = 0; t < count; t++) shown += adapter_field[i].adapters == tables[t].adapters;
         TEST(shown == 1);
     }
 }

@@ -10,7 +10,7 @@ enum { FORM_BYTES_MAX = 24 };
 /* ---- the form ---- */
 
 /* Lengths are the server's; what is kept exactly is kept as the server keeps it. */
-static bool parse_form(CacheRequest *cache, const char *text, Error *error) {
+static bool parse_form(CacheOptions *cache, const char *text, Error *error) {
     if (!kv_format_parse(text, &cache->format, error)) return false;
     if (!cache->server_format) return true; /* of a model that is not served: refused soon */
     if (cache->format.k == KV_FULL) {
@@ -30,7 +30,7 @@ static bool refuse_form(const char *field, const char *text, const char *why, Ap
     return api_fail(error, 400, "invalid_value", field, "Invalid '%s': \"%s\" %s.", field, text, why);
 }
 
-bool cache_read_form(CacheRequest *cache, const Json *value, const char *field, ApiError *error) {
+bool cache_read_form(CacheOptions *cache, const Json *value, const char *field, ApiError *error) {
     Slice form;
     char text[FORM_BYTES_MAX];
     Error why;
@@ -49,7 +49,7 @@ bool cache_read_form(CacheRequest *cache, const Json *value, const char *field, 
         api_fail(error, 400, "invalid_value", field, "Invalid '%s': %s.", field, why.text);
 }
 
-bool cache_read_bits(CacheRequest *cache, const Json *value, const char *field, ApiError *error) {
+bool cache_read_bits(CacheOptions *cache, const Json *value, const char *field, ApiError *error) {
     int64_t bits;
     if (!api_integer(value, field, 1, 16, &bits, error)) return false;
     cache->bits = (int)bits;
@@ -58,7 +58,7 @@ bool cache_read_bits(CacheRequest *cache, const Json *value, const char *field, 
         "Invalid '%s': 4 and 8 are supported, got %lld; 'kv_cache' has further forms.", field, (long long)bits);
 }
 
-bool cache_read_group(CacheRequest *cache, const Json *value, const char *field, ApiError *error) {
+bool cache_read_group(CacheOptions *cache, const Json *value, const char *field, ApiError *error) {
     int64_t group;
     if (!api_integer(value, field, 1, 1 << 20, &group, error)) return false;
     cache->group = (int)group;
@@ -68,7 +68,7 @@ bool cache_read_group(CacheRequest *cache, const Json *value, const char *field,
 }
 
 /* Forms of at least the quality that affine codes of so many bits have in groups of 32, their best. */
-bool cache_settle(CacheRequest *cache, ApiError *error) {
+bool cache_settle(CacheOptions *cache, ApiError *error) {
     Error why;
     if (cache->group && !cache->bits)
         return api_fail(error, 400, "invalid_value", "kv_group_size",
@@ -84,21 +84,14 @@ bool cache_settle(CacheRequest *cache, ApiError *error) {
 
 /* ---- sharing ---- */
 
-bool cache_read_salt(CacheRequest *cache, const Json *value, const char *field, ApiError *error) {
+bool cache_read_salt(CacheOptions *cache, const Json *value, const char *field, ApiError *error) {
     if (!api_string(value, field, &cache->salt, error)) return false;
     return cache->salt.size > 0 ||
         api_fail(error, 400, "invalid_value", field, "Invalid '%s': it cannot be empty.", field);
 }
 
-bool cache_read_key(CacheRequest *cache, const Json *value, const char *field, ApiError *error) {
+bool cache_read_key(CacheOptions *cache, const Json *value, const char *field, ApiError *error) {
     return api_string(value, field, &cache->key, error);
-}
-
-bool cache_read_prompt(CacheRequest *cache, const Json *value, const char *field, ApiError *error) {
-    bool on;
-    if (!api_bool(value, field, &on, error)) return false;
-    cache->off = !on;
-    return true;
 }
 
 /* With its length in front, so that no two lists of texts are one list of bytes. */
@@ -108,7 +101,7 @@ static void add_text(Sha256 *sha, Slice text) {
     sha256_add(sha, text.data, text.size);
 }
 
-uint64_t cache_salt(const CacheRequest *cache, const char *api_key) {
+uint64_t cache_salt(const CacheOptions *cache, const char *api_key) {
     uint8_t digest[SHA256_BYTES];
     Sha256 sha;
     sha256_begin(&sha);

@@ -2,38 +2,37 @@
 #include "chat/tool_prompt.h"
 #include "server/api/answer_writer.h"
 #include "server/api/endpoint.h"
-#include "server/api/chat_messages.h"
 #include "server/api/reasoning.h"
+#include "server/api/request.h"
 #include "server/api/openai_writer.h"
 
-static bool refuse_messages(const Error *why, ApiError *error) {
+static bool refuse_messages(const Error *why, const char *field, ApiError *error) {
     if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
-    return api_fail(error, 400, "invalid_value", "messages", "%s.", why->text);
+    return api_fail(error, 400, "invalid_value", field, "%s.", why->text);
 }
 
-static bool messages_fit(const Exchange *x, const ChatPrompt *prompt, ApiError *error) {
+static bool messages_fit(const Exchange *x, const ChatRequest *request, ApiError *error) {
     size_t bytes = 0; /* all are within one body */
-    for (size_t i = 0; i < prompt->message_count; i++) bytes += prompt->messages[i].content.size;
-    return completion_fits(x->model, bytes, "messages", error);
+    for (size_t i = 0; i < request->chat.message_count; i++) bytes += message_text_bytes(&request->chat.messages[i]);
+    return completion_fits(x->model, bytes, request->input_field, error);
 }
 
-bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
+bool chat_make_prompts(Exchange *x, const ChatRequest *request, ApiError *error) {
+    const char *field = request->input_field;
     if (!x->model->template)
-        return api_fail(error, 400, "unsupported_parameter", "messages",
+        return api_fail(error, 400, "unsupported_parameter", field,
             "The model '%s' has no chat template; use /v1/completions.", x->model->name);
     x->prompts = arena_alloc(&x->arena, 1, sizeof *x->prompts);
     if (!x->prompts) return api_out_of_memory(error);
     x->prompt_count = 1;
-    ChatPrompt prompt;
+    ChatPrompt prompt = request->chat;
     Error why = {0};
-    if (!messages_read(request, &prompt, error) || !messages_fit(x, &prompt, error) ||
-        !reasoning_settle(request, x->model, &prompt, error))
-        return false;
+    if (!messages_fit(x, request, error) || !reasoning_settle(request, x->model, &prompt, error)) return false;
     if (!tool_prompt_known(x->model) && !tool_prompt_spell(&prompt, request->arena, &prompt, &why))
-        return refuse_messages(&why, error);
-    if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, error);
+        return refuse_messages(&why, field, error);
+    if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, field, error);
     return x->prompts->count > 0 ||
-        api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");
+        api_fail(error, 400, "invalid_value", field, "Invalid '%s': they give an empty prompt.", field);
 }
 
 static void begin_event(Exchange *x, Buffer *out) { writer_event_head(x, "chat.completion.chunk", out); }
@@ -46,7 +45,7 @@ static void begin_choice(Exchange *x, int choice, Buffer *out) {
 }
 
 static void end_event(Exchange *x, Buffer *out) {
-    buffer_text(out, x->form.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    buffer_text(out, x->response.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void write_start(Exchange *x, int choice, Buffer *out) {
@@ -58,7 +57,7 @@ static void write_start(Exchange *x, int choice, Buffer *out) {
 }
 
 static void write_logprobs(Exchange *x, Choice *choice, Buffer *out) {
-    if (x->form.logprobs)
+    if (x->response.logprobs)
         writer_chat_logprobs(x, choice, out);
     else
         buffer_text(out, "null");
@@ -198,7 +197,7 @@ const Endpoint endpoint_chat = {
     .event_object = "chat.completion.chunk",
     .done = "data: [DONE]\n\n",
     .heartbeat = ": waiting\n\n", /* a comment: keeps proxies and clients from giving up */
-    .read_params = params_read_chat,
+    .read = request_read_chat,
     .make_prompts = chat_make_prompts,
     .write_start = write_start,
     .write_delta = write_delta,

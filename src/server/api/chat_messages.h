@@ -1,7 +1,13 @@
-/* A chat request's messages, every field checked: what the model is asked, as chat/prompt.h takes it. */
+/* Messages of Chat Completions; Ollama's have the same roles and content. */
 #pragma once
-#include "chat/prompt.h"
-#include "server/api/params.h"
+#include "server/api/message_builder.h"
 
-/* All that prompt points to lies in the body or in request->arena. */
-NODISCARD bool messages_read(const ApiRequest *request, ChatPrompt *prompt, ApiError *error);
+/* The template's role for a member "role"; param: the message's path. */
+NODISCARD bool chat_read_role(const Json *message, const char *param, const char **role, ApiError *error);
+/* Appends content, a string or a non-empty array of parts, to the last message. */
+NODISCARD bool chat_read_content(MessageBuilder *builder, const Json *content, const char *param, ApiError *error);
+/* False: calls in a message of another role than the assistant's. param: the calls' path. */
+bool chat_check_caller(const char *role, const char *param, ApiError *error);
+
+/* Reads an array of messages into the request. */
+NODISCARD bool chat_read_messages(ChatRequest *request, const Json *messages, ApiError *error);

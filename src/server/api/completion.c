@@ -8,11 +8,13 @@
 #include "server/http/body.h"
 #include "server/http/deadlines.h"
 #include "server/admin/metrics.h"
+#include "server/api/cache_params.h"
 #include "server/api/model_list.h"
 #include "server/http/response.h"
 #include "server/admin/request_log.h"
+#include "server/api/reasoning.h"
 #include "server/api/stream.h"
-#include "server/api/tool_rules.h"
+#include "server/api/tool_constraint.h"
 
 enum { PUMP_MS = 100 };
 
@@ -33,22 +35,22 @@ static void take_default(const DefaultNumber *standing, float *value) {
     if (standing->given) *value = standing->value;
 }
 
-/* What a request that says nothing gets. */
-static ApiRequest default_request(const RequestDefaults *defaults, const ChatModel *model, Arena *arena) {
-    ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1, .tools.budget = -1};
-    request.vocab = model ? chat_model_vocab(model) : INT32_MAX;
+/* A request without fields. */
+static ChatRequest default_request(const RequestDefaults *defaults, const ChatModel *model, Arena *arena) {
+    ChatRequest request = request_init(arena, model ? chat_model_vocab(model) : INT32_MAX);
+    SamplingOptions *sampling = &request.generation.request.sampling;
     if (model) {
-        request.sampling = model->sampling;
+        *sampling = model->sampling;
         request.cache.server_format = engine_kv_format(model->engine);
         request.cache.server_dtype = engine_kv_dtype(model->engine);
     }
-    take_default(&defaults->temperature, &request.sampling.temperature);
-    take_default(&defaults->top_p, &request.sampling.top_p);
-    take_default(&defaults->min_p, &request.sampling.min_p);
-    take_default(&defaults->repetition_penalty, &request.sampling.repetition_penalty);
-    if (defaults->top_k_given) request.sampling.top_k = defaults->top_k;
-    request.max_standing = defaults->max_tokens;
-    if (getentropy(&request.sampling.seed, sizeof request.sampling.seed)) request.sampling.seed = (uint64_t)clock_ns();
+    take_default(&defaults->temperature, &sampling->temperature);
+    take_default(&defaults->top_p, &sampling->top_p);
+    take_default(&defaults->min_p, &sampling->min_p);
+    take_default(&defaults->repetition_penalty, &sampling->repetition_penalty);
+    if (defaults->top_k_given) sampling->top_k = defaults->top_k;
+    request.default_max_tokens = defaults->max_tokens;
+    if (getentropy(&sampling->seed, sizeof sampling->seed)) sampling->seed = (uint64_t)clock_ns();
     return request;
 }
 
@@ -90,17 +92,17 @@ bool completion_knows(const ChatModel *model, const Tokens *prompt, const char *
     return false;
 }
 
-static bool check_vocabulary(const Exchange *x, const ApiRequest *request, ApiError *error) {
+static bool check_vocabulary(const Exchange *x, const ChatRequest *request, ApiError *error) {
     bool ok = true;
     for (int p = 0; ok && p < x->prompt_count; p++)
-        ok = completion_knows(x->model, &x->prompts[p], request->messages ? "messages" : "prompt", error);
+        ok = completion_knows(x->model, &x->prompts[p], request->input_field, error);
     return ok;
 }
 
-static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
-    const int64_t context = chat_model_context(x->model), limit = request->max_tokens;
+static bool check_context(const Exchange *x, const ChatRequest *request, ApiError *error) {
+    const int64_t context = chat_model_context(x->model), limit = request->generation.request.max_tokens;
     const int64_t wanted = limit > 0 && !request->cut ? limit : limit == 0 ? 0 : 1;
-    const char *field = request->messages ? "messages" : "prompt";
+    const char *field = request->input_field;
     for (int p = 0; p < x->prompt_count; p++) {
         const size_t count = x->prompts[p].count;
         if (count <= INT32_MAX && (int64_t)count + wanted <= context) continue;
@@ -112,95 +114,87 @@ static bool check_context(const Exchange *x, const ApiRequest *request, ApiError
     return true;
 }
 
-/* Which calls of tools the answer may hold. The tools are needed until it is out, the body is not. */
-static bool choose_calls(Exchange *x, const ApiRequest *request, GenerationOptions *options, ApiError *error) {
+/* How the answer is taken apart. A format of channels is needed even without tools: nothing else can be told otherwise.
+ */
+static void choose_calls(const Exchange *x, const ChatRequest *request, GenerationOptions *options) {
     const CallFormat *calls = x->model->calls;
-    options->parsed = request->messages != NULL;
-    if (calls && calls->syntax == CALL_CHANNELS) options->calls = calls; /* without them, nothing else can be told */
-    if (request->tools.mode == TOOLS_NONE || !request->tools.list) return true;
+    options->parsed = request->chat.message_count > 0;
+    if (calls && calls->syntax == CALL_CHANNELS) options->calls = calls;
+    if (!request->chat.tools) return;
     options->calls = chat_model_calls(x->model);
-    Buffer text = {0};
-    Error why = {0};
-    json_write(&text, request->tools.list);
-    const char *copy = text.failed ? NULL : arena_copy(&x->arena, buffer_view(&text));
-    options->tools = copy ? json_parse(&x->arena, (Slice){copy, text.size}, &why) : NULL;
-    buffer_free(&text);
-    return options->tools || api_out_of_memory(error);
+    options->tools = request->chat.tools;
 }
 
-static bool submit(Exchange *x, const ApiRequest *request, Constraint *constraint, ApiError *error) {
-    const int64_t limit = request->max_tokens;
-    GenerationOptions options = {
-        .request = {.choices = request->choices,
-            .max_tokens = limit > 0 ? (int)limit
-                : limit == 0        ? 1
-                                    : INT32_MAX,
-            .echo_logprobs = request->form.echo && request->form.logprobs,
-            .sampling = request->sampling,
-            .kv_format = request->cache.format_given ? &request->cache.format : NULL,
-            .cache_salt = cache_salt(&request->cache, x->key),
-            .cache_off = request->cache.off,
-            .constraint = constraint},
-        .prompts = x->prompts,
-        .prompt_count = x->prompt_count,
-        .stops = request->stops,
-        .stop_count = request->stop_count,
-    };
+static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, ApiError *error) {
+    GenerationOptions *options = &request->generation;
+    const int limit = options->request.max_tokens;
+    options->request.max_tokens = limit > 0 ? limit : limit == 0 ? 1 : INT32_MAX;
+    options->request.echo_logprobs = request->response.echo && request->response.logprobs;
+    options->request.kv_format = request->cache.format_given ? &request->cache.format : NULL;
+    options->request.cache_salt = cache_salt(&request->cache, x->key);
+    options->request.constraint = constraint;
+    options->prompts = x->prompts;
+    options->prompt_count = x->prompt_count;
+    options->stops = request->stops;
+    choose_calls(x, request, options);
     x->kv_format = request->cache.format_given ? request->cache.format : *engine_kv_format(x->model->engine);
     x->kv_bits = request->cache.bits;
-    x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)request->choices, sizeof *x->given);
+    x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)options->request.choices, sizeof *x->given);
     if (!x->given) return api_out_of_memory(error);
-    if (!choose_calls(x, request, &options, error)) return false;
     Error why = {0};
-    if (generation_open(&x->generation, x->model, &options, &why)) return true;
+    if (generation_open(&x->generation, x->model, options, &why)) return true;
     if (why.code != ERROR_LIMIT) return api_engine_failed(error, &why);
-    return api_fail(error, 400, "context_length_exceeded", request->messages ? "messages" : "prompt", "%s.", why.text);
+    return api_fail(error, 400, "context_length_exceeded", request->input_field, "%s.", why.text);
 }
 
 static void free_prompts(Exchange *x) {
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
 }
 
-static void think_unless_told(ApiRequest *request) {
-    const bool decode_rows_for_matmul = request->tools.thinking_given || request->tools.effort.data ||
-        json_get(request->template_arguments, "enable_thinking");
-    if (!decode_rows_for_matmul) tools_hint_thinking(&request->tools, true);
+static void think_by_default(ChatRequest *request) {
+    const bool given = request->reasoning.thinking_given || request->reasoning.effort.data ||
+        json_get(request->chat.arguments, "enable_thinking");
+    if (!given) reasoning_advise_thinking(&request->reasoning, true);
 }
 
 /* The request and its prompts. */
-static bool read_request(Exchange *x, ApiRequest *request, Arena *arena, ApiError *error) {
+static bool read_request(Exchange *x, ChatRequest *request, Arena *arena, ApiError *error) {
     const Json *body = body_object(x, arena, error);
     if (!body) return false;
     if (!take_model(x, body, error)) return false;
     *request = default_request(&x->server->options.defaults, x->model, arena);
-    if (!x->endpoint->read_params(request, body, error)) return false;
+    if (!x->endpoint->read(request, body, error)) return false;
     if (!x->model) return model_unknown(x->server, request->model, error);
-    if (x->server->options.defaults.thinking) think_unless_told(request);
+    if (x->server->options.defaults.thinking) think_by_default(request);
     return x->endpoint->make_prompts(x, request, error);
 }
 
-/* arena: for what is needed until the request is submitted. */
+/* arena: of the request. */
 static bool understand(Exchange *x, Arena *arena, ApiError *error) {
-    ApiRequest request;
+    ChatRequest request;
     Constraint *constraint;
     if (!read_request(x, &request, arena, error) || !check_context(x, &request, error) ||
-        !check_vocabulary(x, &request, error) ||
-        !tool_rules_constrain(&request, x->model, x->prompts, &constraint, error))
+        !check_vocabulary(x, &request, error) || !tool_constraint(&request, x->model, x->prompts, &constraint, error))
         return false;
     const bool ok = submit(x, &request, constraint, error);
     constraint_release(constraint); /* the requests have their own references */
     if (!ok) return false;
-    x->form = request.form;
-    if (request.echo.data && !(x->echo = arena_copy(&x->arena, request.echo))) return api_out_of_memory(error);
-    if (!x->form.echo) free_prompts(x);
+    x->response = request.response;
+    x->reads_request = request.generation.tools || request.response.repeated.data;
+    if (!x->response.echo) free_prompts(x);
     return true;
 }
 
+/* The body and its arena stay only where the response reads them: other requests hold their tokens alone. */
 static bool prepare(Exchange *x, ApiError *error) {
-    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
-    const bool ok = understand(x, &arena, error);
-    arena_free(&arena);
-    body_free(x); /* a request that waits holds its tokens only */
+    x->request_arena.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE;
+    const bool ok = understand(x, &x->request_arena, error);
+    if (ok && x->reads_request) {
+        body_keep(x, x->request_arena.used);
+        return true;
+    }
+    arena_free(&x->request_arena);
+    body_free(x);
     return ok;
 }
 
@@ -252,12 +246,12 @@ bool completion_answer(Exchange *x, const Endpoint *endpoint) {
     x->created = (int64_t)time(NULL);
     make_id(x, endpoint->id_prefix);
     if (!prepare(x, &error)) return reply_error(x, &error);
-    return x->form.stream ? answer_stream(x) : answer_whole(x);
+    return x->response.stream ? answer_stream(x) : answer_whole(x);
 }
 
 bool completion_count(Exchange *x, const Endpoint *endpoint) {
     ApiError error = {0};
-    ApiRequest request;
+    ChatRequest request;
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     x->endpoint = endpoint;
     const bool ok = read_request(x, &request, &arena, &error);
@@ -276,5 +270,6 @@ void completion_close(Exchange *x) {
     buffer_free(&x->head);
     buffer_free(&x->out);
     arena_free(&x->arena);
+    arena_free(&x->request_arena);
     models_release(x->server->models, x->model);
 }

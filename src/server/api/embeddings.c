@@ -6,8 +6,9 @@
 #include "chat/embedding.h"
 #include "server/http/body.h"
 #include "server/http/deadlines.h"
-#include "server/api/adapter.h"
+#include "server/api/members.h"
 #include "server/api/endpoint.h"
+#include "server/api/cache_params.h"
 #include "server/api/fields.h"
 #include "server/api/inputs.h"
 #include "server/admin/metrics.h"
@@ -63,7 +64,7 @@ static bool take_inputs(Embedding *e, Arena *arena, const Json *input, ApiError 
 /* ---- the request ---- */
 
 static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *error) {
-    const Json *name = adapter_get(body, "model");
+    const Json *name = member_get(body, "model");
     if (!name) return api_missing("model", error);
     x->model_index = models_find(x->server->models, json_slice(name));
     if (x->model_index < 0) return model_unknown(x->server, json_slice(name), error);
@@ -78,10 +79,10 @@ static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *er
 }
 
 static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding *e, ApiError *error) {
-    if (!fields_check(e->adapter, body, NULL, error)) return false;
-    const Json *input = adapter_get(body, "input"), *dimensions = adapter_get(body, "dimensions");
+    if (!fields_read(NULL, e->adapter, body, error)) return false;
+    const Json *input = member_get(body, "input"), *dimensions = member_get(body, "dimensions");
     if (!input) return api_missing("input", error);
-    e->base64 = adapter_is(body, "encoding_format", "base64");
+    e->base64 = member_is(body, "encoding_format", "base64");
     if (!take_model(x, body, e, error)) return false;
     const int hidden = model_hidden(engine_model(e->model->engine));
     int64_t wanted = hidden;
@@ -156,7 +157,7 @@ static void write_answer(const Embedding *e, Buffer *out) {
 static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiError *error) {
     enum { DECIMAL_BYTES = 16, BASE64_BYTES = 6 }; /* of a number: "-1.23456789e-38,", and a float's six characters */
     const size_t numbers = (size_t)e->count * (size_t)e->dimensions, size = e->base64 ? BASE64_BYTES : DECIMAL_BYTES;
-    const CacheRequest cache = {0};
+    const CacheOptions cache = {0};
     Wait wait = {.x = x};
     const EmbeddingJob job = {.prompts = e->inputs,
         .count = e->count,

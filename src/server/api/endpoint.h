@@ -12,8 +12,8 @@ typedef struct Endpoint {
     const char *heartbeat;    /* while there is nothing to say; NULL: nothing */
     void (*write_error)(const Exchange *x, const ApiError *error, Buffer *out); /* a body; NULL: OpenAI's */
     void (*write_failure)(Exchange *x, const ApiError *error, Buffer *out);     /* an event; NULL: OpenAI's */
-    bool (*read_params)(ApiRequest *request, const Json *body, ApiError *error);
-    bool (*make_prompts)(Exchange *x, const ApiRequest *request, ApiError *error);
+    bool (*read)(ChatRequest *request, const Json *body, ApiError *error);
+    bool (*make_prompts)(Exchange *x, const ChatRequest *request, ApiError *error);
     /* Events of a stream. The opening one of a choice; may be NULL. */
     void (*write_start)(Exchange *x, int choice, Buffer *out);
     void (*write_delta)(Exchange *x, int choice, Buffer *out); /* takes the choice's text and tokens */
@@ -28,7 +28,7 @@ NODISCARD bool completion_fits(const ChatModel *model, size_t bytes, const char 
 /* Whether the model has every token of the prompt: a tokenizer may have more than it. */
 NODISCARD bool completion_knows(const ChatModel *model, const Tokens *prompt, const char *field, ApiError *error);
 /* The prompt of a request that is a chat. */
-bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error);
+bool chat_make_prompts(Exchange *x, const ChatRequest *request, ApiError *error);
 
 extern const Endpoint endpoint_chat, endpoint_text, endpoint_messages, endpoint_responses, endpoint_ollama_chat,
     endpoint_ollama_generate;

@@ -4,6 +4,11 @@
 #include <stdio.h>
 
 #include "base/utf8.h"
+#include "server/api/cache_params.h"
+#include "server/api/members.h"
+#include "server/api/reasoning.h"
+#include "server/api/response_format.h"
+#include "server/api/tools.h"
 
 FIELD_READER(read_unsupported) { return api_unsupported(field, error); }
 
@@ -15,23 +20,23 @@ FIELD_READER(read_only_empty) {
 /* ---- sampling ---- */
 
 FIELD_READER(read_repetition) {
-    if (r->sampling.repetition_penalty >= FLT_MIN) return true; /* a smaller one is no divisor */
+    if (r->generation.request.sampling.repetition_penalty >= FLT_MIN) return true; /* a smaller one is no divisor */
     return api_fail(error, 400, "invalid_value", field, "Invalid '%s': it must be greater than 0.", field);
 }
 
 FIELD_READER(read_seed) {
     int64_t seed;
     if (!api_integer(value, field, INT64_MIN, INT64_MAX, &seed, error)) return false;
-    r->sampling.seed = (uint64_t)seed;
+    r->generation.request.sampling.seed = (uint64_t)seed;
     return true;
 }
 
 FIELD_READER(read_completion_logprobs) {
-    r->form.logprobs = true;
+    r->response.logprobs = true;
     return true;
 }
 
-static bool read_stop_string(ApiRequest *r, const Json *value, const char *param, ApiError *error) {
+static bool read_stop_string(ChatRequest *r, const Json *value, const char *param, ApiError *error) {
     Slice stop;
     if (!api_string(value, param, &stop, error)) return false;
     if (stop.size == 0)
@@ -39,48 +44,50 @@ static bool read_stop_string(ApiRequest *r, const Json *value, const char *param
     if (stop.size > STOP_STRING_BYTES_MAX)
         return api_fail(error, 400, "string_above_max_length", param,
             "Invalid '%s': a stop sequence has at most %d bytes, got %zu.", param, STOP_STRING_BYTES_MAX, stop.size);
-    r->stops[r->stop_count++] = stop;
+    r->stops[r->generation.stop_count++] = stop;
     return true;
 }
 
-bool read_stops(ApiRequest *r, const Json *list, const char *field, int most, ApiError *error) {
+static bool read_stops(ChatRequest *r, const Json *list, const char *field, int most, ApiError *error) {
     if (list->size > (uint32_t)most)
         return api_fail(error, 400, "array_above_max_length", field,
             "Invalid '%s': expected an array of at most %d strings, but got %u.", field, most, list->size);
     for (JSON_EACH(item, list)) {
         char param[API_PARAM_MAX];
-        snprintf(param, sizeof param, "%.100s[%d]", field, r->stop_count);
+        snprintf(param, sizeof param, "%.100s[%d]", field, r->generation.stop_count);
         if (!read_stop_string(r, item, param, error)) return false;
     }
     return true;
 }
 
 FIELD_READER(read_stop) {
-    r->stop_count = 0;
+    r->generation.stop_count = 0;
     if (value->type == JSON_STRING) return read_stop_string(r, value, field, error);
     if (value->type != JSON_ARRAY)
         return api_fail(error, 400, "invalid_type", field,
-            "Invalid type for 'stop': expected a string or an array of strings, but got %s instead.",
+            "Invalid type for '%s': expected a string or an array of strings, but got %s instead.", field,
             json_type_name(value));
     if (value->size == 0)
-        return api_fail(
-            error, 400, "empty_array", field, "Invalid 'stop': expected an array of 1 to %d strings.", STOP_COUNT_MAX);
+        return api_fail(error, 400, "empty_array", field, "Invalid '%s': expected an array of 1 to %d strings.", field,
+            STOP_COUNT_MAX);
     return read_stops(r, value, field, STOP_COUNT_MAX, error);
 }
 
-static bool read_bias(ApiRequest *r, const Json *key, const Json *bias, int at, ApiError *error) {
+FIELD_READER(read_stop_sequences) { return read_stops(r, value, field, STOP_STRINGS_MAX, error); }
+
+static bool read_bias(const Json *key, const Json *bias, int vocab, int32_t *id, float *out, ApiError *error) {
     char param[API_PARAM_MAX];
     double number;
     snprintf(param, sizeof param, "logit_bias.%.*s", key->size < 32 ? (int)key->size : 32, key->string);
-    int64_t id = key->size == 0 || key->size > 9 ? -1 : 0;
-    for (uint32_t i = 0; i < key->size && id >= 0; i++)
-        id = key->string[i] >= '0' && key->string[i] <= '9' ? id * 10 + key->string[i] - '0' : -1;
-    if (id < 0 || id >= r->vocab)
+    int64_t parsed = key->size == 0 || key->size > 9 ? -1 : 0;
+    for (uint32_t i = 0; i < key->size && parsed >= 0; i++)
+        parsed = key->string[i] >= '0' && key->string[i] <= '9' ? parsed * 10 + key->string[i] - '0' : -1;
+    if (parsed < 0 || parsed >= vocab)
         return api_fail(error, 400, "invalid_value", param,
-            "Invalid key in 'logit_bias': expected a token id from 0 to %d.", r->vocab - 1);
+            "Invalid key in 'logit_bias': expected a token id from 0 to %d.", vocab - 1);
     if (!api_number(bias, param, -100, 100, &number, error)) return false;
-    r->bias_ids[at] = (int32_t)id;
-    r->bias_values[at] = (float)number;
+    *id = (int32_t)parsed;
+    *out = (float)number;
     return true;
 }
 
@@ -88,24 +95,41 @@ FIELD_READER(read_logit_bias) {
     if (value->size > LOGIT_BIAS_MAX)
         return api_fail(error, 400, "object_above_max_properties", field,
             "Invalid 'logit_bias': at most %d entries, got %u.", LOGIT_BIAS_MAX, value->size);
-    r->bias_ids = arena_alloc(r->arena, value->size, sizeof *r->bias_ids);
-    r->bias_values = arena_alloc(r->arena, value->size, sizeof *r->bias_values);
-    if (!r->bias_ids || !r->bias_values) return api_out_of_memory(error);
+    int32_t *ids = arena_alloc(r->arena, value->size, sizeof *ids);
+    float *values = arena_alloc(r->arena, value->size, sizeof *values);
+    if (!ids || !values) return api_out_of_memory(error);
     int count = 0;
-    for (JSON_EACH_PAIR(key, bias, value))
-        if (!read_bias(r, key, bias, count++, error)) return false;
-    r->sampling.bias_ids = r->bias_ids;
-    r->sampling.bias_values = r->bias_values;
-    r->sampling.bias_count = count;
+    for (JSON_EACH_PAIR(key, bias, value)) {
+        if (!read_bias(key, bias, r->vocab, &ids[count], &values[count], error)) return false;
+        count++;
+    }
+    SamplingOptions *sampling = &r->generation.request.sampling;
+    sampling->bias_ids = ids;
+    sampling->bias_values = values;
+    sampling->bias_count = count;
     return true;
 }
 
-/* ---- the answer's form ---- */
+/* −2, −1 and 0: no limit. */
+FIELD_READER(read_predict) {
+    int64_t count;
+    if (!api_integer(value, field, -2, INT32_MAX, &count, error)) return false;
+    if (count > 0) r->generation.request.max_tokens = (int)count;
+    return true;
+}
+
+/* ---- the response ---- */
+
+FIELD_READER(note_stream_options) {
+    r->response.options_given = true;
+    return true;
+}
 
 FIELD_READER(read_stream_options) {
+    r->response.options_given = true;
     for (JSON_EACH_PAIR(key, option, value)) {
-        bool *target = slice_is(json_slice(key), "include_usage") ? &r->form.include_usage
-            : slice_is(json_slice(key), "include_obfuscation")    ? &r->form.obfuscated
+        bool *target = slice_is(json_slice(key), "include_usage") ? &r->response.include_usage
+            : slice_is(json_slice(key), "include_obfuscation")    ? &r->response.obfuscated
                                                                   : NULL;
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "stream_options.%.*s", key->size < 64 ? (int)key->size : 64, key->string);
@@ -212,26 +236,87 @@ FIELD_READER(read_function_call) { /* deprecated, as is `functions`, which is re
         (slice_is(call, "none") || slice_is(call, "auto") || api_unsupported(field, error));
 }
 
-/* ---- what other files know ---- */
+/* ---- the template's own variables ---- */
 
-FIELD_READER(read_format) { return constraint_read_format(&r->constraint, r->arena, value, field, error); }
-FIELD_READER(read_structured) { return constraint_read_outputs(&r->constraint, r->arena, value, field, error); }
-FIELD_READER(read_schema) { return constraint_read_schema(&r->constraint, r->arena, value, field, error); }
-FIELD_READER(read_regex) { return constraint_read_regex(&r->constraint, r->arena, value, field, error); }
-FIELD_READER(read_choice) { return constraint_read_choice(&r->constraint, r->arena, value, field, error); }
-FIELD_READER(read_grammar) { return constraint_read_grammar(&r->constraint, r->arena, value, field, error); }
+FIELD_READER(read_template_arguments) {
+    static const char *const reserved[] = {"messages", "tools", "documents", "add_generation_prompt", "bos_token",
+        "eos_token", "pad_token", "unk_token", "now", "continue_final_message"};
+    for (JSON_EACH_PAIR(key, argument, value)) {
+        const Slice name = json_slice(key);
+        for (size_t i = 0; i < COUNT_OF(reserved); i++)
+            if (slice_is(name, reserved[i]))
+                return api_fail(
+                    error, 400, "invalid_value", field, "Invalid '%s': '%s' cannot be set here.", field, reserved[i]);
+        if (name.size > 6 && !memcmp(name.data + name.size - 6, "_token", 6)) /* would count as template text */
+            return api_fail(error, 400, "invalid_value", field,
+                "Invalid '%s': names ending in '_token' cannot be set here.", field);
+    }
+    return true;
+}
 
-FIELD_READER(read_tools) { return tools_read_list(&r->tools, value, field, error); }
-FIELD_READER(read_tool_choice) { return tools_read_choice(&r->tools, value, field, error); }
-FIELD_READER(read_parallel_calls) { return tools_read_parallel(&r->tools, value, field, error); }
-FIELD_READER(read_effort) { return tools_read_effort(&r->tools, value, field, error); }
-FIELD_READER(read_budget) { return tools_read_budget(&r->tools, value, field, error); }
-FIELD_READER(read_reasoning) { return tools_read_reasoning(&r->tools, value, field, error); }
-FIELD_READER(read_thinking) { return tools_read_thinking(&r->tools, value, field, error); }
+/* ---- tools, reasoning, formats, cache: read by other files ---- */
+
+FIELD_READER(read_format) { return format_read_response(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_text_format) { return format_read_text(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_output_format) { return format_read_output(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_ollama_format) { return format_read_ollama(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_structured) { return format_read_structured(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_schema) { return format_read_schema(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_regex) { return format_read_regex(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_choice) { return format_read_choice(&r->format, r->arena, value, field, error); }
+FIELD_READER(read_grammar) { return format_read_grammar(&r->format, r->arena, value, field, error); }
+
+FIELD_READER(read_tools) { return tools_read_list(&r->tools, r->arena, value, field, &tool_form_chat, error); }
+FIELD_READER(read_responses_tools) {
+    return tools_read_list(&r->tools, r->arena, value, field, &tool_form_responses, error);
+}
+FIELD_READER(read_messages_tools) {
+    return tools_read_list(&r->tools, r->arena, value, field, &tool_form_messages, error);
+}
+FIELD_READER(read_tool_choice) { return tools_read_choice(&r->tools, r->arena, value, field, error); }
+FIELD_READER(read_responses_choice) { return tools_read_responses_choice(&r->tools, r->arena, value, field, error); }
+FIELD_READER(read_messages_choice) { return tools_read_messages_choice(&r->tools, value, field, error); }
+FIELD_READER(read_parallel_calls) {
+    bool parallel;
+    if (!api_bool(value, field, &parallel, error)) return false;
+    r->tools.single = !parallel;
+    return true;
+}
+
+FIELD_READER(read_effort) { return reasoning_read_effort(&r->reasoning, value, field, error); }
+FIELD_READER(read_budget) { return reasoning_read_budget(&r->reasoning, value, field, error); }
+FIELD_READER(read_reasoning) { return reasoning_read_object(&r->reasoning, value, error); }
+FIELD_READER(read_thinking) { return reasoning_read_thinking(&r->reasoning, value, field, error); }
+FIELD_READER(advise_effort) {
+    r->reasoning.advisory = true;
+    return reasoning_read_effort(&r->reasoning, value, field, error);
+}
+FIELD_READER(advise_thinking) {
+    reasoning_advise_thinking(&r->reasoning, !member_is(value, "type", "disabled"));
+    return true;
+}
+FIELD_READER(advise_think) { /* Ollama's: a boolean or an effort */
+    static const char *const words[] = {"low", "medium", "high"};
+    Slice word;
+    if (value->type == JSON_BOOL) {
+        reasoning_advise_thinking(&r->reasoning, value->boolean);
+        return true;
+    }
+    if (!api_string(value, field, &word, error) ||
+        !read_word(value, field, words, COUNT_OF(words), COUNT_OF(words), error))
+        return false;
+    reasoning_advise_effort(&r->reasoning, word);
+    return true;
+}
 
 FIELD_READER(read_cache_form) { return cache_read_form(&r->cache, value, field, error); }
 FIELD_READER(read_cache_bits) { return cache_read_bits(&r->cache, value, field, error); }
 FIELD_READER(read_cache_group) { return cache_read_group(&r->cache, value, field, error); }
 FIELD_READER(read_cache_salt) { return cache_read_salt(&r->cache, value, field, error); }
 FIELD_READER(read_cache_key) { return cache_read_key(&r->cache, value, field, error); }
-FIELD_READER(read_cache_prompt) { return cache_read_prompt(&r->cache, value, field, error); }
+FIELD_READER(read_cache_prompt) {
+    bool on;
+    if (!api_bool(value, field, &on, error)) return false;
+    r->generation.request.cache_off = !on;
+    return true;
+}

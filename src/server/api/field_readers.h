@@ -1,13 +1,16 @@
-/* What fields of a request mean, where that is more than a type and a range. Each is a FieldReader (fields.h). */
+/* Readers of fields whose meaning is more than a type and a range. Each is a FieldReader (fields.h): value has the type
+ * and range of the field's row. */
 #pragma once
-#include "server/api/params.h"
+#include "chat/request.h"
+#include "server/api/api.h"
 
-#define FIELD_READER(name) bool name(ApiRequest *r, const Json *value, const char *field, ApiError *error)
-/* A word of a list: the first `neutral` of them are what happens anyway, the others are not built. */
+enum { STOP_COUNT_MAX = 4 /* of "stop", as OpenAI has it */, LOGIT_BIAS_MAX = 4096 };
+
+#define FIELD_READER(name) bool name(ChatRequest *r, const Json *value, const char *field, ApiError *error)
+/* One of `words`: the first `neutral` ones ask for what happens anyway, the others are refused as not supported. */
 bool read_word(
     const Json *value, const char *field, const char *const *words, size_t count, size_t neutral, ApiError *error);
-/* Stop strings, none of them empty. */
-bool read_stops(ApiRequest *r, const Json *list, const char *field, int most, ApiError *error);
+FIELD_READER(read_template_arguments);
 FIELD_READER(read_repetition);
 FIELD_READER(read_seed);
 FIELD_READER(read_stop);
@@ -42,3 +45,18 @@ FIELD_READER(read_cache_prompt);
 FIELD_READER(read_cache_retention);
 FIELD_READER(read_budget);
 FIELD_READER(read_reasoning);
+
+/* Of other APIs. */
+FIELD_READER(note_stream_options);
+FIELD_READER(read_stop_sequences);
+FIELD_READER(read_predict);
+FIELD_READER(read_text_format);
+FIELD_READER(read_output_format);
+FIELD_READER(read_ollama_format);
+FIELD_READER(read_responses_tools);
+FIELD_READER(read_messages_tools);
+FIELD_READER(read_responses_choice);
+FIELD_READER(read_messages_choice);
+FIELD_READER(advise_effort);
+FIELD_READER(advise_thinking);
+FIELD_READER(advise_think);

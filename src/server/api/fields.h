@@ -1,8 +1,10 @@
 /* Every field of every request, as rows of tables: requests are read by them, docs/api shows them, and a test walks
- * them to prove that nothing is ignored. Fields of chat/completions and completions go into an ApiRequest; those of the
- * other doors are checked, and copied into the chat completion that the door writes where the chat has the same. */
+ * them to prove that no field is ignored. */
 #pragma once
-#include "server/api/params.h"
+#include <stddef.h>
+
+#include "chat/request.h"
+#include "server/api/api.h"
 
 typedef enum Adapter {
     DOOR_CHAT = 1 << 0, /* /v1/chat/completions */
@@ -28,7 +30,6 @@ typedef enum FieldStatus {
 typedef enum FieldType {
     FIELD_NUMBER,  /* float */
     FIELD_INTEGER, /* int */
-    FIELD_LONG,    /* int64_t */
     FIELD_BOOL,    /* bool */
     FIELD_TEXT,    /* Slice; of at most max characters, 0: any number */
     FIELD_ARRAY,   /* const Json *; of min to max items, 0: any number */
@@ -36,35 +37,30 @@ typedef enum FieldType {
     FIELD_ANY,     /* const Json *; its reader says what it may be */
 } FieldType;
 
-typedef bool (*FieldReader)(ApiRequest *request, const Json *value, const char *name, ApiError *error);
+typedef bool (*FieldReader)(ChatRequest *request, const Json *value, const char *name, ApiError *error);
 
-enum { FIELD_NOWHERE = -1 };
+/* Field.at: the place of a member of ChatRequest. */
+#define AT(member) ((int)offsetof(ChatRequest, member))
+enum { NOWHERE = -1, MANY = INT32_MAX };
 
 typedef struct Field {
-    const char *name; /* of a member of an object: "options.seed" */
+    const char *name; /* the path of a member of an object: "options.seed" */
     unsigned adapters;
     FieldStatus status;
     FieldType type;
-    int at; /* byte of ApiRequest where its value is kept, or FIELD_NOWHERE */
+    int at; /* AT() of the member that gets the value; or NOWHERE */
     double min, max;
-    FieldReader read;     /* called once type and range are right; NULL: there is nothing more to it */
-    const char *form;     /* what it may be; NULL: type and range say it */
-    const char *standing; /* its default */
-    const char *what;
+    FieldReader read;     /* called after type and range were checked; NULL: nothing else is to be done */
+    const char *form;     /* permitted values, for documents; NULL: type and range say it */
+    const char *standing; /* default, for documents; NULL: none, or the column does not exist */
+    const char *what;     /* meaning, for documents */
 } Field;
 
-typedef struct AdapterField {
-    Field field;
-    const char *as; /* the chat's field that is the same; NULL: what it means is the door's to write */
-} AdapterField;
-
-const Field *fields_all(size_t *count);                /* of chat/completions and completions */
-const AdapterField *adapter_fields_all(size_t *count); /* of the other doors */
-/* Reads every field of a body; null is absent. Unknown ones are errors. */
-NODISCARD bool fields_read(ApiRequest *request, Adapter adapter, const Json *body, ApiError *error);
-/* Checks every field of another door's body, and the members of those whose members have rows; appends
- * ,"as":value of those that the chat has, too. chat: NULL where none is written. */
-NODISCARD bool fields_check(Adapter adapter, const Json *body, Buffer *chat, ApiError *error);
+const Field *fields_all(size_t *count);         /* of Chat Completions and Completions */
+const Field *adapter_fields_all(size_t *count); /* of the other APIs */
+/* Reads every field of a body into the request; null is absent, unknown fields are errors. A field whose name has a dot
+ * is a member of an object. request: NULL for APIs whose rows are only checked. */
+NODISCARD bool fields_read(ChatRequest *request, Adapter adapter, const Json *body, ApiError *error);
 
 /* A table of fields in the documents. Every field with these `doors` is a row of one table. */
 typedef struct FieldTable {

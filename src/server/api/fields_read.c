@@ -1,11 +1,11 @@
-/* Bodies against the tables of fields. */
+/* Bodies are read by the tables of fields. */
 #include <stdio.h>
 
 #include "base/utf8.h"
 #include "server/api/fields.h"
 
-static bool read_long(const Json *value, const Field *f, int64_t *out, ApiError *error) {
-    const bool open = f->min == 0 && f->max == 0; /* its reader knows */
+static bool read_integer(const Json *value, const Field *f, int64_t *out, ApiError *error) {
+    const bool open = f->min == 0 && f->max == 0; /* the field's reader knows the range */
     return api_integer(
         value, f->name, open ? INT64_MIN : (int64_t)f->min, open ? INT64_MAX : (int64_t)f->max, out, error);
 }
@@ -32,26 +32,22 @@ static bool read_list(const Json *value, const Field *f, ApiError *error) {
 }
 
 /* Into the request, or nowhere. */
-static bool read_value(ApiRequest *request, const Field *f, const Json *value, ApiError *error) {
+static bool read_value(ChatRequest *request, const Field *f, const Json *value, ApiError *error) {
     union {
         double number;
         int64_t integer;
         bool flag;
         Slice text;
     } v;
-    char *to = f->at == FIELD_NOWHERE ? NULL : (char *)request + f->at;
+    char *to = f->at == NOWHERE ? NULL : (char *)request + f->at;
     switch (f->type) {
     case FIELD_NUMBER:
         if (!api_number(value, f->name, f->min, f->max, &v.number, error)) return false;
         if (to) *(float *)(void *)to = (float)v.number;
         return true;
     case FIELD_INTEGER:
-        if (!read_long(value, f, &v.integer, error)) return false;
+        if (!read_integer(value, f, &v.integer, error)) return false;
         if (to) *(int *)(void *)to = (int)v.integer;
-        return true;
-    case FIELD_LONG:
-        if (!read_long(value, f, &v.integer, error)) return false;
-        if (to) *(int64_t *)(void *)to = v.integer;
         return true;
     case FIELD_BOOL:
         if (!api_bool(value, f->name, &v.flag, error)) return false;
@@ -73,12 +69,35 @@ static bool read_value(ApiRequest *request, const Field *f, const Json *value, A
     return true;
 }
 
-static const Field *find_field(Adapter adapter, Slice name) {
+/* ---- tables ---- */
+
+typedef struct Table {
+    const Field *fields;
     size_t count;
-    const Field *table = fields_all(&count);
-    for (size_t i = 0; i < count; i++)
-        if (table[i].adapters & adapter && slice_is(name, table[i].name)) return &table[i];
+} Table;
+
+static Table table_of(Adapter adapter) {
+    Table table;
+    table.fields = adapter & (DOOR_CHAT | DOOR_TEXT) ? fields_all(&table.count) : adapter_fields_all(&table.count);
+    return table;
+}
+
+static const Field *find_field(Adapter adapter, Slice path) {
+    const Table table = table_of(adapter);
+    for (size_t i = 0; i < table.count; i++)
+        if (table.fields[i].adapters & adapter && slice_is(path, table.fields[i].name)) return &table.fields[i];
     return NULL;
+}
+
+/* Whether the members of an object have rows of their own. */
+static bool has_members(Adapter adapter, const char *path) {
+    const Table table = table_of(adapter);
+    const size_t size = strlen(path);
+    for (size_t i = 0; i < table.count; i++) {
+        const Field *f = &table.fields[i];
+        if (f->adapters & adapter && !strncmp(f->name, path, size) && f->name[size] == '.') return true;
+    }
+    return false;
 }
 
 static bool unknown(Slice key, ApiError *error) {
@@ -89,67 +108,34 @@ static bool unknown(Slice key, ApiError *error) {
         "Unrecognized request argument supplied: %s", readable ? name : "(a long name)");
 }
 
-bool fields_read(ApiRequest *request, Adapter adapter, const Json *body, ApiError *error) {
-    for (JSON_EACH_PAIR(key, value, body)) {
-        const Field *field = find_field(adapter, json_slice(key));
-        if (!field) return unknown(json_slice(key), error);
-        if (value->type == JSON_NULL) continue;
-        if (!read_value(request, field, value, error)) return false;
-        if (field->read && !field->read(request, value, field->name, error)) return false;
-    }
-    return true;
-}
+/* ---- bodies ---- */
 
-/* ---- other doors ---- */
-
-static const AdapterField *find_adapter_field(Adapter adapter, const char *path) {
-    size_t count;
-    const AdapterField *table = adapter_fields_all(&count);
-    for (size_t i = 0; i < count; i++)
-        if (table[i].field.adapters & adapter && !strcmp(path, table[i].field.name)) return &table[i];
-    return NULL;
-}
-
-/* The object's members have rows of their own. */
-static bool has_members(Adapter adapter, const char *path) {
-    size_t count;
-    const AdapterField *table = adapter_fields_all(&count);
-    const size_t size = strlen(path);
-    for (size_t i = 0; i < count; i++) {
-        const Field *f = &table[i].field;
-        if (f->adapters & adapter && !strncmp(f->name, path, size) && f->name[size] == '.') return true;
-    }
-    return false;
-}
-
-static bool check_value(Adapter adapter, const char *path, const Json *value, Buffer *chat, ApiError *error) {
-    const AdapterField *row = find_adapter_field(adapter, path);
-    if (!row) return unknown(slice_of(path), error);
-    const Field *field = &row->field;
+static bool read_field(ChatRequest *request, const Field *field, const Json *value, ApiError *error) {
     if (value->type == JSON_NULL) return true;
-    if (!read_value(NULL, field, value, error)) return false;
-    if (field->read && !field->read(NULL, value, field->name, error)) return false;
-    if (!row->as || !chat) return true;
-    buffer_printf(chat, ",\"%s\":", row->as);
-    json_write(chat, value);
-    return true;
+    if (!read_value(request, field, value, error)) return false;
+    return !field->read || field->read(request, value, field->name, error);
 }
 
-/* inside: the name of what the object is the value of, with a dot; "" of a body. Objects are two deep at most. */
-static bool check_object(Adapter adapter, const char *inside, const Json *object, Buffer *chat, ApiError *error) {
+/* inside: the path of the object with a dot; "" for a body. Objects are two deep at most. */
+static bool read_object(
+    ChatRequest *request, Adapter adapter, const char *inside, const Json *object, ApiError *error) {
     for (JSON_EACH_PAIR(key, value, object)) {
         char path[API_PARAM_MAX];
-        const int size = snprintf(path, sizeof path, "%s%.*s", inside, SLICE_SHOWN(json_slice(key)));
-        if (memchr(key->string, '.', key->size) || (size_t)size != strlen(inside) + key->size)
-            return unknown(slice_of(path), error); /* no name of ours, though it may look like one */
-        if (!check_value(adapter, path, value, chat, error)) return false;
+        const Slice name = json_slice(key);
+        const int size = snprintf(path, sizeof path, "%s%.*s", inside, SLICE_SHOWN(name));
+        if (memchr(name.data, '.', name.size) || (size_t)size != strlen(inside) + name.size ||
+            strlen(path) != (size_t)size)
+            return unknown(*inside ? slice_of(path) : name, error); /* it may look like one of a table */
+        const Field *field = find_field(adapter, slice_of(path));
+        if (!field) return unknown(slice_of(path), error);
+        if (!read_field(request, field, value, error)) return false;
         if (value->type != JSON_OBJECT || !has_members(adapter, path)) continue;
         snprintf(path + size, sizeof path - (size_t)size, ".");
-        if (!check_object(adapter, path, value, chat, error)) return false;
+        if (!read_object(request, adapter, path, value, error)) return false;
     }
     return true;
 }
 
-bool fields_check(Adapter adapter, const Json *body, Buffer *chat, ApiError *error) {
-    return check_object(adapter, "", body, chat, error);
+bool fields_read(ChatRequest *request, Adapter adapter, const Json *body, ApiError *error) {
+    return read_object(request, adapter, "", body, error);
 }

@@ -18,8 +18,7 @@ static void write_form(const Field *f, Buffer *out) {
     }
     switch (f->type) {
     case FIELD_NUMBER: write_range(f, "number", out); break;
-    case FIELD_INTEGER:
-    case FIELD_LONG: write_range(f, "integer", out); break;
+    case FIELD_INTEGER: write_range(f, "integer", out); break;
     case FIELD_BOOL: buffer_text(out, "boolean"); break;
     case FIELD_TEXT:
         buffer_text(out, "string");
@@ -75,10 +74,10 @@ void field_table_write(const FieldTable *table, Buffer *out) {
         return;
     }
     size_t count;
-    const AdapterField *fields = adapter_fields_all(&count);
+    const Field *fields = adapter_fields_all(&count);
     buffer_text(out, "| field | status | values | |\n|---|---|---|---|\n");
     for (size_t i = 0; i < count; i++) {
-        const Field *f = &fields[i].field;
+        const Field *f = &fields[i];
         if (f->adapters != table->adapters) continue;
         buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
         write_form(f, out);

@@ -1,220 +1,13 @@
-/* POST /v1/messages: Anthropic's Messages API. Reference: its documentation, version 2023-06-01. */
-#include <stdio.h>
-
+/* POST /v1/messages: responses of Anthropic's Messages API. Reference: its documentation, version 2023-06-01. */
 #include "server/api/answer_writer.h"
-#include "server/api/adapter.h"
+#include "server/api/members.h"
+#include "server/api/messages_api.h"
+#include "server/api/request.h"
 #include "server/api/endpoint.h"
-#include "server/api/field_readers.h"
-#include "server/api/fields.h"
 #include "server/routes.h"
 
-static const char *const text_types[] = {"text", NULL};
-
-/* ---- the request ---- */
-
-static bool is_block(const Json *block, const char *type) { return adapter_is(block, "type", type); }
-
-static void write_message_head(const char *role, Buffer *out) {
-    if (out->size > 0 && out->data[out->size - 1] != '[') buffer_byte(out, ','); /* of size 0 when memory has ended */
-    buffer_printf(out, "{\"role\":\"%s\"", role);
-}
-
-/* What a tool said: a message of its own. */
-static bool write_result(const Json *block, const char *param, Buffer *out, ApiError *error) {
-    const Json *content = adapter_get(block, "content");
-    write_message_head("tool", out);
-    adapter_copy(block, "tool_use_id", "tool_call_id", out);
-    buffer_text(out, ",\"content\":");
-    if (!content)
-        buffer_text(out, "\"\"");
-    else if (!adapter_join(content, text_types, false, param, out, error))
-        return false;
-    buffer_byte(out, '}');
-    return true;
-}
-
-static bool write_calls(const Json *content, const char *param, Buffer *out, ApiError *error) {
-    int calls = 0;
-    for (JSON_EACH(block, content)) {
-        if (!is_block(block, "tool_use")) continue;
-        const Json *name = adapter_get(block, "name"), *id = adapter_get(block, "id"),
-                   *input = adapter_get(block, "input");
-        if (!name || !id || !input) return api_missing(param, error);
-        Buffer arguments = {0};
-        json_write(&arguments, input);
-        buffer_text(out, calls++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
-        json_write(out, id);
-        buffer_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
-        json_write(out, name);
-        buffer_text(out, ",\"arguments\":");
-        json_write_string(out, buffer_view(&arguments));
-        buffer_text(out, "}}");
-        out->failed |= arguments.failed;
-        buffer_free(&arguments);
-    }
-    if (calls) buffer_byte(out, ']');
-    return true;
-}
-
-static bool check_blocks(const Json *content, const char *param, bool *texts, bool *others, ApiError *error) {
-    static const char *const known[] = {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"};
-    for (JSON_EACH(block, content)) {
-        bool found = false;
-        for (size_t i = 0; i < COUNT_OF(known) && !found; i++) found = is_block(block, known[i]);
-        if (!found) return api_unsupported(param, error);
-        *texts |= is_block(block, "text");
-        *others |= is_block(block, "tool_result") || is_block(block, "tool_use");
-    }
-    return true;
-}
-
-static bool write_blocks(const char *role, const Json *content, const char *param, Buffer *out, ApiError *error) {
-    bool texts = false, others = false;
-    if (!check_blocks(content, param, &texts, &others, error)) return false;
-    for (JSON_EACH(block, content))
-        if (is_block(block, "tool_result") && !write_result(block, param, out, error)) return false;
-    const bool assistant = !strcmp(role, "assistant");
-    if (!texts && others && !assistant) return true;
-    write_message_head(role, out);
-    if (texts || !others) {
-        buffer_text(out, ",\"content\":");
-        if (!adapter_join(content, text_types, true, param, out, error)) return false;
-    }
-    for (JSON_EACH(block, content))
-        if (assistant && is_block(block, "thinking")) {
-            adapter_copy(block, "thinking", "reasoning_content", out);
-            break;
-        }
-    if (assistant && !write_calls(content, param, out, error)) return false;
-    buffer_byte(out, '}');
-    return true;
-}
-
-static bool write_message(const Json *message, int index, Buffer *out, ApiError *error) {
-    char param[API_PARAM_MAX];
-    snprintf(param, sizeof param, "messages[%d]", index);
-    if (!api_type(message, JSON_OBJECT, param, error)) return false;
-    const char *role = adapter_is(message, "role", "user") ? "user"
-        : adapter_is(message, "role", "assistant")         ? "assistant"
-        : adapter_is(message, "role", "system")            ? "system"
-                                                           : NULL;
-    snprintf(param, sizeof param, "messages[%d].role", index);
-    if (!role)
-        return api_fail(
-            error, 400, "invalid_value", param, "Invalid value for '%s': expected 'user' or 'assistant'.", param);
-    snprintf(param, sizeof param, "messages[%d].content", index);
-    const Json *content = adapter_get(message, "content");
-    if (!content) return api_missing(param, error);
-    if (content->type != JSON_STRING && !api_type(content, JSON_ARRAY, param, error)) return false;
-    if (content->type == JSON_ARRAY) return write_blocks(role, content, param, out, error);
-    write_message_head(role, out);
-    adapter_text("content", json_slice(content), out);
-    buffer_byte(out, '}');
-    return true;
-}
-
-static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
-    const Json *messages = adapter_get(body, "messages"), *system = adapter_get(body, "system");
-    if (!messages) return api_missing("messages", error);
-    if (!api_type(messages, JSON_ARRAY, "messages", error)) return false;
-    if (messages->size == 0)
-        return api_fail(error, 400, "empty_array", "messages", "messages: at least one message is required");
-    buffer_text(out, ",\"messages\":[");
-    if (system) {
-        write_message_head("system", out);
-        buffer_text(out, ",\"content\":");
-        if (!adapter_join(system, text_types, false, "system", out, error)) return false;
-        buffer_byte(out, '}');
-    }
-    int index = 0;
-    for (JSON_EACH(message, messages))
-        if (!write_message(message, index++, out, error)) return false;
-    buffer_byte(out, ']');
-    return true;
-}
-
-static bool write_tools(const Json *body, Buffer *out, ApiError *error) {
-    const Json *tools = adapter_get(body, "tools");
-    if (!tools) return true;
-    if (!api_type(tools, JSON_ARRAY, "tools", error)) return false;
-    buffer_text(out, ",\"tools\":[");
-    int index = 0;
-    for (JSON_EACH(tool, tools)) {
-        char param[API_PARAM_MAX];
-        snprintf(param, sizeof param, "tools[%d]", index);
-        if (!api_type(tool, JSON_OBJECT, param, error)) return false;
-        if (adapter_get(tool, "type") && !is_block(tool, "custom")) return api_unsupported(param, error);
-        snprintf(param, sizeof param, "tools[%d].name", index);
-        if (!adapter_get(tool, "name")) return api_missing(param, error);
-        if (index++) buffer_byte(out, ',');
-        adapter_tool(tool, "input_schema", out);
-    }
-    buffer_byte(out, ']');
-    return true;
-}
-
-static bool write_choice(const Json *body, Buffer *out, ApiError *error) {
-    const Json *choice = adapter_get(body, "tool_choice");
-    if (!choice) return true;
-    if (!api_type(choice, JSON_OBJECT, "tool_choice", error)) return false;
-    const Json *single = adapter_get(choice, "disable_parallel_tool_use"), *name = adapter_get(choice, "name");
-    if (single && single->type == JSON_BOOL && single->boolean) buffer_text(out, ",\"parallel_tool_calls\":false");
-    if (is_block(choice, "auto") || is_block(choice, "none")) {
-        adapter_copy(choice, "type", "tool_choice", out);
-    } else if (is_block(choice, "any")) {
-        buffer_text(out, ",\"tool_choice\":\"required\"");
-    } else if (is_block(choice, "tool") && name) {
-        buffer_text(out, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":");
-        json_write(out, name);
-        buffer_text(out, "}}");
-    } else {
-        return api_fail(error, 400, "invalid_value", "tool_choice", "Invalid value for 'tool_choice'.");
-    }
-    return true;
-}
-
-/* Conversations that a server holds are not kept; with this code Anthropic's clients send the whole one instead. */
-static const char thread_unsupported[] = "thread_unsupported_request";
-
-/* {"type": "json_schema", "schema"} */
-static bool write_format(const Json *body, Buffer *out, ApiError *error) {
-    const Json *config = adapter_get(body, "output_config"), *format = config ? adapter_get(config, "format") : NULL;
-    const char *param = format ? "output_config.format" : "output_format";
-    if (!format) format = adapter_get(body, "output_format");
-    if (!format) return true;
-    const Json *schema = adapter_get(format, "schema");
-    if (!is_block(format, "json_schema")) return api_unsupported(param, error);
-    if (!schema) return api_missing(param, error);
-    buffer_text(out, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"output\",\"schema\":");
-    json_write(out, schema);
-    buffer_text(out, "}}");
-    return true;
-}
-
-static bool read_params(ApiRequest *request, const Json *body, ApiError *error) {
-    Buffer chat = {0};
-    if (adapter_get(body, "thread"))
-        return api_fail(
-            error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
-    buffer_text(&chat, "{\"n\":1");
-    if (!fields_check(DOOR_MESSAGES, body, &chat, error) || !write_messages(body, &chat, error) ||
-        !write_tools(body, &chat, error) || !write_choice(body, &chat, error) || !write_format(body, &chat, error)) {
-        buffer_free(&chat);
-        return false;
-    }
-    buffer_byte(&chat, '}');
-    if (!adapter_read(request, &chat, error)) return false;
-    const Json *stops = adapter_get(body, "stop_sequences"), *config = adapter_get(body, "output_config");
-    const Json *effort = config ? adapter_get(config, "effort") : NULL, *thinking = adapter_get(body, "thinking");
-    if (stops && !read_stops(request, stops, "stop_sequences", STOP_STRINGS_MAX, error)) return false;
-    if (effort) tools_hint_effort(&request->tools, json_slice(effort));
-    if (thinking) tools_hint_thinking(&request->tools, !is_block(thinking, "disabled"));
-    request->cut = true;
-    return true;
-}
-
-static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
-    if (request->max_tokens < 0 && x->route->completes) return api_missing("max_tokens", error);
+static bool make_prompts(Exchange *x, const ChatRequest *request, ApiError *error) {
+    if (request->generation.request.max_tokens < 0 && x->route->completes) return api_missing("max_tokens", error);
     if (!chat_make_prompts(x, request, error)) return false;
     const int context = chat_model_context(x->model);
     return x->prompts->count < (size_t)context || !x->route->completes ||
@@ -259,12 +52,12 @@ static void begin_block(Exchange *x, const AnswerEvents *events, int at, bool wh
         answer_call_id(x, 0, x->block.calls++, answer_event_text(events, at), id);
         buffer_text(out, "{\"type\":\"tool_use\",\"id\":");
         json_write_string(out, slice_of(id));
-        adapter_text("name", answer_event_text(events, at), out);
+        member_text("name", answer_event_text(events, at), out);
         buffer_text(out, ",\"input\":");
         return;
     }
     buffer_printf(out, "{\"type\":\"%s\"", kind == ANSWER_REASONING ? "thinking" : "text");
-    adapter_text(kind == ANSWER_REASONING ? "thinking" : "text", text, out);
+    member_text(kind == ANSWER_REASONING ? "thinking" : "text", text, out);
     buffer_text(out, kind == ANSWER_REASONING ? ",\"signature\":\"\"}" : "}");
 }
 
@@ -364,7 +157,7 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
         if (kind == ANSWER_CALL) continue;
         begin_event("content_block_delta", out);
         buffer_printf(out, ",\"index\":%d,\"delta\":{\"type\":\"%s\"", x->block.index, deltas[kind][0]);
-        adapter_text(deltas[kind][1], answer_event_text(events, i), out);
+        member_text(deltas[kind][1], answer_event_text(events, i), out);
         buffer_byte(out, '}');
         end_event(out);
     }
@@ -397,11 +190,11 @@ static const char *error_type(const ApiError *error) {
 
 static void write_error(const Exchange *x, const ApiError *error, Buffer *out) {
     buffer_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\"", error_type(error));
-    adapter_text("message", slice_of(error->message), out);
+    member_text("message", slice_of(error->message), out);
     if (error->code == thread_unsupported)
         buffer_printf(out, ",\"details\":{\"error_code\":\"%s\",\"unsupported\":[\"thread\"]}", thread_unsupported);
     buffer_byte(out, '}');
-    adapter_text("request_id", slice_of(x->request_id), out);
+    member_text("request_id", slice_of(x->request_id), out);
     buffer_byte(out, '}');
 }
 
@@ -417,7 +210,7 @@ const Endpoint endpoint_messages = {
     .heartbeat = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
     .write_error = write_error,
     .write_failure = write_failure,
-    .read_params = read_params,
+    .read = request_read_messages,
     .make_prompts = make_prompts,
     .write_start = write_start,
     .write_delta = write_delta,

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "server/api/answer_writer.h"
-#include "server/api/adapter.h"
+#include "server/api/members.h"
 #include "server/api/endpoint.h"
-#include "server/api/ollama_request.h"
+#include "server/api/request.h"
 
 static void write_head(const Exchange *x, Buffer *out) {
     char date[32];
@@ -18,7 +18,7 @@ static void write_head(const Exchange *x, Buffer *out) {
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     buffer_text(out, "{\"model\":");
     json_write_string(out, slice_of(x->model->name));
-    adapter_text("created_at", slice_of(date), out);
+    member_text("created_at", slice_of(date), out);
 }
 
 static int64_t nanoseconds(double seconds) { return (int64_t)(seconds * 1e9); }
@@ -130,12 +130,12 @@ static void write_failure(Exchange *x, const ApiError *error, Buffer *out) {
     buffer_byte(out, '\n');
 }
 
-#define OLLAMA_ENDPOINT(read)                                                                                          \
+#define OLLAMA_ENDPOINT(reader)                                                                                        \
     {                                                                                                                  \
         .id_prefix = "ollama-", .media = "application/x-ndjson", .done = "", .write_error = write_error,               \
-        .write_failure = write_failure, .read_params = read, .make_prompts = chat_make_prompts,                        \
-        .write_delta = write_delta, .write_finish = write_finish, .write_whole = write_whole                           \
+        .write_failure = write_failure, .read = reader, .make_prompts = chat_make_prompts, .write_delta = write_delta, \
+        .write_finish = write_finish, .write_whole = write_whole                                                       \
     }
 
-const Endpoint endpoint_ollama_chat = OLLAMA_ENDPOINT(ollama_read_chat);
-const Endpoint endpoint_ollama_generate = OLLAMA_ENDPOINT(ollama_read_generate);
+const Endpoint endpoint_ollama_chat = OLLAMA_ENDPOINT(request_read_ollama_chat);
+const Endpoint endpoint_ollama_generate = OLLAMA_ENDPOINT(request_read_ollama_generate);

@@ -5,7 +5,7 @@
 
 #include "base/digest.h"
 #include "server/http/body.h"
-#include "server/api/adapter.h"
+#include "server/api/members.h"
 #include "server/api/model_list.h"
 #include "server/http/response.h"
 
@@ -26,8 +26,8 @@ static void write_model(const ModelStatus *status, Buffer *out) {
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     buffer_text(out, "{\"name\":");
     json_write_string(out, slice_of(status->name));
-    adapter_text("model", slice_of(status->name), out);
-    adapter_text("modified_at", slice_of(date), out);
+    member_text("model", slice_of(status->name), out);
+    member_text("modified_at", slice_of(date), out);
     buffer_text(out, ",\"size\":0,\"digest\":\"");
     for (int i = 0; i < SHA256_BYTES; i++) buffer_printf(out, "%02x", digest[i]);
     buffer_printf(out, "\",%s}", details);
@@ -61,7 +61,7 @@ static bool write_show(Exchange *x, Slice name, Buffer *out, ApiError *error) {
     ChatModel *model = model_take(x, name, error);
     if (!model) return false;
     buffer_text(out, "{\"modelfile\":\"\",\"parameters\":\"\"");
-    adapter_text("template", model->template ? template_source(model->template) : SLICE(""), out);
+    member_text("template", model->template ? template_source(model->template) : SLICE(""), out);
     buffer_printf(out,
         ",%s,\"model_info\":{\"general.architecture\":\"apus\",\"apus.context_length\":%d},\"capabilities\":["
         "\"completion\"%s%s]}",
@@ -76,8 +76,8 @@ bool answer_ollama_show(Exchange *x, Slice rest) {
     Buffer body = {0};
     Slice name;
     const Json *object = body_object(x, &arena, &error);
-    const Json *model = object ? adapter_get(object, "model") : NULL;
-    if (object && !model) model = adapter_get(object, "name"); /* as older clients call it */
+    const Json *model = object ? member_get(object, "model") : NULL;
+    if (object && !model) model = member_get(object, "name"); /* as older clients call it */
     const bool ok = object && (model || api_missing("model", &error)) && api_string(model, "model", &name, &error) &&
         write_show(x, name, &body, &error);
     arena_free(&arena);

@@ -1,167 +1,125 @@
-#include "server/api/ollama_request.h"
-
+/* Requests of Ollama's API. Reference: Ollama's docs/api.md. */
 #include <stdio.h>
 
-#include "server/api/adapter.h"
+#include "server/api/chat_messages.h"
+#include "server/api/field_readers.h"
 #include "server/api/fields.h"
+#include "server/api/members.h"
+#include "server/api/request.h"
 
-/* ---- what both have ---- */
+/* ---- both ---- */
 
-/* Options that are not the chat's under another name. */
-static void write_options(const Json *body, Buffer *out) {
-    const Json *options = adapter_get(body, "options");
-    const Json *count = options ? adapter_get(options, "num_predict") : NULL;
-    const Json *penalty = options ? adapter_get(options, "repeat_penalty") : NULL;
-    const Json *window = options ? adapter_get(options, "repeat_last_n") : NULL;
-    if (count && json_number(count) > 0) adapter_copy(options, "num_predict", "max_tokens", out);
-    if (window && json_number(window) == 0)
-        buffer_text(out, ",\"repetition_penalty\":1");
-    else if (penalty)
-        adapter_copy(options, "repeat_penalty", "repetition_penalty", out);
-}
-
-static bool write_format(const Json *body, Buffer *out, ApiError *error) {
-    const Json *format = adapter_get(body, "format");
-    if (!format || adapter_is(body, "format", "")) return true;
-    if (adapter_is(body, "format", "json")) {
-        buffer_text(out, ",\"response_format\":{\"type\":\"json_object\"}");
+/* The penalty applies to the whole text, or with a window of 0 to nothing. */
+static bool read_penalty(ChatRequest *request, const Json *body, ApiError *error) {
+    const Json *options = member_get(body, "options");
+    const Json *penalty = member_get(options, "repeat_penalty"), *window = member_get(options, "repeat_last_n");
+    float *value = &request->generation.request.sampling.repetition_penalty;
+    if (window && json_number(window) == 0) {
+        *value = 1;
         return true;
     }
-    if (!api_type(format, JSON_OBJECT, "format", error)) return false;
-    buffer_text(out, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"format\",\"schema\":");
-    json_write(out, format);
-    buffer_text(out, "}}");
-    return true;
+    if (!penalty) return true;
+    *value = (float)json_number(penalty);
+    return read_repetition(request, penalty, "options.repeat_penalty", error);
 }
 
-/* Streams are what Ollama answers unless told otherwise. */
-static bool write_common(Adapter adapter, const Json *body, Buffer *out, ApiError *error) {
-    buffer_text(out, "{\"n\":1");
-    if (!fields_check(adapter, body, out, error)) return false;
-    if (!adapter_get(body, "stream")) buffer_text(out, ",\"stream\":true");
-    write_options(body, out);
-    return write_format(body, out, error);
-}
-
-static bool finish(ApiRequest *request, const Json *body, Buffer *chat, bool ok, ApiError *error) {
-    if (!ok) {
-        buffer_free(chat);
-        return false;
-    }
-    buffer_byte(chat, '}');
-    if (!adapter_read(request, chat, error)) return false;
-    const Json *think = adapter_get(body, "think");
-    if (think && think->type == JSON_BOOL) tools_hint_thinking(&request->tools, think->boolean);
-    if (think && think->type == JSON_STRING) tools_hint_effort(&request->tools, json_slice(think));
+/* Streams unless told otherwise. */
+static bool read_fields(ChatRequest *request, Adapter adapter, const Json *body, ApiError *error) {
     request->cut = true;
-    return true;
+    request->response.stream = true;
+    return fields_read(request, adapter, body, error) && read_penalty(request, body, error);
 }
 
 /* ---- chat ---- */
 
-/* Ollama's calls may have no ids: then they are numbered, and answers belong to them in order. */
+/* Calls may have no ids: then they are numbered, and results belong to them in order. */
 typedef struct Ids {
     int called, answered;
 } Ids;
 
-static void write_id(const Json *object, const char *name, int number, Buffer *out) {
-    const Json *id = adapter_get(object, name);
-    if (id)
-        json_write(out, id);
-    else
-        buffer_printf(out, "\"call%05d\"", number); /* nine letters and digits: some templates want that */
+static bool read_id(MessageBuilder *builder, const Json *object, const char *name, const char *param, int number,
+    Slice *id, ApiError *error) {
+    if (member_get(object, name)) return member_read_text(object, name, param, id, error);
+    const char *text =
+        arena_printf(builder->arena, "call%05d", number); /* nine letters and digits: some templates want that */
+    *id = slice_of(text ? text : "");
+    return text || api_out_of_memory(error);
 }
 
-static bool write_calls(const Json *calls, const char *param, Ids *ids, Buffer *out, ApiError *error) {
+static bool read_calls(MessageBuilder *builder, const Json *calls, const char *param, Ids *ids, ApiError *error) {
+    int index = 0;
     if (!api_type(calls, JSON_ARRAY, param, error)) return false;
-    int count = 0;
     for (JSON_EACH(call, calls)) {
-        const Json *function = adapter_get(call, "function"), *name = function ? adapter_get(function, "name") : NULL;
-        if (!name) return api_missing(param, error);
-        Buffer arguments = {0};
-        const Json *given = adapter_get(function, "arguments");
-        if (given) json_write(&arguments, given);
-        buffer_text(out, count++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
-        write_id(call, "id", ids->called++, out);
-        buffer_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
-        json_write(out, name);
-        adapter_text("arguments", given ? buffer_view(&arguments) : SLICE("{}"), out);
-        buffer_text(out, "}}");
-        out->failed |= arguments.failed;
-        buffer_free(&arguments);
+        char path[API_PARAM_MAX], inside[API_PARAM_MAX];
+        Slice id, name;
+        snprintf(path, sizeof path, "%.90s[%d]", param, index++);
+        snprintf(inside, sizeof inside, "%.100s.function", path);
+        const Json *function = member_get(call, "function");
+        if (!member_read_text(function, "name", inside, &name, error) ||
+            !read_id(builder, call, "id", path, ids->called++, &id, error))
+            return false;
+        messages_add_json_call(builder, id, name, member_get(function, "arguments"));
     }
-    if (count) buffer_byte(out, ']');
     return true;
 }
 
-static bool write_message(const Json *message, int index, Ids *ids, Buffer *out, ApiError *error) {
-    char param[API_PARAM_MAX];
+static bool read_message(MessageBuilder *builder, const Json *message, int index, Ids *ids, ApiError *error) {
+    char param[API_PARAM_MAX], path[API_PARAM_MAX];
+    const char *role;
+    Slice text;
     snprintf(param, sizeof param, "messages[%d]", index);
     if (!api_type(message, JSON_OBJECT, param, error)) return false;
-    const Json *images = adapter_get(message, "images"), *calls = adapter_get(message, "tool_calls");
-    if (images && (images->type != JSON_ARRAY || images->size > 0)) return api_unsupported("messages.images", error);
-    if (!adapter_get(message, "role")) return api_missing(param, error);
-    buffer_text(out, index ? ",{\"role\":" : "{\"role\":");
-    json_write(out, adapter_get(message, "role"));
-    if (adapter_get(message, "content"))
-        adapter_copy(message, "content", "content", out);
-    else
-        buffer_text(out, ",\"content\":\"\"");
-    adapter_copy(message, "thinking", "reasoning_content", out);
-    adapter_copy(message, "tool_name", "name", out);
-    if (adapter_is(message, "role", "tool")) {
-        buffer_text(out, ",\"tool_call_id\":");
-        write_id(message, "tool_call_id", ids->answered++, out);
+    const Json *images = member_get(message, "images"), *calls = member_get(message, "tool_calls"),
+               *content = member_get(message, "content");
+    snprintf(path, sizeof path, "messages[%d].images", index);
+    if (images && (images->type != JSON_ARRAY || images->size > 0)) return api_unsupported(path, error);
+    if (!chat_read_role(message, param, &role, error)) return false;
+    ChatMessage *out = messages_begin(builder, role);
+    if (member_get(message, "tool_name") && !member_read_text(message, "tool_name", param, &out->name, error))
+        return false;
+    if (!strcmp(role, "tool") &&
+        !read_id(builder, message, "tool_call_id", param, ids->answered++, &out->call_id, error))
+        return false;
+    snprintf(path, sizeof path, "messages[%d].content", index);
+    if (!content)
+        messages_add_text(builder, SLICE(""));
+    else if (!chat_read_content(builder, content, path, error))
+        return false;
+    if (member_get(message, "thinking")) {
+        if (!member_read_text(message, "thinking", param, &text, error)) return false;
+        messages_add_reasoning(builder, text);
     }
-    if (calls && (calls->type != JSON_ARRAY || calls->size > 0)) {
-        if (!write_calls(calls, param, ids, out, error)) return false;
-    }
-    buffer_byte(out, '}');
-    return true;
+    if (!calls || (calls->type == JSON_ARRAY && calls->size == 0)) return true;
+    snprintf(path, sizeof path, "messages[%d].tool_calls", index);
+    return chat_check_caller(role, path, error) && read_calls(builder, calls, path, ids, error);
 }
 
-static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
-    const Json *messages = adapter_get(body, "messages");
+bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *error) {
+    request->input_field = "messages";
+    if (!read_fields(request, DOOR_OLLAMA_CHAT, body, error)) return false;
+    const Json *messages = member_get(body, "messages");
     if (!messages) return api_missing("messages", error);
-    if (!api_type(messages, JSON_ARRAY, "messages", error)) return false;
+    MessageBuilder builder = {.arena = request->arena};
     Ids ids = {0};
     int index = 0;
-    buffer_text(out, ",\"messages\":[");
     for (JSON_EACH(message, messages))
-        if (!write_message(message, index++, &ids, out, error)) return false;
-    buffer_byte(out, ']');
-    adapter_copy(body, "tools", "tools", out);
-    return true;
-}
-
-bool ollama_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
-    Buffer chat = {0};
-    const bool ok = write_common(DOOR_OLLAMA_CHAT, body, &chat, error) && write_messages(body, &chat, error);
-    return finish(request, body, &chat, ok, error);
+        if (!read_message(&builder, message, index++, &ids, error)) return false;
+    return messages_end(&builder, request, error) && request_settle_chat(request, error);
 }
 
 /* ---- generate ---- */
 
-static bool write_prompt(const Json *body, Buffer *out, ApiError *error) {
-    const Json *prompt = adapter_get(body, "prompt"), *system = adapter_get(body, "system");
-    Slice text;
+bool request_read_ollama_generate(ChatRequest *request, const Json *body, ApiError *error) {
+    request->input_field = "prompt";
+    if (!read_fields(request, DOOR_GENERATE, body, error)) return false;
+    const Json *prompt = member_get(body, "prompt"), *system = member_get(body, "system");
     if (!prompt) return api_missing("prompt", error);
-    buffer_text(out, ",\"messages\":[");
+    MessageBuilder builder = {.arena = request->arena};
     if (system) {
-        if (!api_string(system, "system", &text, error)) return false;
-        buffer_text(out, "{\"role\":\"system\"");
-        adapter_text("content", text, out);
-        buffer_text(out, "},");
+        messages_begin(&builder, "system");
+        messages_add_text(&builder, json_slice(system));
     }
-    if (!api_string(prompt, "prompt", &text, error)) return false;
-    buffer_text(out, "{\"role\":\"user\"");
-    adapter_text("content", text, out);
-    buffer_text(out, "}]");
-    return true;
-}
-
-bool ollama_read_generate(ApiRequest *request, const Json *body, ApiError *error) {
-    Buffer chat = {0};
-    const bool ok = write_common(DOOR_GENERATE, body, &chat, error) && write_prompt(body, &chat, error);
-    return finish(request, body, &chat, ok, error);
+    messages_begin(&builder, "user");
+    messages_add_text(&builder, json_slice(prompt));
+    return messages_end(&builder, request, error) && request_settle_chat(request, error);
 }

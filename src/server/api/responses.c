@@ -3,9 +3,9 @@
 #include <stdio.h>
 
 #include "server/api/answer_writer.h"
-#include "server/api/adapter.h"
+#include "server/api/members.h"
 #include "server/api/endpoint.h"
-#include "server/api/responses_request.h"
+#include "server/api/request.h"
 #include "server/api/openai_writer.h"
 
 /* ---- items ---- */
@@ -23,16 +23,16 @@ static void write_call_item(const Exchange *x, int at, int call, bool whole, Buf
     if (whole) answer_arguments(&x->kept, at, &arguments);
     answer_call_id(x, 0, call, name, id);
     buffer_text(out, ",\"type\":\"function_call\"");
-    adapter_text("call_id", slice_of(id), out);
-    adapter_text("name", name, out);
-    adapter_text("arguments", buffer_view(&arguments), out);
+    member_text("call_id", slice_of(id), out);
+    member_text("name", name, out);
+    member_text("arguments", buffer_view(&arguments), out);
     out->failed |= arguments.failed;
     buffer_free(&arguments);
 }
 
 static void write_part(AnswerEventKind kind, Slice text, Buffer *out) {
     buffer_printf(out, "{\"type\":\"%s\"", kind == ANSWER_REASONING ? "reasoning_text" : "output_text");
-    adapter_text("text", text, out);
+    member_text("text", text, out);
     buffer_text(out, kind == ANSWER_REASONING ? "}" : ",\"annotations\":[],\"logprobs\":[]}");
 }
 
@@ -88,8 +88,8 @@ static void write_response(const Exchange *x, bool whole, Buffer *out) {
         "\"error\":null,\"incomplete_details\":%s,\"previous_response_id\":null,\"store\":false,"
         "\"service_tier\":\"default\",\"truncation\":\"disabled\",\"top_logprobs\":0",
         x->id, (long long)x->created, status, whole && was_cut(x) ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    adapter_text("model", slice_of(x->model->name), out);
-    buffer_text(out, x->echo);
+    member_text("model", slice_of(x->model->name), out);
+    buffer_slice(out, x->response.repeated);
     buffer_text(out, ",\"output\":[");
     if (whole) write_output(x, out);
     buffer_byte(out, ']');
@@ -161,8 +161,8 @@ static void close_block(Exchange *x, bool last, Buffer *out) {
         answer_arguments(&x->kept, x->block.kept, &arguments);
         begin_event(x, "response.function_call_arguments.done", out);
         write_place(x, false, out);
-        adapter_text("name", answer_event_text(&x->kept, x->block.kept), out);
-        adapter_text("arguments", buffer_view(&arguments), out);
+        member_text("name", answer_event_text(&x->kept, x->block.kept), out);
+        member_text("arguments", buffer_view(&arguments), out);
         end_event(out);
         out->failed |= arguments.failed;
         buffer_free(&arguments);
@@ -170,7 +170,7 @@ static void close_block(Exchange *x, bool last, Buffer *out) {
         const Slice text = answer_event_text(&x->kept, x->block.kept);
         begin_event(x, kind == ANSWER_REASONING ? "response.reasoning_text.done" : "response.output_text.done", out);
         write_place(x, true, out);
-        adapter_text("text", text, out);
+        member_text("text", text, out);
         if (kind == ANSWER_CONTENT) buffer_text(out, ",\"logprobs\":[]");
         end_event(out);
         write_part_event(x, "response.content_part.done", text, out);
@@ -208,7 +208,7 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
         const size_t start = out->size;
         begin_event(x, deltas[kind], out);
         write_place(x, kind != ANSWER_ARGUMENTS, out);
-        adapter_text("delta", answer_event_text(events, i), out);
+        member_text("delta", answer_event_text(events, i), out);
         if (kind == ANSWER_CONTENT) buffer_text(out, ",\"logprobs\":[]");
         writer_obfuscation(x, start, out);
         end_event(out);
@@ -225,8 +225,8 @@ static void write_finish(Exchange *x, int index, Buffer *out) {
 
 static void write_failure(Exchange *x, const ApiError *error, Buffer *out) {
     begin_event(x, "error", out);
-    adapter_text("code", slice_of(error->code ? error->code : error->type), out);
-    adapter_text("message", slice_of(error->message), out);
+    member_text("code", slice_of(error->code ? error->code : error->type), out);
+    member_text("message", slice_of(error->message), out);
     buffer_text(out, ",\"param\":null");
     end_event(out);
 }
@@ -236,7 +236,7 @@ const Endpoint endpoint_responses = {
     .done = "",
     .heartbeat = "event: keepalive\ndata: {\"type\":\"keepalive\"}\n\n",
     .write_failure = write_failure,
-    .read_params = responses_read,
+    .read = request_read_responses,
     .make_prompts = chat_make_prompts,
     .write_start = write_start,
     .write_delta = write_delta,

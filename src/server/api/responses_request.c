@@ -1,238 +1,134 @@
-/* Requests of the Responses API, rewritten as chat completions. Nothing is kept between requests. */
-#include "server/api/responses_request.h"
-
+/* Requests of the Responses API. Nothing is stored between requests. */
 #include <stdio.h>
 
-#include "server/api/adapter.h"
 #include "server/api/fields.h"
+#include "server/api/members.h"
+#include "server/api/message_builder.h"
+#include "server/api/request.h"
 
-static const char *const text_types[] = {"input_text", "output_text", "text", "refusal", NULL};
+static const PartType text_types[] = {{"input_text", CONTENT_TEXT, "text"}, {"output_text", CONTENT_TEXT, "text"},
+    {"text", CONTENT_TEXT, "text"}, {"refusal", CONTENT_TEXT, "refusal"}, {"input_image", CONTENT_IMAGE, NULL},
+    {"input_audio", CONTENT_AUDIO, NULL}, {"input_file", CONTENT_FILE, NULL}, {0}};
 
 /* ---- input ---- */
 
-/* Messages are written one behind the other; calls of tools join the assistant's message before them. */
+/* Items become messages; calls of tools join the assistant's message before them. */
 typedef struct Input {
-    Buffer *out;
-    int count;
-    bool assistant; /* a message of the assistant is open, */
-    bool content;   /* has content, */
-    int calls;      /* and so many calls */
-    const Json *reasoning;
+    MessageBuilder messages;
+    bool assistant;        /* the last message is the assistant's */
+    const Json *reasoning; /* an item that belongs to the assistant's next message; NULL: none */
 } Input;
 
-static void close_assistant(Input *in) {
-    if (!in->assistant) return;
-    if (in->calls) buffer_byte(in->out, ']');
-    if (!in->content && !in->calls) buffer_text(in->out, ",\"content\":\"\"");
-    buffer_byte(in->out, '}');
-    in->assistant = in->content = false;
-    in->calls = 0;
-}
-
-static void open_message(Input *in, const char *role) {
-    close_assistant(in);
-    buffer_printf(in->out, "%s{\"role\":\"%s\"", in->count++ ? "," : "", role);
-}
-
-/* The text of a reasoning item, which belongs to what follows it. */
-static void write_reasoning(Input *in) {
-    const Json *content = in->reasoning ? adapter_get(in->reasoning, "content") : NULL;
-    in->reasoning = NULL;
+static void begin_message(Input *in, const char *role) {
+    messages_begin(&in->messages, role);
+    in->assistant = !strcmp(role, "assistant");
+    const Json *content = in->assistant ? member_get(in->reasoning, "content") : NULL;
+    if (in->assistant) in->reasoning = NULL;
     if (!content || content->type != JSON_ARRAY) return;
-    Buffer text = {0};
     for (JSON_EACH(part, content)) {
-        const Json *one = adapter_get(part, "text");
-        if (one && one->type == JSON_STRING) buffer_slice(&text, json_slice(one));
+        const Json *text = member_get(part, "text");
+        if (text && text->type == JSON_STRING && text->size > 0)
+            messages_add_reasoning(&in->messages, json_slice(text));
     }
-    if (text.size > 0) adapter_text("reasoning_content", buffer_view(&text), in->out);
-    in->out->failed |= text.failed;
-    buffer_free(&text);
-}
-
-static void open_assistant(Input *in) {
-    open_message(in, "assistant");
-    in->assistant = true;
-    write_reasoning(in);
 }
 
 static bool read_message(Input *in, const Json *item, const char *param, ApiError *error) {
-    static const char *const roles[] = {"user", "system", "developer"};
-    const Json *content = adapter_get(item, "content");
+    static const struct {
+        const char *api, *template;
+    } roles[] = {{"user", "user"}, {"system", "system"}, {"developer", "system"}, {"assistant", "assistant"}};
+    const Json *content = member_get(item, "content");
     const char *role = NULL;
+    char path[API_PARAM_MAX];
     for (size_t i = 0; i < COUNT_OF(roles); i++)
-        if (adapter_is(item, "role", roles[i])) role = roles[i];
-    const bool assistant = adapter_is(item, "role", "assistant");
-    if (!role && !assistant)
-        return api_fail(error, 400, "invalid_value", param,
-            "Invalid value for '%s.role': expected 'user', 'assistant', 'system' or 'developer'.", param);
-    if (!content) return api_missing(param, error);
-    if (assistant)
-        open_assistant(in);
-    else
-        open_message(in, role);
-    buffer_text(in->out, ",\"content\":");
-    if (!adapter_join(content, text_types, false, param, in->out, error)) return false;
-    in->content = assistant;
-    if (!assistant) buffer_byte(in->out, '}');
-    return true;
+        if (member_is(item, "role", roles[i].api)) role = roles[i].template;
+    snprintf(path, sizeof path, "%.100s.role", param);
+    if (!role)
+        return api_fail(error, 400, "invalid_value", path,
+            "Invalid value for '%s': expected 'user', 'assistant', 'system' or 'developer'.", path);
+    snprintf(path, sizeof path, "%.100s.content", param);
+    if (!content) return api_missing(path, error);
+    begin_message(in, role);
+    return messages_add_content(&in->messages, content, path, text_types, error);
 }
 
 static bool read_call(Input *in, const Json *item, const char *param, ApiError *error) {
-    const Json *id = adapter_get(item, "call_id"), *name = adapter_get(item, "name"),
-               *arguments = adapter_get(item, "arguments");
-    if (!id || !name || !arguments) return api_missing(param, error);
-    if (!in->assistant) open_assistant(in);
-    buffer_text(in->out, in->calls++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
-    json_write(in->out, id);
-    buffer_text(in->out, ",\"type\":\"function\",\"function\":{\"name\":");
-    json_write(in->out, name);
-    buffer_text(in->out, ",\"arguments\":");
-    json_write(in->out, arguments);
-    buffer_text(in->out, "}}");
-    return true;
+    ChatCall call = {0};
+    if (!member_read_text(item, "call_id", param, &call.id, error) ||
+        !member_read_text(item, "name", param, &call.name, error) ||
+        !member_read_text(item, "arguments", param, &call.arguments, error))
+        return false;
+    if (!in->assistant) begin_message(in, "assistant");
+    return messages_add_text_call(&in->messages, &call, error);
 }
 
 static bool read_output(Input *in, const Json *item, const char *param, ApiError *error) {
-    const Json *id = adapter_get(item, "call_id"), *output = adapter_get(item, "output");
-    if (!id || !output) return api_missing(param, error);
-    open_message(in, "tool");
-    adapter_copy(item, "call_id", "tool_call_id", in->out);
-    buffer_text(in->out, ",\"content\":");
-    if (!adapter_join(output, text_types, false, param, in->out, error)) return false;
-    buffer_byte(in->out, '}');
-    return true;
+    const Json *output = member_get(item, "output");
+    char path[API_PARAM_MAX];
+    Slice id;
+    snprintf(path, sizeof path, "%.100s.output", param);
+    if (!member_read_text(item, "call_id", param, &id, error)) return false;
+    if (!output) return api_missing(path, error);
+    in->assistant = false;
+    messages_begin(&in->messages, "tool")->call_id = id;
+    return messages_add_content(&in->messages, output, path, text_types, error);
 }
 
 static bool read_item(Input *in, const Json *item, int index, ApiError *error) {
     char param[API_PARAM_MAX];
+    Slice type = SLICE("message");
     snprintf(param, sizeof param, "input[%d]", index);
     if (!api_type(item, JSON_OBJECT, param, error)) return false;
-    if (!adapter_get(item, "type") || adapter_is(item, "type", "message")) return read_message(in, item, param, error);
-    if (adapter_is(item, "type", "function_call")) return read_call(in, item, param, error);
-    if (adapter_is(item, "type", "function_call_output")) return read_output(in, item, param, error);
-    if (!adapter_is(item, "type", "reasoning")) return api_unsupported(param, error);
+    if (member_get(item, "type") && !member_read_text(item, "type", param, &type, error)) return false;
+    if (slice_is(type, "message")) return read_message(in, item, param, error);
+    if (slice_is(type, "function_call")) return read_call(in, item, param, error);
+    if (slice_is(type, "function_call_output")) return read_output(in, item, param, error);
+    if (!slice_is(type, "reasoning"))
+        return api_fail(error, 400, "unsupported_parameter", param,
+            "Unsupported parameter: '%s': an item of type '%.*s' is not supported by this server.", param,
+            SLICE_SHOWN(type));
     in->reasoning = item;
     return true;
 }
 
-static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
-    const Json *input = adapter_get(body, "input"), *instructions = adapter_get(body, "instructions");
-    Input in = {.out = out};
+static bool read_input(ChatRequest *request, const Json *body, ApiError *error) {
+    const Json *input = member_get(body, "input"), *instructions = member_get(body, "instructions");
+    Input in = {.messages = {.arena = request->arena, .skip_leading_empty = true}};
     if (!input) return api_missing("input", error);
-    buffer_text(out, ",\"messages\":[");
     if (instructions) {
-        Slice text;
-        if (!api_string(instructions, "instructions", &text, error)) return false;
-        open_message(&in, "system");
-        adapter_text("content", text, out);
-        buffer_byte(out, '}');
+        begin_message(&in, "system");
+        messages_add_text(&in.messages, json_slice(instructions));
     }
     if (input->type == JSON_STRING) {
-        open_message(&in, "user");
-        adapter_text("content", json_slice(input), out);
-        buffer_byte(out, '}');
-    } else {
-        if (!api_type(input, JSON_ARRAY, "input", error)) return false;
-        int index = 0;
-        for (JSON_EACH(item, input))
-            if (!read_item(&in, item, index++, error)) return false;
-        close_assistant(&in);
+        begin_message(&in, "user");
+        messages_add_text(&in.messages, json_slice(input));
+        return messages_end(&in.messages, request, error);
     }
-    buffer_byte(out, ']');
-    return true;
+    if (!api_type(input, JSON_ARRAY, "input", error)) return false;
+    int index = 0;
+    for (JSON_EACH(item, input))
+        if (!read_item(&in, item, index++, error)) return false;
+    return messages_end(&in.messages, request, error);
 }
 
-/* ---- the rest ---- */
+/* ---- what the response repeats ---- */
 
-/* Tools that are no functions are left out, as agents send those of the service whatever the model. */
-static bool write_tools(const Json *body, Buffer *out, ApiError *error) {
-    const Json *tools = adapter_get(body, "tools");
-    if (!tools) return true;
-    if (!api_type(tools, JSON_ARRAY, "tools", error)) return false;
-    int count = 0;
-    buffer_text(out, ",\"tools\":[");
-    for (JSON_EACH(tool, tools)) {
-        if (!api_type(tool, JSON_OBJECT, "tools", error)) return false;
-        const Json *type = adapter_get(tool, "type");
-        if (!type) return api_missing("tools", error);
-        if (!api_type(type, JSON_STRING, "tools", error)) return false;
-        if (!adapter_is(tool, "type", "function")) continue;
-        if (!adapter_get(tool, "name")) return api_missing("tools", error);
-        if (count++) buffer_byte(out, ',');
-        adapter_tool(tool, "parameters", out);
-    }
-    buffer_byte(out, ']');
-    return true;
-}
+enum { ECHO_BYTES_MAX = 4 << 20 }; /* held until the response has been sent */
 
-static void write_named(const Json *tool, Buffer *out) {
-    buffer_text(out, "{\"type\":\"function\",\"function\":{\"name\":");
-    json_write(out, adapter_get(tool, "name"));
-    buffer_text(out, "}}");
-}
-
-static bool write_choice(const Json *body, Buffer *out, ApiError *error) {
-    const Json *choice = adapter_get(body, "tool_choice");
-    if (!choice) return true;
-    if (choice->type == JSON_STRING) {
-        adapter_copy(body, "tool_choice", "tool_choice", out);
-        return true;
-    }
-    const Json *tools = adapter_get(choice, "tools"), *mode = adapter_get(choice, "mode");
-    if (adapter_is(choice, "type", "function") && adapter_get(choice, "name")) {
-        buffer_text(out, ",\"tool_choice\":");
-        write_named(choice, out);
-        return true;
-    }
-    if (!adapter_is(choice, "type", "allowed_tools") || !tools || tools->type != JSON_ARRAY || !mode)
-        return api_unsupported("tool_choice", error);
-    buffer_text(out, ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":");
-    json_write(out, mode);
-    buffer_text(out, ",\"tools\":[");
-    int count = 0;
-    for (JSON_EACH(tool, tools)) {
-        if (!adapter_get(tool, "name")) continue;
-        if (count++) buffer_byte(out, ',');
-        write_named(tool, out);
-    }
-    buffer_text(out, "]}}");
-    return true;
-}
-
-static bool write_format(const Json *body, Buffer *out, ApiError *error) {
-    const Json *text = adapter_get(body, "text"), *format = text ? adapter_get(text, "format") : NULL;
-    if (!format || adapter_is(format, "type", "text")) return true;
-    if (adapter_is(format, "type", "json_object")) {
-        buffer_text(out, ",\"response_format\":{\"type\":\"json_object\"}");
-        return true;
-    }
-    if (!adapter_is(format, "type", "json_schema")) return api_unsupported("text.format", error);
-    if (!adapter_get(format, "schema") || !adapter_get(format, "name")) return api_missing("text.format.schema", error);
-    buffer_text(out, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":");
-    json_write(out, adapter_get(format, "name"));
-    adapter_copy(format, "schema", "schema", out);
-    adapter_copy(format, "strict", "strict", out);
-    buffer_text(out, "}}");
-    return true;
-}
-
-enum { ECHO_BYTES_MAX = 4 << 20 }; /* it is held until the answer is out, when the body is gone */
-
-/* The functions, with what a response must say of each. Other tools are not there for the model, so they are not
+/* The functions, with the members that a response must have. Other tools are left out of the request, so they are not
  * repeated. */
 static void echo_tools(const Json *tools, Buffer *out) {
     int count = 0;
     buffer_text(out, ",\"tools\":[");
     for (JSON_EACH(tool, tools)) {
-        if (!adapter_is(tool, "type", "function")) continue;
+        if (!member_is(tool, "type", "function")) continue;
         if (count++) buffer_byte(out, ',');
         buffer_text(out, "{\"type\":\"function\"");
-        adapter_copy(tool, "name", "name", out);
-        adapter_copy(tool, "description", "description", out);
+        member_copy(tool, "name", "name", out);
+        member_copy(tool, "description", "description", out);
         static const char *const required[] = {"parameters", "strict"};
         for (size_t i = 0; i < COUNT_OF(required); i++) {
-            if (adapter_get(tool, required[i]))
-                adapter_copy(tool, required[i], required[i], out);
+            if (member_get(tool, required[i]))
+                member_copy(tool, required[i], required[i], out);
             else
                 buffer_printf(out, ",\"%s\":null", required[i]);
         }
@@ -241,23 +137,23 @@ static void echo_tools(const Json *tools, Buffer *out) {
     buffer_byte(out, ']');
 }
 
-/* What form the text was to have; members that are null are as absent ones. */
+/* The format of the text; null members are absent. */
 static void echo_text(const Json *text, Buffer *out) {
     static const char *const members[] = {"name", "description", "schema", "strict"};
-    const Json *format = text ? adapter_get(text, "format") : NULL;
+    const Json *format = text ? member_get(text, "format") : NULL;
     buffer_text(out, ",\"text\":{\"format\":{\"type\":");
     if (format)
-        json_write(out, adapter_get(format, "type"));
+        json_write(out, member_get(format, "type"));
     else
         buffer_text(out, "\"text\"");
-    for (size_t i = 0; format && i < COUNT_OF(members); i++) adapter_copy(format, members[i], members[i], out);
+    for (size_t i = 0; format && i < COUNT_OF(members); i++) member_copy(format, members[i], members[i], out);
     buffer_byte(out, '}');
-    if (text) adapter_copy(text, "verbosity", "verbosity", out);
+    if (text) member_copy(text, "verbosity", "verbosity", out);
     buffer_byte(out, '}');
 }
 
 /* Members of the response that repeat the request, each with a comma in front. */
-static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
+static bool write_echo(ChatRequest *request, const Json *body, ApiError *error) {
     static const struct {
         const char *name, *otherwise;
     } members[] = {{"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"},
@@ -266,20 +162,20 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
         {"tool_choice", "\"auto\""}, {"top_p", "1"}, {"user", NULL /* absent: it is never null */}};
     Buffer echo = {.limit = ECHO_BYTES_MAX};
     for (size_t i = 0; i < COUNT_OF(members); i++) {
-        if (adapter_get(body, members[i].name))
-            adapter_copy(body, members[i].name, members[i].name, &echo);
+        if (member_get(body, members[i].name))
+            member_copy(body, members[i].name, members[i].name, &echo);
         else if (members[i].otherwise)
             buffer_printf(&echo, ",\"%s\":%s", members[i].name, members[i].otherwise);
     }
-    echo_text(adapter_get(body, "text"), &echo);
-    const Json *tools = adapter_get(body, "tools");
+    echo_text(member_get(body, "text"), &echo);
+    const Json *tools = member_get(body, "tools");
     if (tools)
         echo_tools(tools, &echo);
     else
         buffer_text(&echo, ",\"tools\":[]");
     const bool limited = echo.limited;
     const char *copy = echo.failed ? NULL : arena_copy(request->arena, buffer_view(&echo));
-    request->echo = (Slice){copy, echo.size};
+    request->response.repeated = (Slice){copy, echo.size};
     buffer_free(&echo);
     if (limited)
         return api_fail(error, 400, "invalid_value", NULL,
@@ -288,18 +184,8 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
     return copy || api_out_of_memory(error);
 }
 
-bool responses_read(ApiRequest *request, const Json *body, ApiError *error) {
-    Buffer chat = {0};
-    buffer_text(&chat, "{\"n\":1");
-    if (!fields_check(DOOR_RESPONSES, body, &chat, error) || !write_messages(body, &chat, error) ||
-        !write_tools(body, &chat, error) || !write_choice(body, &chat, error) || !write_format(body, &chat, error)) {
-        buffer_free(&chat);
-        return false;
-    }
-    buffer_byte(&chat, '}');
-    if (!adapter_read(request, &chat, error)) return false;
-    const Json *reasoning = adapter_get(body, "reasoning"),
-               *effort = reasoning ? adapter_get(reasoning, "effort") : NULL;
-    if (effort) tools_hint_effort(&request->tools, json_slice(effort));
-    return write_echo(request, body, error);
+bool request_read_responses(ChatRequest *request, const Json *body, ApiError *error) {
+    request->input_field = "input";
+    return fields_read(request, DOOR_RESPONSES, body, error) && read_input(request, body, error) &&
+        request_settle_chat(request, error) && write_echo(request, body, error);
 }

@@ -74,7 +74,7 @@ static void collect_events(Exchange *x) {
     }
     if (!generation_done(g) && deadlines_must_end(x, &error)) write_error_event(x, &error);
     if (!generation_done(g)) return;
-    if (x->form.include_usage) x->endpoint->write_usage(x, &x->out);
+    if (x->response.include_usage) x->endpoint->write_usage(x, &x->out);
     buffer_text(&x->out, x->endpoint->done);
     x->ended = true;
 }

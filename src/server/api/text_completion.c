@@ -14,7 +14,7 @@ static bool keep_text(Exchange *x, int prompt, Slice text) {
 
 typedef struct Prompts {
     Exchange *x;
-    const ApiRequest *request;
+    const ChatRequest *request;
 } Prompts;
 
 static bool take_text(const Prompts *p, const Json *value, const char *param, ApiError *error) {
@@ -25,7 +25,7 @@ static bool take_text(const Prompts *p, const Json *value, const char *param, Ap
     if (!completion_fits(x->model, text.size + suffix.size, "prompt", error)) return false;
     const int number = x->prompt_count++;
     Tokens *prompt = &x->prompts[number];
-    if (p->request->form.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
+    if (p->request->response.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
     Error why = {0};
     if (suffix.size > 0 ? infill_prompt(x->model, text, suffix, prompt, &why)
                         : tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
@@ -42,7 +42,7 @@ static bool take_ids(const Prompts *p, const Json *value, const char *param, Api
     if (value->size > 0 && p->request->suffix.size > 0)
         return api_fail(error, 400, "invalid_value", "suffix", "'suffix' is for prompts that are texts.");
     if (!input_ids(value, param, p->request->vocab, prompt, error)) return false;
-    if (!p->request->form.echo) return true;
+    if (!p->request->response.echo) return true;
     Buffer text = {0};
     Error why = {0};
     const bool ok = tokenizer_decode(x->model->tokenizer, prompt->ids, prompt->count, false, &text, &why) &&
@@ -58,14 +58,14 @@ static bool take_prompt(void *context, const Json *value, const char *param, Api
         api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
 }
 
-static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
+static bool make_prompts(Exchange *x, const ChatRequest *request, ApiError *error) {
     Prompts prompts = {x, request};
     uint32_t count;
     if (!inputs_count(request->prompt, "prompt", PROMPTS_MAX, &count, error)) return false;
-    if (count * (uint32_t)request->choices > CHOICES_MAX)
+    if (count * (uint32_t)request->generation.request.choices > CHOICES_MAX)
         return api_fail(error, 400, "integer_above_max_value", "n",
             "Invalid 'n': at most %d choices over all prompts, got %u.", CHOICES_MAX,
-            count * (uint32_t)request->choices);
+            count * (uint32_t)request->generation.request.choices);
     x->prompts = arena_alloc(&x->arena, count, sizeof *x->prompts);
     x->prompt_texts = arena_alloc(&x->arena, count, sizeof *x->prompt_texts);
     if (!x->prompts || !x->prompt_texts) return api_out_of_memory(error);
@@ -130,7 +130,7 @@ static void write_column(const char *before, Buffer *column, Buffer *out) {
 }
 
 static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
-    if (!x->form.logprobs) {
+    if (!x->response.logprobs) {
         buffer_text(out, "null");
         return;
     }
@@ -142,7 +142,7 @@ static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
         if (i > 0 && !request_prompt_logprob(choice->request, (int)i, &token)) break;
         add_column(x, &token, &columns);
     }
-    for (int i = 0; i < choice->token_count && !x->form.only_echo; i++) add_column(x, &choice->tokens[i], &columns);
+    for (int i = 0; i < choice->token_count && !x->response.only_echo; i++) add_column(x, &choice->tokens[i], &columns);
     choice->token_count = 0;
     x->given[index].characters = columns.offset;
     write_column("{\"tokens\":[", &columns.tokens, out);
@@ -156,7 +156,7 @@ static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
 static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
     Buffer text = {0};
     if (echo) buffer_slice(&text, x->prompt_texts[choice->prompt]);
-    if (!x->form.only_echo) buffer_slice(&text, buffer_view(&choice->text));
+    if (!x->response.only_echo) buffer_slice(&text, buffer_view(&choice->text));
     json_write_string(out, buffer_view(&text));
     out->failed |= text.failed;
     buffer_free(&text);
@@ -181,17 +181,17 @@ static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *ou
     else
         buffer_text(out, ",\"finish_reason\":null}]");
     if (!last) writer_obfuscation(x, start, out);
-    buffer_text(out, x->form.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    buffer_text(out, x->response.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void write_delta(Exchange *x, int index, Buffer *out) {
-    const bool echo = x->form.echo && !x->given[index].echo;
+    const bool echo = x->response.echo && !x->given[index].echo;
     x->given[index].echo = true;
     write_event(x, index, echo, false, out);
 }
 
 static void write_finish(Exchange *x, int index, Buffer *out) {
-    if (x->form.echo && !x->given[index].echo) write_delta(x, index, out);
+    if (x->response.echo && !x->given[index].echo) write_delta(x, index, out);
     write_event(x, index, false, true, out);
 }
 
@@ -206,9 +206,9 @@ static void write_usage_event(Exchange *x, Buffer *out) {
 static void write_choice(Exchange *x, int index, int choice_index, Buffer *out) {
     Choice *choice = &x->generation.choices[choice_index];
     buffer_printf(out, "%s{\"index\":%d,\"text\":", index ? "," : "", index);
-    write_text(x, choice, x->form.echo, out);
+    write_text(x, choice, x->response.echo, out);
     buffer_text(out, ",\"logprobs\":");
-    write_columns(x, choice_index, x->form.echo, out);
+    write_columns(x, choice_index, x->response.echo, out);
     buffer_printf(out, ",\"finish_reason\":\"%s\"}", writer_finish(choice->finish));
 }
 
@@ -232,12 +232,12 @@ static int find_best(const Exchange *x, int prompt) {
 
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
-    const int shown = x->form.best > 0 ? x->form.best : g->choice_count / x->prompt_count;
+    const int shown = x->response.best > 0 ? x->response.best : g->choice_count / x->prompt_count;
     writer_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[");
-    for (int i = 0; i < g->choice_count && x->form.best > 0; i++) x->given[i].score = score(&g->choices[i]);
+    for (int i = 0; i < g->choice_count && x->response.best > 0; i++) x->given[i].score = score(&g->choices[i]);
     for (int i = 0; i < shown * x->prompt_count; i++) {
-        const int choice = x->form.best > 0 ? find_best(x, i / shown) : i;
+        const int choice = x->response.best > 0 ? find_best(x, i / shown) : i;
         x->given[choice].finish = true;
         write_choice(x, i, choice, out);
     }
@@ -252,7 +252,7 @@ const Endpoint endpoint_text = {
     .event_object = "text_completion",
     .done = "data: [DONE]\n\n",
     .heartbeat = ": waiting\n\n", /* a comment: keeps proxies and clients from giving up */
-    .read_params = params_read_completion,
+    .read = request_read_completion,
     .make_prompts = make_prompts,
     .write_delta = write_delta,
     .write_finish = write_finish,

@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 #include "server/http/body.h"
-#include "server/api/adapter.h"
+#include "server/api/members.h"
 #include "server/api/fields.h"
 #include "server/api/inputs.h"
 #include "server/api/model_list.h"
@@ -15,7 +15,7 @@ enum {
 
 /* The model that the body names; the only one there is needs no name. */
 static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
-    const Json *value = adapter_get(body, "model");
+    const Json *value = member_get(body, "model");
     Slice name = {0};
     if (!value && models_count(x->server->models) > 1) {
         api_missing("model", error);
@@ -33,7 +33,7 @@ static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
 }
 
 static bool read_flag(const Json *body, const char *name, bool *flag, ApiError *error) {
-    const Json *value = adapter_get(body, name);
+    const Json *value = member_get(body, name);
     return !value || api_bool(value, name, flag, error);
 }
 
@@ -81,11 +81,11 @@ static void write_tokens(const ChatModel *model, const Tokens *tokens, bool piec
 }
 
 static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
-    const Json *content = adapter_get(body, "content") ? adapter_get(body, "content") : adapter_get(body, "prompt");
-    bool special = !adapter_get(body, "content"), control = true, pieces = false,
+    const Json *content = member_get(body, "content") ? member_get(body, "content") : member_get(body, "prompt");
+    bool special = !member_get(body, "content"), control = true, pieces = false,
          texts = false; /* the defaults of llama.cpp, and of vLLM */
     Slice text;
-    if (!fields_check(DOOR_TOKENIZE, body, NULL, error) || !read_flag(body, "add_special", &special, error) ||
+    if (!fields_read(NULL, DOOR_TOKENIZE, body, error) || !read_flag(body, "add_special", &special, error) ||
         !read_flag(body, "add_special_tokens", &special, error) || !read_flag(body, "parse_special", &control, error) ||
         !read_flag(body, "with_pieces", &pieces, error) || !read_flag(body, "return_token_strs", &texts, error))
         return false;
@@ -111,8 +111,8 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
 /* ---- and back ---- */
 
 static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
-    const Json *list = adapter_get(body, "tokens");
-    if (!fields_check(DOOR_DETOKENIZE, body, NULL, error)) return false;
+    const Json *list = member_get(body, "tokens");
+    if (!fields_read(NULL, DOOR_DETOKENIZE, body, error)) return false;
     if (!list) return api_missing("tokens", error);
     ChatModel *model = take_model(x, body, error);
     if (!model) return false;
@@ -126,7 +126,7 @@ static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *err
     if (ok) {
         buffer_text(out, "{\"content\":");
         json_write_string(out, buffer_view(&text));
-        adapter_text("prompt", buffer_view(&text), out);
+        member_text("prompt", buffer_view(&text), out);
         buffer_byte(out, '}');
     }
     buffer_free(&text);

@@ -87,6 +87,12 @@ bool body_model(const Exchange *x, Arena *arena, Slice *model, ApiError *error) 
     return api_string(value, "model", model, error);
 }
 
+void body_keep(Exchange *x, size_t bytes) {
+    if (bytes >= x->text_bytes) return;
+    __atomic_sub_fetch(&x->server->text_bytes, x->text_bytes - bytes, __ATOMIC_RELAXED);
+    x->text_bytes = bytes;
+}
+
 void body_free(Exchange *x) {
     __atomic_sub_fetch(&x->server->body_bytes, x->body.size, __ATOMIC_RELAXED);
     buffer_free(&x->body);

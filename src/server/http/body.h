@@ -29,4 +29,6 @@ NODISCARD bool body_take(Exchange *x, const char *data, size_t size);
 const Json *body_object(const Exchange *x, Arena *arena, ApiError *error);
 /* Of a body whose only argument is `model`: its name. */
 NODISCARD bool body_model(const Exchange *x, Arena *arena, Slice *model, ApiError *error);
+/* A body that stays until the exchange ends, with `bytes` of what was made of it. */
+void body_keep(Exchange *x, size_t bytes);
 void body_free(Exchange *x); /* its memory is for others now */

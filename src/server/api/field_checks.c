@@ -1,6 +1,4 @@
-#include "server/api/adapter_readers.h"
-
-#include "server/api/tool_params.h"
+#include "server/api/field_checks.h"
 
 /* Words of which the first `neutral` ask for what happens anyway; the others are known, and refused. */
 #define WORD_READER(reader, neutral, ...)                                                                              \
@@ -31,27 +29,6 @@ FIELD_READER(check_include) {
     return true;
 }
 
-FIELD_READER(check_effort) {
-    ToolRequest nobody = {0};
-    return tools_read_effort(&nobody, value, field, error);
-}
-
-FIELD_READER(check_stop_list) {
-    for (JSON_EACH(item, value)) {
-        Slice text;
-        if (!api_string(item, field, &text, error)) return false;
-    }
-    return true;
-}
-
-FIELD_READER(check_think) {
-    static const char *const words[] = {"low", "medium", "high"};
-    Slice word;
-    if (value->type == JSON_BOOL) return true;
-    return api_string(value, field, &word, error) &&
-        read_word(value, field, words, COUNT_OF(words), COUNT_OF(words), error);
-}
-
 FIELD_READER(check_keep_alive) {
     Slice text;
     return json_is_number(value) || api_string(value, field, &text, error);
@@ -65,8 +42,3 @@ FIELD_READER(check_repeat_last) {
 
 FIELD_READER(check_only_zero) { return json_number(value) == 0 || api_unsupported(field, error); }
 FIELD_READER(check_only_one) { return json_number(value) == 1 || api_unsupported(field, error); }
-
-FIELD_READER(check_predict) {
-    int64_t count;
-    return api_integer(value, field, -2, INT32_MAX, &count, error);
-}

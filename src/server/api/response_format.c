@@ -1,15 +1,17 @@
-#include "server/api/constraint_params.h"
+#include "server/api/response_format.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "server/api/members.h"
+
 enum { SCHEMA_NAME_MAX = 64 };
 
-static bool ask(ConstraintRequest *r, GrammarKind kind, Slice source, const char *field, ApiError *error) {
+static bool ask(ResponseFormat *r, GrammarKind kind, Slice source, const char *field, ApiError *error) {
     if (r->field)
         return api_fail(error, 400, "invalid_value", field, "'%s' and '%s' both say what the answer may be: send one.",
             r->field, field);
-    *r = (ConstraintRequest){.field = field, .kind = kind, .source = source, .space = r->space};
+    *r = (ResponseFormat){.field = field, .kind = kind, .source = source, .space = r->space};
     return true;
 }
 
@@ -23,7 +25,7 @@ static bool keep(Buffer *text, Arena *arena, Slice *out, ApiError *error) {
 
 /* ---- single fields ---- */
 
-bool constraint_read_schema(ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+bool format_read_schema(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
     Slice source;
     if (value->type == JSON_STRING) return ask(r, GRAMMAR_JSON_SCHEMA, json_slice(value), field, error);
     if (value->type != JSON_BOOL && !api_type(value, JSON_OBJECT, field, error)) return false;
@@ -32,13 +34,12 @@ bool constraint_read_schema(ConstraintRequest *r, Arena *arena, const Json *valu
     return keep(&text, arena, &source, error) && ask(r, GRAMMAR_JSON_SCHEMA, source, field, error);
 }
 
-bool constraint_read_regex(ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+bool format_read_regex(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
     Slice text;
     return api_string(value, field, &text, error) && ask(r, GRAMMAR_REGEX, text, field, error);
 }
 
-bool constraint_read_grammar(
-    ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+bool format_read_grammar(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
     Slice text;
     if (!api_string(value, field, &text, error)) return false;
     const bool gbnf = memmem(text.data, text.size, "::=", 3);
@@ -46,7 +47,7 @@ bool constraint_read_grammar(
 }
 
 /* One of several texts: a regular expression in which every character stands for itself. */
-bool constraint_read_choice(ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+bool format_read_choice(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
     if (!api_type(value, JSON_ARRAY, field, error)) return false;
     if (value->size == 0)
         return api_fail(
@@ -97,31 +98,36 @@ static bool check_name(const Json *name, const char *path, ApiError *error) {
             "Invalid '%s': expected 1 to %d letters, digits, underscores and dashes.", path, SCHEMA_NAME_MAX);
 }
 
-static bool read_json_schema(
-    ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
-    static const char *const known[] = {"name", "description", "schema", "strict"};
-    static const char *const inside = "response_format.json_schema";
+/* {"name", "description", "schema", "strict"} at path; field demands it. A schema is enforced, strict or not. */
+static bool read_named_schema(
+    ResponseFormat *r, Arena *arena, const Json *object, const char *path, const char *field, ApiError *error) {
+    const Json *description = member_get(object, "description"), *strict = member_get(object, "strict"),
+               *schema = member_get(object, "schema");
+    char name[API_PARAM_MAX], other[API_PARAM_MAX];
     Slice text;
     bool flag;
-    if (!value || value->type == JSON_NULL) return api_missing(inside, error);
-    if (!api_type(value, JSON_OBJECT, inside, error)) return false;
-    for (JSON_EACH_PAIR(key, unused, value))
-        if (!is_known(key, known, COUNT_OF(known))) return unknown_key(key, inside, error);
-    if (!check_name(json_get(value, "name"), "response_format.json_schema.name", error)) return false;
-    const Json *description = json_get(value, "description"), *strict = json_get(value, "strict"),
-               *schema = json_get(value, "schema");
-    if (description && description->type != JSON_NULL &&
-        !api_string(description, "response_format.json_schema.description", &text, error))
-        return false;
-    if (strict && strict->type != JSON_NULL && !api_bool(strict, "response_format.json_schema.strict", &flag, error))
-        return false;
-    if (!schema || schema->type == JSON_NULL) return ask(r, GRAMMAR_JSON_OBJECT, SLICE(""), field, error);
-    if (!api_type(schema, JSON_OBJECT, "response_format.json_schema.schema", error)) return false;
-    return constraint_read_schema(r, arena, schema, field, error);
+    snprintf(name, sizeof name, "%.100s.name", path);
+    if (!check_name(json_get(object, "name"), name, error)) return false;
+    snprintf(other, sizeof other, "%.100s.description", path);
+    if (description && !api_string(description, other, &text, error)) return false;
+    snprintf(other, sizeof other, "%.100s.strict", path);
+    if (strict && !api_bool(strict, other, &flag, error)) return false;
+    if (!schema) return ask(r, GRAMMAR_JSON_OBJECT, SLICE(""), field, error);
+    snprintf(other, sizeof other, "%.100s.schema", path);
+    return api_type(schema, JSON_OBJECT, other, error) && format_read_schema(r, arena, schema, field, error);
 }
 
-/* A schema is kept whether it is strict or not. */
-bool constraint_read_format(ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+static bool read_json_schema(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+    static const char *const known[] = {"name", "description", "schema", "strict"};
+    static const char *const path = "response_format.json_schema";
+    if (!value || value->type == JSON_NULL) return api_missing(path, error);
+    if (!api_type(value, JSON_OBJECT, path, error)) return false;
+    for (JSON_EACH_PAIR(key, unused, value))
+        if (!is_known(key, known, COUNT_OF(known))) return unknown_key(key, path, error);
+    return read_named_schema(r, arena, value, path, field, error);
+}
+
+bool format_read_response(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
     static const char *const known[] = {"type", "json_schema", "schema"};
     if (!api_type(value, JSON_OBJECT, field, error)) return false;
     const Json *type = json_get(value, "type"), *schema = json_get(value, "schema");
@@ -140,14 +146,39 @@ bool constraint_read_format(ConstraintRequest *r, Arena *arena, const Json *valu
     }
     if (by_schema) return read_json_schema(r, arena, json_get(value, "json_schema"), field, error);
     if (!object) return true;
-    if (schema && schema->type != JSON_NULL) return constraint_read_schema(r, arena, schema, field, error);
+    if (schema && schema->type != JSON_NULL) return format_read_schema(r, arena, schema, field, error);
     return ask(r, GRAMMAR_JSON_OBJECT, SLICE(""), field, error);
+}
+
+/* ---- the same of other APIs ---- */
+
+bool format_read_text(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+    if (member_is(value, "type", "text")) return true;
+    if (member_is(value, "type", "json_object")) return ask(r, GRAMMAR_JSON_OBJECT, SLICE(""), field, error);
+    if (!member_is(value, "type", "json_schema")) return api_unsupported(field, error);
+    if (!member_get(value, "schema")) return api_missing("text.format.schema", error);
+    return read_named_schema(r, arena, value, field, field, error);
+}
+
+bool format_read_output(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+    const Json *schema = member_get(value, "schema");
+    char path[API_PARAM_MAX];
+    snprintf(path, sizeof path, "%.100s.schema", field);
+    if (!member_is(value, "type", "json_schema")) return api_unsupported(field, error);
+    if (!schema) return api_missing(path, error);
+    return api_type(schema, JSON_OBJECT, path, error) && format_read_schema(r, arena, schema, field, error);
+}
+
+bool format_read_ollama(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+    if (value->type == JSON_STRING && value->size == 0) return true;
+    if (value->type == JSON_STRING && slice_is(json_slice(value), "json"))
+        return ask(r, GRAMMAR_JSON_OBJECT, SLICE(""), field, error);
+    return api_type(value, JSON_OBJECT, field, error) && format_read_schema(r, arena, value, field, error);
 }
 
 /* ---- structured_outputs ---- */
 
-bool constraint_read_outputs(
-    ConstraintRequest *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
+bool format_read_structured(ResponseFormat *r, Arena *arena, const Json *value, const char *field, ApiError *error) {
     bool flag = false;
     if (!api_type(value, JSON_OBJECT, field, error)) return false;
     for (JSON_EACH_PAIR(key, item, value)) {
@@ -155,13 +186,13 @@ bool constraint_read_outputs(
         bool ok = true;
         if (item->type == JSON_NULL) continue;
         if (slice_is(name, "json")) {
-            ok = constraint_read_schema(r, arena, item, field, error);
+            ok = format_read_schema(r, arena, item, field, error);
         } else if (slice_is(name, "regex")) {
-            ok = constraint_read_regex(r, arena, item, field, error);
+            ok = format_read_regex(r, arena, item, field, error);
         } else if (slice_is(name, "choice")) {
-            ok = constraint_read_choice(r, arena, item, field, error);
+            ok = format_read_choice(r, arena, item, field, error);
         } else if (slice_is(name, "grammar")) {
-            ok = constraint_read_grammar(r, arena, item, field, error);
+            ok = format_read_grammar(r, arena, item, field, error);
         } else if (slice_is(name, "json_object")) {
             ok = api_bool(item, "structured_outputs.json_object", &flag, error) &&
                 (!flag || ask(r, GRAMMAR_JSON_OBJECT, SLICE(""), field, error));
@@ -180,7 +211,7 @@ bool constraint_read_outputs(
 
 /* ---- compiling ---- */
 
-bool constraint_make(const ConstraintRequest *r, ChatModel *model, Constraint **constraint, ApiError *error) {
+bool format_constraint(const ResponseFormat *r, ChatModel *model, Constraint **constraint, ApiError *error) {
     Error why = {0};
     *constraint = NULL;
     if (!r->field) return true;

@@ -1,0 +1,48 @@
+/* Messages of a conversation as plain data. Roles are those of chat templates: "system", "user", "assistant" and
+ * "tool", whose message is the result of one tool call. Threads: any. */
+#pragma once
+#include "base/arena.h"
+#include "base/json.h"
+
+typedef enum ContentKind {
+    CONTENT_TEXT,
+    CONTENT_REASONING, /* of an earlier answer */
+    CONTENT_TOOL_CALL, /* of an earlier answer */
+    CONTENT_IMAGE,     /* this kind and the following ones are refused by the API adapters: no model reads media yet */
+    CONTENT_AUDIO,
+    CONTENT_FILE,
+} ContentKind;
+
+typedef struct ChatCall {
+    Slice id;           /* data NULL: none */
+    Slice name;         /* of the function */
+    Slice arguments;    /* as text */
+    const Json *object; /* the arguments; NULL: the text is not a JSON object */
+} ChatCall;
+
+typedef struct ContentPart {
+    ContentKind kind;
+    union {
+        Slice text;    /* TEXT, REASONING; UTF-8 */
+        ChatCall call; /* TOOL_CALL */
+    };
+} ContentPart;
+
+typedef struct ChatMessage {
+    const char *role;
+    Slice name;               /* of the author, or of the function whose result this is; data NULL: none */
+    Slice call_id;            /* of a tool's result: the id of the call; data NULL: none */
+    const ContentPart *parts; /* [part_count]; NULL with part_count 0 */
+    size_t part_count;
+} ChatMessage;
+
+/* Initialisers of a message with one text part. */
+#define CHAT_TEXT(content) .parts = &(ContentPart){.kind = CONTENT_TEXT, .text = content}, .part_count = 1
+
+/* The text parts joined by line feeds, the reasoning parts joined by nothing. data NULL: there is no such part. Borrows
+ * the only part's text, or allocates in the arena. Errors: memory, the arena's limit. */
+NODISCARD bool message_text(const ChatMessage *message, Arena *arena, Slice *text, Error *error);
+NODISCARD bool message_reasoning(const ChatMessage *message, Arena *arena, Slice *text, Error *error);
+/* Bytes of message_text(). */
+size_t message_text_bytes(const ChatMessage *message);
+size_t message_call_count(const ChatMessage *message);

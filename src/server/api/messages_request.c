@@ -1,0 +1,149 @@
+/* Requests of Anthropic's Messages API. Reference: its documentation, version 2023-06-01. */
+#include <stdio.h>
+
+#include "server/api/fields.h"
+#include "server/api/members.h"
+#include "server/api/message_builder.h"
+#include "server/api/messages_api.h"
+#include "server/api/request.h"
+
+const char thread_unsupported[] = "thread_unsupported_request";
+
+static const PartType text_types[] = {
+    {"text", CONTENT_TEXT, "text"}, {"image", CONTENT_IMAGE, NULL}, {"document", CONTENT_FILE, NULL}, {0}};
+
+static bool is_block(const Json *block, const char *type) { return member_is(block, "type", type); }
+
+/* ---- blocks ---- */
+
+/* The result of a tool is a message of its own. param: the block's path. */
+static bool read_result(MessageBuilder *builder, const Json *block, const char *param, ApiError *error) {
+    const Json *content = member_get(block, "content");
+    ChatMessage *message = messages_begin(builder, "tool");
+    if (!member_read_text(block, "tool_use_id", param, &message->call_id, error)) return false;
+    char path[API_PARAM_MAX];
+    snprintf(path, sizeof path, "%.100s.content", param);
+    if (content) return messages_add_content(builder, content, path, text_types, error);
+    messages_add_text(builder, SLICE(""));
+    return true;
+}
+
+static bool read_call(MessageBuilder *builder, const Json *block, const char *param, ApiError *error) {
+    char path[API_PARAM_MAX];
+    Slice id, name;
+    const Json *input = member_get(block, "input");
+    snprintf(path, sizeof path, "%.100s.input", param);
+    if (!member_read_text(block, "id", param, &id, error) || !member_read_text(block, "name", param, &name, error))
+        return false;
+    if (!input) return api_missing(path, error);
+    messages_add_json_call(builder, id, name, input);
+    return true;
+}
+
+/* A block that is part of a message of this role. Only the first thinking block counts; those of other roles, and what
+ * is encrypted, do not. */
+static bool read_block(
+    MessageBuilder *builder, const Json *block, bool assistant, bool *thought, const char *param, ApiError *error) {
+    Slice text;
+    if (is_block(block, "text")) {
+        if (!part_read_text(block, param, text_types, &text, error)) return false;
+        messages_add_text(builder, text);
+    } else if (assistant && is_block(block, "tool_use")) {
+        return read_call(builder, block, param, error);
+    } else if (assistant && is_block(block, "thinking") && !*thought) {
+        *thought = true;
+        if (!member_get(block, "thinking")) return true;
+        if (!member_read_text(block, "thinking", param, &text, error)) return false;
+        messages_add_reasoning(builder, text);
+    }
+    return true;
+}
+
+/* What the blocks of a message are; unknown types are refused. */
+static bool survey(const Json *content, const char *param, bool *texts, bool *tools, ApiError *error) {
+    static const char *const others[] = {"tool_use", "tool_result", "thinking", "redacted_thinking"};
+    int index = 0;
+    for (JSON_EACH(block, content)) {
+        char path[API_PARAM_MAX];
+        Slice type, text;
+        bool found = false;
+        snprintf(path, sizeof path, "%.100s[%d]", param, index++);
+        if (!api_type(block, JSON_OBJECT, path, error) || !member_read_text(block, "type", path, &type, error))
+            return false;
+        for (size_t i = 0; i < COUNT_OF(others) && !found; i++) found = slice_is(type, others[i]);
+        if (!found && !part_read_text(block, path, text_types, &text, error)) return false;
+        *texts |= !found;
+        *tools |= slice_is(type, "tool_use") || slice_is(type, "tool_result");
+    }
+    return true;
+}
+
+static bool read_blocks(
+    MessageBuilder *builder, const char *role, const Json *content, const char *param, ApiError *error) {
+    char path[API_PARAM_MAX];
+    bool texts = false, tools = false, thought = false;
+    const bool assistant = !strcmp(role, "assistant");
+    if (!survey(content, param, &texts, &tools, error)) return false;
+    int index = 0;
+    for (JSON_EACH(block, content)) {
+        snprintf(path, sizeof path, "%.100s[%d]", param, index++);
+        if (is_block(block, "tool_result") && !read_result(builder, block, path, error)) return false;
+    }
+    if (!texts && tools && !assistant) return true;
+    const ChatMessage *message = messages_begin(builder, role);
+    if (!texts && !tools) messages_add_text(builder, SLICE(""));
+    index = 0;
+    for (JSON_EACH(block, content)) {
+        snprintf(path, sizeof path, "%.100s[%d]", param, index++);
+        if (!read_block(builder, block, assistant, &thought, path, error)) return false;
+    }
+    return builder->failed || texts || message_call_count(message) > 0 || !tools || api_missing(param, error);
+}
+
+/* ---- messages ---- */
+
+static bool read_message(MessageBuilder *builder, const Json *message, int index, ApiError *error) {
+    char param[API_PARAM_MAX];
+    snprintf(param, sizeof param, "messages[%d]", index);
+    if (!api_type(message, JSON_OBJECT, param, error)) return false;
+    const char *role = member_is(message, "role", "user") ? "user"
+        : member_is(message, "role", "assistant")         ? "assistant"
+        : member_is(message, "role", "system")            ? "system"
+                                                          : NULL;
+    snprintf(param, sizeof param, "messages[%d].role", index);
+    if (!role)
+        return api_fail(
+            error, 400, "invalid_value", param, "Invalid value for '%s': expected 'user' or 'assistant'.", param);
+    snprintf(param, sizeof param, "messages[%d].content", index);
+    const Json *content = member_get(message, "content");
+    if (!content) return api_missing(param, error);
+    if (content->type == JSON_ARRAY) return read_blocks(builder, role, content, param, error);
+    if (content->type != JSON_STRING) return api_type(content, JSON_ARRAY, param, error);
+    messages_begin(builder, role);
+    messages_add_text(builder, json_slice(content));
+    return true;
+}
+
+static bool read_messages(ChatRequest *request, const Json *body, ApiError *error) {
+    const Json *messages = member_get(body, "messages"), *system = member_get(body, "system");
+    MessageBuilder builder = {.arena = request->arena, .skip_leading_empty = true};
+    if (!messages) return api_missing("messages", error);
+    if (system) {
+        messages_begin(&builder, "system");
+        if (!messages_add_content(&builder, system, "system", text_types, error)) return false;
+    }
+    int index = 0;
+    for (JSON_EACH(message, messages))
+        if (!read_message(&builder, message, index++, error)) return false;
+    return messages_end(&builder, request, error);
+}
+
+bool request_read_messages(ChatRequest *request, const Json *body, ApiError *error) {
+    request->input_field = "messages";
+    request->cut = true;
+    if (member_get(body, "thread"))
+        return api_fail(
+            error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
+    return fields_read(request, DOOR_MESSAGES, body, error) && read_messages(request, body, error) &&
+        request_settle_chat(request, error);
+}
