@@ -20,8 +20,9 @@ allowed() {
     engine) echo "fit family model cache backend tensor base" ;;
     hub) echo "base" ;;
     chat) echo "engine text model base" ;;
-    server) echo "chat engine text hub base" ;;
-    cli) echo "server chat engine fit import family model cache backend tensor text hub base" ;;
+    library) echo "import hub base" ;;
+    server) echo "library chat engine text hub base" ;;
+    cli) echo "server library chat engine fit import family model cache backend tensor text hub base" ;;
     *) return 1 ;;
     esac
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/local.h"
+#include "library/local.h"
 
 extern char **environ;
 

@@ -5,7 +5,8 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
-#include "cli/models.h"
+#include "cli/progress.h"
+#include "library/library.h"
 #include "cli/options.h"
 
 enum { TOKENS_MAX = 1 << 20 };
@@ -117,9 +118,9 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
     if (!plan->threads) plan->threads = pool_cores();
     if (wish->operations) return bench_operations(plan, error);
     Buffer directory = {0}, name = {0};
-    bool ok = model_resolve(model, &directory, error);
+    bool ok = library_resolve(model, progress_on_terminal(), &directory, error);
     if (ok) {
-        model_name_of(model, &name);
+        library_name_of(model, &name);
         plan->directory = directory.data;
         plan->model = name.data;
         ok = wish->quality  ? bench_quality(plan, wish->quality, error)

@@ -1,6 +1,6 @@
 /* What the plan expects of a run, beside which `apus bench --fit` sets what is measured. */
 #include "cli/bench.h"
-#include "cli/models.h"
+#include "library/library.h"
 
 static EngineOptions options_of(const BenchPlan *plan) {
     int deepest = 0;
@@ -18,7 +18,7 @@ static EngineOptions options_of(const BenchPlan *plan) {
         .gpu_layers = plan->gpu_layers,
         .slots = 1,
         .prefill_size = plan->chunk,
-        .calibrations = calibrations_path()};
+        .calibrations = library_calibrations()};
 }
 
 bool bench_fit(const BenchPlan *plan, EnginePlan *out, Error *error) {

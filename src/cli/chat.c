@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/line_input.h"
-#include "cli/models.h"
+#include "cli/progress.h"
+#include "library/library.h"
 #include "cli/session.h"
 
 static const Command command = {"chat", "MODEL", "A conversation with a model in the terminal.",
@@ -151,13 +152,13 @@ int command_chat(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, history = {0};
-    bool ok = model_resolve(arguments.values[0], &directory, &error);
+    bool ok = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error);
     chat.model = ok ? session_open(directory.data, &engine, &error) : NULL;
     ok = chat.model && (!system || add_message(&chat, "system", slice_of(system), &error));
     if (ok) {
         const bool terminal = isatty(STDIN_FILENO);
         Error ignored;
-        const bool kept = terminal && models_cache(&history, &ignored) && file_make_directories(history.data, &ignored);
+        const bool kept = terminal && library_path(&history, &ignored) && file_make_directories(history.data, &ignored);
         if (kept) buffer_text(&history, "/../history");
         line_input_open(kept && !history.failed ? history.data : NULL);
         if (terminal) printf("%s — /help shows commands, Ctrl-C stops an answer, Ctrl-D leaves\n", arguments.values[0]);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/slice.h"
+#include "base/nearest.h"
 #include "cli/commands.h"
 
 static int print_man(int argc, char **argv);

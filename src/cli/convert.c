@@ -1,7 +1,7 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "cli/models.h"
+#include "cli/progress.h"
 #include "cli/options.h"
 #include "import/gguf/gguf.h"
 
@@ -23,7 +23,7 @@ int command_convert(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     int shown = -1;
-    const GgufOptions how = {.compact = compact, .progress = convert_progress, .context = &shown};
+    const GgufOptions how = {.compact = compact, .progress = progress_conversion, .context = &shown};
     if (!gguf_convert(arguments.values[0], arguments.values[1], &how, &error)) return report(&error);
     printf("%s\n", arguments.values[1]);
     return 0;

@@ -7,7 +7,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
-#include "cli/models.h"
+#include "cli/progress.h"
+#include "library/library.h"
 #include "cli/options.h"
 #include "cli/walk.h"
 #include "server/api/fields.h"
@@ -75,8 +76,9 @@ static int each_line(const Command *command, int argc, char **argv, LineFunction
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, out = {0};
-    Tokenizer *tokenizer =
-        model_resolve(arguments.values[0], &directory, &error) ? tokenizer_open(directory.data, &error) : NULL;
+    Tokenizer *tokenizer = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error)
+        ? tokenizer_open(directory.data, &error)
+        : NULL;
     Vocabulary *vocabulary =
         tokenizer && function == grammar_line ? vocabulary_of(tokenizer, NULL, 0, NULL, &error) : NULL;
     const LineContext context = {tokenizer, vocabulary};
@@ -111,7 +113,7 @@ static Template *open_template(const Arguments *arguments, const char *file, Err
         if (file_read(file, TEMPLATE_SOURCE_MAX, &text, error)) template = template_compile(buffer_view(&text), error);
     } else if (arguments->count < 1) {
         fail(error, ERROR_USAGE, "name a model or a --template");
-    } else if (model_resolve(arguments->values[0], &text, error)) {
+    } else if (library_resolve(arguments->values[0], progress_on_terminal(), &text, error)) {
         template = template_open(text.data, error);
     }
     buffer_free(&text);
@@ -212,7 +214,7 @@ static int debug_logits(int argc, char **argv) {
     Walk walk = {0};
     FILE *file = NULL;
     KvFormat format;
-    bool ok = list && path ? model_resolve(arguments.values[0], &directory, &error)
+    bool ok = list && path ? library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error)
                            : fail(&error, ERROR_USAGE, "debug logits needs --tokens and --out");
     ok = ok && kv_format_parse(form, &format, &error);
     if (ok && list[0] == '@')

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "cli/commands.h"
-#include "cli/models.h"
+#include "library/library.h"
 #include "cli/options.h"
 
 static const Command command = {"doctor", "", "What this machine offers: processor, memory, cache directory.", NULL};
@@ -31,7 +31,7 @@ int command_doctor(int argc, char **argv) {
     printf("memory     %.1f GB, %.1f GB free\n", (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) * gb,
         (double)memory_available() * gb);
     Buffer cache = {0};
-    if (!models_cache(&cache, &error) || !file_make_directories(cache.data, &error)) {
+    if (!library_path(&cache, &error) || !file_make_directories(cache.data, &error)) {
         printf("cache      %s\n", error.text);
         buffer_free(&cache);
         return 1;

@@ -3,7 +3,8 @@
 
 #include "backend/plugin.h"
 #include "cli/commands.h"
-#include "cli/models.h"
+#include "cli/progress.h"
+#include "library/library.h"
 #include "cli/session.h"
 #include "engine/fitting.h"
 #include "engine/placement.h"
@@ -75,7 +76,7 @@ int command_info(int argc, char **argv) {
     }
     Buffer directory = {0}, text = {0};
     EngineOptions request;
-    const bool ok = model_resolve(arguments.values[0], &directory, &error) &&
+    const bool ok = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
         engine_options(&engine, directory.data, &request, &error) &&
         (wanted ? fit(&request, &text, &error) : describe(&request, &text, &error));
     if (ok) printf("%s", text.data ? text.data : "");

@@ -4,8 +4,8 @@
 #include <time.h>
 
 #include "cli/commands.h"
-#include "cli/local.h"
-#include "cli/models.h"
+#include "library/local.h"
+#include "library/library.h"
 
 static const Command command = {"list", "", "The models that are here: of the hub's cache and of apus's own.",
     "Conversions of GGUF files are counted with their files. `apus rm NAME` removes a row.\n"};
@@ -46,7 +46,7 @@ int command_list(int argc, char **argv) {
     }
     if (!local.count) {
         Buffer cache = {0};
-        if (models_cache(&cache, &error))
+        if (library_path(&cache, &error))
             printf("no models in %s and in the hub's cache; apus pull ORG/NAME brings one\n", cache.data);
         buffer_free(&cache);
     }

@@ -71,9 +71,6 @@ OptionsResult options_parse(
 OptionsResult options_parse_configured(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
 
-/* The candidate nearest to `name` (name_at(names, i), until NULL) by edit distance; NULL: none is near. */
-const char *nearest_name(Slice wrong, const char *(*name_at)(const void *names, int i), const void *names);
-
 enum { EXIT_USAGE = 2 };
 
 /* Prints "apus: …" and returns 1 (2 for usage errors). */

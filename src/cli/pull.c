@@ -1,7 +1,8 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "cli/fetch.h"
+#include "cli/progress.h"
+#include "library/library.h"
 
 static const Command command = {"pull", "ORG/NAME[:FILE][@REVISION]",
     "Brings a model from the Hugging Face Hub into the cache.",
@@ -23,7 +24,8 @@ int command_pull(int argc, char **argv) {
     Error error = {0};
     HubName name;
     Buffer path = {0};
-    const bool ok = hub_name_parse(arguments.values[0], &name, &error) && model_fetch(&name, true, &path, &error);
+    const bool ok = hub_name_parse(arguments.values[0], &name, &error) &&
+        library_fetch(&name, true, progress_on_terminal(), &path, &error);
     if (ok) printf("%s\n", path.data);
     buffer_free(&path);
     return ok ? 0 : report(&error);

@@ -3,7 +3,8 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/models.h"
+#include "cli/progress.h"
+#include "library/library.h"
 #include "cli/session.h"
 
 static const Command command = {"run", "MODEL [PROMPT …]",
@@ -69,7 +70,7 @@ int command_run(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, prompt = {0};
-    const bool ok = model_resolve(arguments.values[0], &directory, &error) &&
+    const bool ok = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
         read_prompt(&arguments, &prompt, &error) &&
         answer(directory.data, system, raw, &engine, &sampling, &prompt, stats, &error);
     buffer_free(&directory);

@@ -7,7 +7,8 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/events.h"
-#include "cli/models.h"
+#include "cli/progress.h"
+#include "library/library.h"
 #include "cli/service.h"
 #include "cli/session.h"
 #include "server/server.h"
@@ -114,8 +115,8 @@ static bool served_add(Served *served, const char *model, const char *name, Erro
     if (name)
         buffer_text(own, name);
     else
-        model_name_of(model, own);
-    if (!model_resolve(model, directory, error)) return false;
+        library_name_of(model, own);
+    if (!library_resolve(model, progress_on_terminal(), directory, error)) return false;
     if (own->failed) return fail(error, ERROR_MEMORY, "no memory for the name of a model");
     served->sources[i] = (ModelSource){own->data, directory->data};
     return true;

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "chat/generation.h"
-#include "cli/models.h"
+#include "library/library.h"
 #include "engine/fitting.h"
 
 static void warn(void *context, const char *line) { log_warn("%s", line); }
@@ -74,7 +74,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
         .queue_max = (int)arguments->queue,
         .prefill_size = (int)arguments->prefill_size,
         .fit = engine_fit,
-        .calibrations = calibrations_path(),
+        .calibrations = library_calibrations(),
     };
     if (arguments->tensor_parallel > 1 && !backend_on_device(arguments->device))
         return fail(error, ERROR_USAGE, "--tensor-parallel %lld needs GPUs: --device cuda",

@@ -13,16 +13,17 @@ enum { HIDDEN = 64, HEADS = 4, KV_HEADS = 2, HEAD = 16, FFN = 96, VOCAB = 40 };
 
 static char root[] = "/tmp/apus-gguf-XXXXXX";
 static char source[64], target[64], partial[80];
-static int progress_calls;
+static int progress_calls, progress_limit = -1; /* limit: the conversion is stopped at that call */
 static uint64_t progress_last, progress_total;
 static bool progress_backwards;
 
-static void on_progress(void *context, uint64_t done, uint64_t total, const char *tensor) {
+static bool on_progress(void *context, uint64_t done, uint64_t total, const char *tensor) {
     progress_calls++;
     if (done < progress_last) progress_backwards = true;
     progress_last = done;
     progress_total = total;
     TEST(tensor[0]);
+    return progress_calls != progress_limit;
 }
 
 static const GgufOptions plain, compact = {.compact = true}, watched = {.progress = on_progress};
@@ -506,6 +507,12 @@ static void test_finished(void) {
     target_remove();
     TEST(!gguf_convert("/nonexistent.gguf", target, &plain, &error) && error.code == ERROR_NOT_FOUND);
     TEST(!gguf_convert(source, "/nonexistent/directory/x", &plain, &error) && !file_exists(partial));
+    source_write(&bytes, bytes.size);
+    progress_calls = 0;
+    progress_limit = 2;
+    TEST(!gguf_convert(source, target, &watched, &error) && error.code == ERROR_CANCELLED && progress_calls == 2);
+    TEST(!file_exists(target) && !file_exists(partial));
+    progress_limit = -1;
     buffer_free(&bytes);
 }
 

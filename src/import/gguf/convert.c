@@ -87,11 +87,12 @@ static bool headers_build(Conversion *c, TensorHeader **headers, size_t *count) 
     return true;
 }
 
-static void progress_tell(Conversion *c, const GgufOutput *output, size_t bytes) {
+static bool progress_tell(Conversion *c, const GgufOutput *output, size_t bytes) {
     c->done += bytes;
     char name[300];
     snprintf(name, sizeof name, "%.*s", SLICE_ARGS(output->source->name));
-    if (c->options->progress) c->options->progress(c->options->context, c->done, c->total, name);
+    return !c->options->progress || c->options->progress(c->options->context, c->done, c->total, name) ||
+        fail(c->error, ERROR_CANCELLED, "the conversion was stopped");
 }
 
 /* Rows of a chunk: enough to be worth a call, few enough to stay in cache. */
@@ -124,8 +125,8 @@ static bool write_plain(Conversion *c, SafetensorsWriter *writer, const GgufOutp
                 memcpy(out + ((size_t)i * (size_t)cols + (size_t)k) * sizeof value, &value, sizeof value);
             }
         }
-        ok = safetensors_write(writer, out, (size_t)count * to_bytes, c->error);
-        progress_tell(c, output, (size_t)count * from_bytes);
+        ok = safetensors_write(writer, out, (size_t)count * to_bytes, c->error) &&
+            progress_tell(c, output, (size_t)count * from_bytes);
     }
     free(out);
     return ok;
@@ -183,7 +184,7 @@ static bool write_codes(Conversion *c, SafetensorsWriter *writer, const GgufOutp
         }
         if (!safetensors_write(writer, room->packed, (size_t)count * to_bytes, c->error)) return false;
         gguf_release(source->data + (size_t)row * from_bytes, source->data + (size_t)(row + count) * from_bytes);
-        progress_tell(c, output, (size_t)count * from_bytes);
+        if (!progress_tell(c, output, (size_t)count * from_bytes)) return false;
     }
     return true;
 }

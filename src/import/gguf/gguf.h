@@ -9,7 +9,8 @@
 
 #include "base/error.h"
 
-typedef void (*GgufProgress)(void *context, uint64_t done_bytes, uint64_t total_bytes, const char *tensor);
+/* False: stop (ERROR_CANCELLED). */
+typedef bool (*GgufProgress)(void *context, uint64_t done_bytes, uint64_t total_bytes, const char *tensor);
 
 typedef struct GgufOptions {
     bool compact; /* for Apus alone: scales as the file has them (QUANT_SYMMETRIC, QUANT_K, QUANT_K_SYMMETRIC in

@@ -1,4 +1,4 @@
-#include "cli/models.h"
+#include "library/library.h"
 
 #include <inttypes.h>
 #include <dirent.h>
@@ -6,14 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file.h"
-#include "cli/fetch.h"
-#include "cli/options.h"
+#include "base/nearest.h"
 #include "import/gguf/gguf.h"
 
-bool models_cache(Buffer *path, Error *error) {
+bool library_path(Buffer *path, Error *error) {
     const char *own = getenv("APUS_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own && own[0])
         buffer_printf(path, "%s/models", own);
@@ -26,10 +24,10 @@ bool models_cache(Buffer *path, Error *error) {
     return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of the cache");
 }
 
-const char *calibrations_path(void) {
+const char *library_calibrations(void) {
     static char path[4096];
     Buffer models = {0};
-    const bool known = models_cache(&models, NULL);
+    const bool known = library_path(&models, NULL);
     const int size = known ? (int)models.size - (int)strlen("/models") : 0;
     snprintf(path, sizeof path, "%.*s/calibration", size, models.data ? models.data : "");
     buffer_free(&models);
@@ -41,7 +39,7 @@ static bool ends_with(const char *text, const char *end) {
     return length > tail && !strcmp(text + length - tail, end);
 }
 
-void model_name_of(const char *model, Buffer *name) {
+void library_name_of(const char *model, Buffer *name) {
     size_t end = strlen(model);
     while (end > 1 && model[end - 1] == '/') end--;
     size_t start = end;
@@ -53,31 +51,16 @@ void model_name_of(const char *model, Buffer *name) {
         buffer_append(name, model + start, end - start);
 }
 
-void convert_progress(void *context, uint64_t done, uint64_t total, const char *tensor) {
-    int *shown = context; /* tenths on a file, percent on a terminal */
-    const bool terminal = isatty(STDERR_FILENO);
-    const int percent = total ? (int)(done * 100 / total) : 100;
-    const int mark = terminal ? percent : percent / 10;
-    if (mark == *shown) return;
-    *shown = mark;
-    const double mb = 1e-6;
-    if (terminal)
-        fprintf(stderr, "\r  converting %3d %%  %.0f of %.0f MB\033[K%s", percent, (double)done * mb,
-            (double)total * mb, done == total ? "\n" : "");
-    else
-        fprintf(stderr, "  converting %3d %%\n", percent);
-}
-
 /* One place in the cache per file: its name, and a hash of its full path against namesakes. */
-bool conversion_path(const char *gguf, Buffer *directory, Error *error) {
+bool library_conversion(const char *gguf, Buffer *directory, Error *error) {
     char *full = realpath(gguf, NULL);
     if (!full) return fail(error, ERROR_NOT_FOUND, "%s: no such file", gguf);
     uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: must be the same in every process */
     for (const char *c = full; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001B3u;
     free(full);
     Buffer name = {0};
-    model_name_of(gguf, &name);
-    const bool ok = models_cache(directory, error);
+    library_name_of(gguf, &name);
+    const bool ok = library_path(directory, error);
     buffer_printf(directory, "/compact-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
     const bool fits = !directory->failed && !name.failed;
     buffer_free(&name);
@@ -98,18 +81,46 @@ static void note_source(const char *gguf, const char *directory) {
     buffer_free(&known);
 }
 
-static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
+static bool watch_conversion(void *context, uint64_t done_bytes, uint64_t total_bytes, const char *tensor) {
+    const LibraryWatch *watch = context;
+    return !watch->conversion || watch->conversion(watch->context, done_bytes, total_bytes);
+}
+
+static bool resolve_gguf(const char *path, const LibraryWatch *watch, Buffer *directory, Error *error) {
     Buffer cache = {0};
-    const bool ready = models_cache(&cache, error) && file_make_directories(cache.data, error);
+    const bool ready = library_path(&cache, error) && file_make_directories(cache.data, error);
     buffer_free(&cache);
-    if (!ready || !conversion_path(path, directory, error)) return false;
-    if (!file_is_directory(directory->data))
-        fprintf(stderr, "apus: converting %s once, into %s\n", path, directory->data);
-    int shown = -1;
-    const GgufOptions options = {.compact = true, .replace = true, .progress = convert_progress, .context = &shown};
-    if (!gguf_convert(path, directory->data, &options, error)) return false;
-    note_source(path, directory->data);
-    return true;
+    if (!ready || !library_conversion(path, directory, error)) return false;
+    GgufOptions options = {.compact = true, .replace = true};
+    if (watch) {
+        options.progress = watch_conversion;
+        options.context = (void *)(uintptr_t)watch;
+        if (watch->begin) watch->begin(watch->context, LIBRARY_CONVERSION, path, directory->data);
+    }
+    const bool ok = gguf_convert(path, directory->data, &options, error);
+    if (watch && watch->end) watch->end(watch->context, LIBRARY_CONVERSION, NULL);
+    if (ok) note_source(path, directory->data);
+    return ok;
+}
+
+static bool ignore_progress(void *context, const HubProgress *progress) { return true; }
+
+bool library_fetch(const HubName *name, bool update, const LibraryWatch *watch, Buffer *path, Error *error) {
+    HubSettings settings;
+    Error none, stale = {0};
+    if (!hub_settings_read(&settings, error)) return false;
+    bool ok = !update && hub_find(&settings, name, path, &none);
+    if (!ok) {
+        const HubWatch hub = {
+            watch && watch->download ? watch->download : ignore_progress, watch ? watch->context : NULL};
+        buffer_clear(path);
+        if (watch && watch->begin)
+            watch->begin(watch->context, LIBRARY_DOWNLOAD, name->repo, settings.offline ? NULL : settings.endpoint);
+        ok = hub_pull(&settings, name, &hub, path, &stale, error);
+        if (watch && watch->end) watch->end(watch->context, LIBRARY_DOWNLOAD, ok && stale.code ? &stale : NULL);
+    }
+    hub_settings_free(&settings);
+    return ok;
 }
 
 static bool holds_config(const char *directory) {
@@ -121,19 +132,19 @@ static bool holds_config(const char *directory) {
 }
 
 /* ORG/NAME, which no path here has. A .gguf file two levels deep is a path with a mistake in it. */
-static bool resolve_hub(const char *model, Buffer *directory, Error *error) {
+static bool resolve_hub(const char *model, const LibraryWatch *watch, Buffer *directory, Error *error) {
     HubName name;
     Error none;
     if (!hub_name_parse(model, &name, &none) || (!name.file[0] && ends_with(model, ".gguf")))
         return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
-    if (!model_fetch(&name, false, directory, error))
+    if (!library_fetch(&name, false, watch, directory, error))
         return error->code == ERROR_NOT_FOUND || error->code == ERROR_IO
             ? fail_while(error, "%s is no directory here", model)
             : false;
     if (!ends_with(directory->data, ".gguf")) return true;
     Buffer gguf = *directory;
     *directory = (Buffer){0};
-    const bool ok = resolve_gguf(gguf.data, directory, error);
+    const bool ok = resolve_gguf(gguf.data, watch, directory, error);
     buffer_free(&gguf);
     return ok;
 }
@@ -153,7 +164,7 @@ static void suggest(const char *model, const Buffer *directory, size_t cache_siz
     DIR *dir = cache.failed || !cache.data ? NULL : opendir(cache.data);
     for (const struct dirent *entry; dir && (entry = readdir(dir));) {
         if (entry->d_name[0] == '.') continue;
-        model_name_of(entry->d_name, &names);
+        library_name_of(entry->d_name, &names);
         buffer_byte(&names, 0);
     }
     if (dir) closedir(dir);
@@ -163,7 +174,7 @@ static void suggest(const char *model, const Buffer *directory, size_t cache_siz
     buffer_free(&cache);
 }
 
-bool model_resolve(const char *model, Buffer *directory, Error *error) {
+bool library_resolve(const char *model, const LibraryWatch *watch, Buffer *directory, Error *error) {
     buffer_clear(directory);
     if (file_is_directory(model)) {
         if (!holds_config(model))
@@ -172,12 +183,12 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
         return !directory->failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");
     }
     if (file_exists(model)) {
-        if (ends_with(model, ".gguf")) return resolve_gguf(model, directory, error);
+        if (ends_with(model, ".gguf")) return resolve_gguf(model, watch, directory, error);
         return fail(error, ERROR_UNSUPPORTED, "%s: not a model: want a checkpoint directory or a .gguf file", model);
     }
-    if (strchr(model, '/')) return resolve_hub(model, directory, error);
+    if (strchr(model, '/')) return resolve_hub(model, watch, directory, error);
     if (ends_with(model, ".gguf")) return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
-    if (!models_cache(directory, error)) return false;
+    if (!library_path(directory, error)) return false;
     const size_t cache = directory->size;
     buffer_printf(directory, "/%s", model);
     if (!directory->failed && holds_config(directory->data)) return true;
@@ -185,7 +196,7 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
     if (!directory->failed && file_exists(directory->data)) {
         Buffer gguf = *directory;
         *directory = (Buffer){0};
-        const bool ok = resolve_gguf(gguf.data, directory, error);
+        const bool ok = resolve_gguf(gguf.data, watch, directory, error);
         buffer_free(&gguf);
         return ok;
     }

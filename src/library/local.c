@@ -1,4 +1,4 @@
-#include "cli/local.h"
+#include "library/local.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "cli/models.h"
+#include "library/library.h"
 #include "hub/hub.h"
 
 static bool ends_with(const char *text, const char *end) {
@@ -59,7 +59,7 @@ static bool add_gguf(LocalModels *models, LocalModel model, Error *error) {
     Buffer directory = {0};
     Error none;
     model.format = "GGUF, converted on first use";
-    if (conversion_path(model.path, &directory, &none) && file_is_directory(directory.data)) {
+    if (library_conversion(model.path, &directory, &none) && file_is_directory(directory.data)) {
         model.bytes += directory_bytes(directory.data, &model.used_s);
         model.format = "GGUF, converted";
         model.conversion = directory.data;
@@ -128,7 +128,7 @@ static bool add_directory(LocalModels *models, const char *name, const char *pat
 
 static bool add_own(LocalModels *models, Error *error) {
     Buffer cache = {0}, path = {0};
-    if (!models_cache(&cache, error)) return false;
+    if (!library_path(&cache, error)) return false;
     struct dirent **entries = NULL;
     const int count = scandir(cache.data, &entries, NULL, alphasort);
     bool ok = true;
@@ -172,7 +172,7 @@ void local_free(LocalModels *models) {
     *models = (LocalModels){0};
 }
 
-bool local_remove_directory(const char *path, uint64_t *freed_bytes, Error *error) {
+static bool remove_directory(const char *path, uint64_t *freed_bytes, Error *error) {
     DIR *list = opendir(path);
     bool ok = true;
     if (!list) return errno == ENOENT || fail(error, ERROR_IO, "cannot open %s: %s", path, strerror(errno));
@@ -190,4 +190,60 @@ bool local_remove_directory(const char *path, uint64_t *freed_bytes, Error *erro
     }
     closedir(list);
     return ok && (!rmdir(path) || fail(error, ERROR_IO, "cannot remove %s: %s", path, strerror(errno)));
+}
+
+/* The conversions of a hub name's files, which are found through the files: so before these. */
+static bool remove_conversions(const LocalModels *local, const char *name, uint64_t *freed_bytes, Error *error) {
+    const size_t size = strlen(name);
+    for (size_t i = 0; i < local->count; i++) {
+        const LocalModel *model = &local->models[i];
+        const bool named = !strncmp(model->name, name, size) && strchr(":@", model->name[size]); /* or the very name */
+        if (model->hub && named && model->conversion && !remove_directory(model->conversion, freed_bytes, error))
+            return false;
+    }
+    return true;
+}
+
+static bool remove_hub(const LocalModels *local, const char *name, uint64_t *freed_bytes, Error *error) {
+    HubSettings settings;
+    HubName parsed;
+    uint64_t freed = 0;
+    if (!hub_name_parse(name, &parsed, error) || !hub_settings_read(&settings, error)) return false;
+    const bool ok =
+        remove_conversions(local, name, freed_bytes, error) && hub_remove(&settings, &parsed, &freed, error);
+    hub_settings_free(&settings);
+    *freed_bytes += freed;
+    return ok;
+}
+
+static bool remove_file(const char *path, uint64_t *freed_bytes, Error *error) {
+    struct stat info;
+    if (lstat(path, &info)) return true;
+    if (unlink(path)) return fail(error, ERROR_IO, "cannot remove %s: %s", path, strerror(errno));
+    *freed_bytes += (uint64_t)info.st_blocks * 512;
+    return true;
+}
+
+/* NAME.gguf with its conversion, or the directory NAME: of our own cache. */
+static bool remove_own(const LocalModels *local, const char *name, uint64_t *freed_bytes, Error *error) {
+    for (size_t i = 0; i < local->count; i++) {
+        const LocalModel *model = &local->models[i];
+        if (model->hub || strcmp(model->name, name) != 0) continue;
+        if (file_is_directory(model->path)) return remove_directory(model->path, freed_bytes, error);
+        return (!model->conversion || remove_directory(model->conversion, freed_bytes, error)) &&
+            remove_file(model->path, freed_bytes, error);
+    }
+    Buffer path = {0}; /* what is unfinished is no row */
+    bool ok = library_path(&path, error);
+    buffer_printf(&path, "/%s", name);
+    if (ok && (path.failed || name[0] == '.' || !file_is_directory(path.data)))
+        ok = fail(error, ERROR_NOT_FOUND, "%s: no such model here (apus list shows them)", name);
+    ok = ok && remove_directory(path.data, freed_bytes, error);
+    buffer_free(&path);
+    return ok;
+}
+
+bool local_remove(const LocalModels *local, const char *name, uint64_t *freed_bytes, Error *error) {
+    return strchr(name, '/') ? remove_hub(local, name, freed_bytes, error)
+                             : remove_own(local, name, freed_bytes, error);
 }

@@ -1,4 +1,4 @@
-/* The models that are here: those of the hub's cache and those of our own, a row each. */
+/* The list of local models: those of the hub's cache and of our own, a row each. Threads: any. */
 #pragma once
 #include <stdint.h>
 
@@ -26,5 +26,7 @@ typedef struct LocalModels {
 
 NODISCARD bool local_list(LocalModels *models, Error *error);
 void local_free(LocalModels *models);
-/* Removes a directory of plain files; *freed grows by what that frees. Absent: true. */
-NODISCARD bool local_remove_directory(const char *path, uint64_t *freed_bytes, Error *error);
+/* Removes a model with its conversion and what interrupted downloads left: a name of the list, of an unfinished one, or
+ * ORG/NAME for all that is here of a repository. *freed_bytes grows by the freed bytes. ERROR_NOT_FOUND: no such model.
+ */
+NODISCARD bool local_remove(const LocalModels *models, const char *name, uint64_t *freed_bytes, Error *error);
