@@ -211,9 +211,7 @@ typedef struct Glu {
     const Norm *norm;
     const Weight *gate, *up;
     Activation activation;
-    float *out;         /* [rows, gate->rows] */
-    const Weight *then; /* of the MatmulAdd that comes next and alone reads `out`, which may hold anything in between
-                           that the backend makes of it; NULL: others may read it */
+    float *out; /* [rows, gate->rows] */
 } Glu;
 
 /* residual += scale · norm(W · x + bias). norm: of sandwich and post-norm models; NULL: none. */
@@ -227,6 +225,14 @@ typedef struct MatmulAdd {
     const Norm *next; /* a hint: through what the residual will be read next; NULL: not known */
     bool partial;     /* x and the weight are a part's columns: all_reduce() follows and does what is left */
 } MatmulAdd;
+
+/* A gated feed-forward network: glu, then down, whose x is glu.out. The bits of the residual are those of the two
+ * operations in turn. glu.out is undefined afterwards, so a backend may keep the result between the two in a form of
+ * its own. */
+typedef struct FfnBlock {
+    Glu glu;
+    MatmulAdd down;
+} FfnBlock;
 
 /* Of the parts of a divided backend, where each computes some terms of one sum, in the order of the parts:
  * residual += scale · norm(Σ terms); residual NULL: terms = Σ terms. */
@@ -316,7 +322,6 @@ typedef struct Embed {
     float scale;
     const float *given; /* [rows, width] in host memory; NULL: every row has a token */
     float *out;
-    const Norm *next; /* a hint, as above */
 } Embed;
 
 /* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to what is visible (Run). */
@@ -480,6 +485,7 @@ typedef struct BackendOps {
     void (*matmul)(Backend *, const Matmul *);
     void (*glu)(Backend *, const Glu *);
     void (*matmul_add)(Backend *, const MatmulAdd *);
+    void (*ffn_block)(Backend *, const FfnBlock *); /* optional; NULL: glu, then matmul_add */
     void (*attention)(Backend *, const Attention *);
     void (*latent)(Backend *, const Mla *);
     void (*route)(Backend *, const Routing *);

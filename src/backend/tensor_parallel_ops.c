@@ -26,11 +26,9 @@ static void parallel_embed(Backend *backend, const Embed *op) {
     Backend *part;
     for
         EACH_PART(t, p, part) {
-            Norm next;
             Embed own = *op;
             own.table = &shared_of(op->table)->part[p];
             own.out = parallel_at(t, p, op->out);
-            own.next = norm_of(op->next, p, &next);
             part->ops->embed(part, &own);
         }
 }
@@ -62,19 +60,23 @@ static void parallel_matmul(Backend *backend, const Matmul *op) {
         }
 }
 
+static Glu own_glu(const Parallel *t, int part, const Glu *op, Norm *norm) {
+    Glu own = *op;
+    own.x = parallel_at(t, part, op->x);
+    own.norm = norm_of(op->norm, part, norm);
+    own.gate = &shared_of(op->gate)->part[part];
+    own.up = &shared_of(op->up)->part[part];
+    own.out = parallel_at(t, part, op->out);
+    return own;
+}
+
 static void parallel_glu(Backend *backend, const Glu *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
     for
         EACH_PART(t, p, part) {
             Norm norm;
-            Glu own = *op;
-            own.x = parallel_at(t, p, op->x);
-            own.norm = norm_of(op->norm, p, &norm);
-            own.gate = &shared_of(op->gate)->part[p];
-            own.up = &shared_of(op->up)->part[p];
-            own.out = parallel_at(t, p, op->out);
-            own.then = op->then ? &shared_of(op->then)->part[p] : NULL;
+            const Glu own = own_glu(t, p, op, &norm);
             part->ops->glu(part, &own);
         }
 }
@@ -105,15 +107,10 @@ static MatmulAdd own_product(const Parallel *t, int part, const MatmulAdd *op, N
     return own;
 }
 
-/* First the products of all, then their sums: nobody waits for what is not on its way yet. */
-static void add_among_parts(Parallel *t, const MatmulAdd *op) {
+/* residual += scale · norm(Σ terms), of the partial products that all parts have begun. */
+static void sum_among_parts(Parallel *t, const MatmulAdd *op) {
     Backend *part;
-    Norm norm, next;
-    for
-        EACH_PART(t, p, part) {
-            const MatmulAdd own = own_product(t, p, op, &norm, &next);
-            part->ops->matmul_add(part, &own);
-        }
+    Norm norm;
     if (op->weight->split != SPLIT_COLUMNS) return;
     for
         EACH_PART(t, p, part) {
@@ -124,6 +121,18 @@ static void add_among_parts(Parallel *t, const MatmulAdd *op) {
                 .norm = norm_of(op->norm, p, &norm)};
             part->ops->all_reduce(part, &sum);
         }
+}
+
+/* First the products of all, then their sums: nobody waits for what is not on its way yet. */
+static void add_among_parts(Parallel *t, const MatmulAdd *op) {
+    Backend *part;
+    Norm norm, next;
+    for
+        EACH_PART(t, p, part) {
+            const MatmulAdd own = own_product(t, p, op, &norm, &next);
+            part->ops->matmul_add(part, &own);
+        }
+    sum_among_parts(t, op);
 }
 
 static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
@@ -151,6 +160,23 @@ static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
             part->ops->add(part, op->rows, width, parallel_at(t, p, op->residual), t->terms[p], op->scale,
                 norm_of(op->norm, p, &norm));
         }
+}
+
+static void parallel_ffn_block(Backend *backend, const FfnBlock *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    if (!parallel_sums(t)) {
+        parallel_glu(backend, &op->glu);
+        parallel_matmul_add(backend, &op->down);
+        return;
+    }
+    for
+        EACH_PART(t, p, part) {
+            Norm in, out, next;
+            const FfnBlock own = {own_glu(t, p, &op->glu, &in), own_product(t, p, &op->down, &out, &next)};
+            part->ops->ffn_block(part, &own);
+        }
+    sum_among_parts(t, &op->down);
 }
 
 /* ---- attention ---- */
@@ -297,6 +323,7 @@ void parallel_operations(BackendOps *ops) {
     ops->matmul = parallel_matmul;
     ops->glu = parallel_glu;
     ops->matmul_add = parallel_matmul_add;
+    ops->ffn_block = parallel_ffn_block;
     ops->attention = parallel_attention;
     ops->latent = parallel_latent;
     ops->route = parallel_route;

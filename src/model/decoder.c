@@ -210,8 +210,7 @@ static void embed(const Bound *bound, const Stage *stage, const Step *step) {
         .table = &bound->embedding,
         .scale = bound->spec->embedding_scale,
         .given = step->embeddings,
-        .out = stage->h,
-        .next = bound->layers[0].mixer_in};
+        .out = stage->h};
     stage->backend->ops->embed(stage->backend, &op);
 }
 

@@ -273,7 +273,6 @@ static inline float *fence_read_logits(Backend *backend, float *logits, int64_t 
 
 static inline void fence_embed(Backend *backend, const Embed *op) {
     Fence *f = fence_of(backend);
-    fence_own_norm(f, op->next);
     fence_own_weight(f, op->table);
     fence_own_floats(f, op->out, op->rows * op->table->cols, "embeddings put elsewhere");
     fence_expect(!op->given || !fence_block(f, op->given), "given embeddings are the host's");

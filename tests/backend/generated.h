@@ -121,6 +121,7 @@ static inline Backend *generated_open(Backend *inner, Error *error) {
     g->ops.matmul = generated_matmul;
     g->ops.glu = generated_glu;
     g->ops.matmul_add = generated_matmul_add;
+    g->ops.ffn_block = NULL; /* the two above */
     g->ops.attention = generated_attention;
     g->ops.latent = generated_latent;
     g->ops.experts = generated_experts;

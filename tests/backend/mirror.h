@@ -274,7 +274,6 @@ static inline void mirror_glu(Backend *backend, const Glu *op) {
     there.gate = mirror_weight(m, op->gate);
     there.up = mirror_weight(m, op->up);
     there.out = mirror_share(m, op->out, op->rows * op->gate->rows);
-    there.then = NULL; /* it is read back */
     m->inner->ops->glu(m->inner, &there);
     mirror_done(m);
 }

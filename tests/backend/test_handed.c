@@ -1,6 +1,6 @@
-/* What a gated product hands to the next one on a device is what that would have read: the same bits as when the result
- * is copied in between, in range and where f16 would overflow or lose much; of generated rows, what integers are made
- * of. Nothing to do where there is no GPU. */
+/* ffn_block on a device, whose gated product leaves its result as the inputs of the next: the same bits as glu and
+ * matmul_add in turn with the result copied in between, in range and where f16 would overflow or lose much, for prefill
+ * rows and decode rows. Nothing to do where there is no GPU. */
 #include "backend/plugin.h"
 #include "matrices.h"
 
@@ -33,24 +33,24 @@ static float *take(Backend *b, int64_t count) {
     return memory;
 }
 
-/* handed: whether nothing comes between the two products */
+/* handed: the two products as one operation; otherwise in turn, with the result copied in between. */
 static void run(const Device *d, const float *x, int rows, int decode_rows, bool handed, float *result) {
     Backend *b = d->backend;
     const size_t bytes = (size_t)rows * INNER * sizeof(float), out = (size_t)rows * WIDTH * sizeof(float);
     float zeros[ROWS_MAX * WIDTH] = {0};
     b->ops->upload(b, d->x, x, out);
     b->ops->upload(b, d->y, zeros, out);
-    const Glu glu = {
-        .rows = rows, .decode_rows = decode_rows, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner};
-    b->ops->glu(b, &glu);
-    if (!handed) b->ops->copy(b, d->other, d->inner, bytes);
-    const MatmulAdd down = {.rows = rows,
-        .decode_rows = decode_rows,
-        .x = handed ? d->inner : d->other,
-        .weight = &d->down,
-        .scale = 1,
-        .residual = d->y};
-    b->ops->matmul_add(b, &down);
+    FfnBlock op = {
+        {.rows = rows, .decode_rows = decode_rows, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner},
+        {.rows = rows, .decode_rows = decode_rows, .x = d->inner, .weight = &d->down, .scale = 1, .residual = d->y}};
+    if (handed) {
+        b->ops->ffn_block(b, &op);
+    } else {
+        b->ops->glu(b, &op.glu);
+        b->ops->copy(b, d->other, d->inner, bytes);
+        op.down.x = d->other;
+        b->ops->matmul_add(b, &op.down);
+    }
     b->ops->download(b, result, d->y, out);
 }
 

@@ -259,7 +259,7 @@ static void check_fused(const Pair *p, const Kind *kind, int rows, Activation ac
         .count = 2,
         .weight = {&gate.weight, &up.weight},
         .out = {gates, ups}};
-    const Glu glu = {rows, 0, x, normed ? &before : NULL, &gate.weight, &up.weight, activation, out, NULL};
+    const Glu glu = {rows, 0, x, normed ? &before : NULL, &gate.weight, &up.weight, activation, out};
     b->ops->matmul(b, &both);
     b->ops->glu(b, &glu);
     b->ops->activate(b, rows * OUT, gates, activation, gates);

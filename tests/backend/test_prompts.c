@@ -156,15 +156,14 @@ static void both(const Device *d, const float *x, int rows, bool passed, float *
     float *zeros = random_floats(count, 0);
     b->ops->upload(b, d->x, x, (size_t)count * sizeof *x);
     b->ops->upload(b, d->y, zeros, (size_t)count * sizeof *x);
-    const Glu glu = {.rows = rows,
-        .x = d->x,
-        .gate = &d->gate.weight,
-        .up = &d->up.weight,
-        .out = d->inner,
-        .then = passed ? &d->down.weight : NULL};
-    b->ops->glu(b, &glu);
-    const MatmulAdd down = {.rows = rows, .x = d->inner, .weight = &d->down.weight, .scale = 1, .residual = d->y};
-    b->ops->matmul_add(b, &down);
+    const FfnBlock op = {{.rows = rows, .x = d->x, .gate = &d->gate.weight, .up = &d->up.weight, .out = d->inner},
+        {.rows = rows, .x = d->inner, .weight = &d->down.weight, .scale = 1, .residual = d->y}};
+    if (passed) {
+        b->ops->ffn_block(b, &op);
+    } else {
+        b->ops->glu(b, &op.glu);
+        b->ops->matmul_add(b, &op.down);
+    }
     b->ops->download(b, result, d->y, (size_t)count * sizeof *result);
     free(zeros);
 }

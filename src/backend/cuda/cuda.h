@@ -122,10 +122,8 @@ typedef struct CudaBackend {
     float *scratch;
     size_t scratch_count, scratch_used;
     CudaRoom inputs, partials, spare, staging, choice, arrivals, moe_block;
-    const float *passed; /* what the last operation, a gated product of a prompt, has left for the next one only */
-    bool sliced;         /* products are of an expert's rows (kernels.h, Product) */
-    const float *handed; /* what the last operation, a gated product, has left in `inputs` as f16, too; NULL: nothing */
-    float *logits;       /* pinned */
+    bool sliced;   /* products are of an expert's rows (kernels.h, Product) */
+    float *logits; /* pinned */
     size_t logits_count;
     /* What was read last, after a step of so many rows and outputs. A step that is captured brings it along; then it is
      * there. */
@@ -281,6 +279,7 @@ void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, flo
 void cuda_matmul(Backend *backend, const Matmul *op);
 void cuda_glu(Backend *backend, const Glu *op);
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
+void cuda_ffn_block(Backend *backend, const FfnBlock *op);
 void cuda_attention(Backend *backend, const Attention *op);
 void cuda_latent(Backend *backend, const Mla *op);
 Router cuda_router(const Routing *op);

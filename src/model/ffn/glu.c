@@ -20,16 +20,14 @@ static void glu_describe(const Layer *layer, Buffer *out) {
 static void glu_forward(const Layer *layer, const Block *block) {
     const GluFfn *ffn = &layer->glu;
     const BackendOps *ops = block->backend->ops;
-    const Glu intermediate_size = {.rows = block->rows,
+    const Glu glu = {.rows = block->rows,
         .decode_rows = block->decode_rows,
         .x = block->x,
         .norm = block->in,
         .gate = &ffn->gate,
         .up = &ffn->up,
         .activation = ffn->activation,
-        .out = block->work,
-        .then = &ffn->down};
-    ops->glu(block->backend, &intermediate_size);
+        .out = block->work};
     const MatmulAdd down = {.rows = block->rows,
         .decode_rows = block->decode_rows,
         .x = block->work,
@@ -38,6 +36,12 @@ static void glu_forward(const Layer *layer, const Block *block) {
         .scale = block->scale,
         .residual = block->residual,
         .next = block->next};
+    if (ops->ffn_block) {
+        const FfnBlock op = {glu, down};
+        ops->ffn_block(block->backend, &op);
+        return;
+    }
+    ops->glu(block->backend, &glu);
     ops->matmul_add(block->backend, &down);
 }
 

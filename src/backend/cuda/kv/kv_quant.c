@@ -97,7 +97,6 @@ static uint8_t *code_page(const KvStore *store, int32_t page) {
 /* Jobs, and what else they point to, to the device: `bytes` in all. */
 static void *send_jobs(CudaBackend *b, const void *jobs, size_t bytes, size_t more) {
     if (!cuda_room(b, &b->codes.jobs, bytes + more, &b->fault)) return NULL;
-    b->handed = NULL;
     cuda_ok(b, cuda_send(b, b->codes.jobs.memory, jobs, bytes), "sending pages");
     return b->codes.jobs.memory;
 }

@@ -117,7 +117,6 @@ static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *pl
 void cuda_experts(Backend *backend, const Experts *op) {
     CudaBackend *b = cuda_of(backend);
     const size_t pairs = (size_t)op->rows * (size_t)op->used;
-    b->handed = NULL;
     CHECK(op->count <= EXPERTS_MAX + 1);
     if (run_pairs(b, op)) return;
     if (op->rows < b->host_rows) b->host_rows = op->rows;
@@ -277,7 +276,6 @@ void cuda_moe_block(Backend *backend, const MoeBlock *op) {
     CudaBackend *b = cuda_of(backend);
     Banks banks;
     int first = 0;
-    b->handed = NULL;
     if (op->experts.decode_rows > 0) {
         if (!banks_of(b, &op->experts, &banks)) return;
         const Kernel kernel = fused_kernel(b, op, &banks);

@@ -44,7 +44,6 @@ static void cuda_release(Backend *backend, void *memory) {
 static void move(Backend *backend, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
-    b->handed = NULL;
     cuda_ok(b, cudaMemcpyAsync(to, from, bytes, kind, b->stream), "copying");
     if (kind != cudaMemcpyDeviceToDevice) cuda_ok(b, cudaStreamSynchronize(b->stream), "copying");
 }
@@ -194,6 +193,7 @@ static const BackendOps cuda_ops = {
     .matmul = cuda_matmul,
     .glu = cuda_glu,
     .matmul_add = cuda_matmul_add,
+    .ffn_block = cuda_ffn_block,
     .attention = cuda_attention,
     .latent = cuda_latent,
     .route = cuda_route,

@@ -169,7 +169,6 @@ static bool make(CudaBackend *b, CudaWeight *made, const Weight *w, Error *error
 bool cuda_bind(Backend *backend, Weight *weight, Error *error) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
-    b->handed = NULL;
     CudaWeight *made = calloc(1, sizeof *made);
     if (!made) return fail(error, ERROR_MEMORY, "no memory for a weight");
     if (!make(b, made, weight, error) ||

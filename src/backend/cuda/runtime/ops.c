@@ -19,7 +19,6 @@ static const int32_t *device_ints(
 
 void cuda_embed(Backend *backend, const Embed *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     const size_t bytes = (size_t)op->rows * (size_t)op->table->cols * sizeof(float);
     if (op->given)
         cuda_ok(b, cudaMemcpyAsync(op->out, op->given, bytes, cudaMemcpyHostToDevice, b->stream), "sending embeddings");
@@ -32,7 +31,6 @@ void cuda_embed(Backend *backend, const Embed *op) {
 
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     const int32_t *there = device_ints(b, index, b->step.outputs, cuda_step_outputs(b), count);
     if (there) cuda_ok(b, rows_gather(b->stream, count, there, x, width, out), "gather");
 }
@@ -41,7 +39,6 @@ void cuda_gather(Backend *backend, int count, const int32_t *index, const float 
 
 void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     const RowNorm n = row_norm(norm);
     cuda_ok(b, rows_norm(b->stream, rows, x, &n, out), "norm");
 }
@@ -49,20 +46,17 @@ void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, flo
 void cuda_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     const RowNorm n = row_norm(norm);
     cuda_ok(b, rows_add(b->stream, rows, width, residual, y, scale, norm ? &n : NULL), "add");
 }
 
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     cuda_ok(b, rows_activate(b->stream, count, x, activation, out), "activate");
 }
 
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     if (b->capturing) b->capturing->copied = false; /* they are others now */
     cuda_ok(b, rows_logits(b->stream, count, x, scale, cap), "logits");
 }
@@ -70,7 +64,6 @@ void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float c
 /* With logits that the product itself brings to the host their sums go there at once, too. */
 void cuda_sum_logits(Backend *backend, const LogitSums *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     const float *scales = op->scales == b->step.scales ? cuda_step_scales(b) : NULL;
     CHECK(scales);
     const bool there = b->capturing && b->capturing->copied && b->capturing->logits == op->logits;
@@ -81,7 +74,6 @@ void cuda_sum_logits(Backend *backend, const LogitSums *op) {
 
 void cuda_sample(Backend *backend, const LogitSampling *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     CHECK(op->sample_params == b->step.sample_params && op->rows == b->step.output_count);
     const SampleRows sample_params = cuda_step_sample_params(b);
     cuda_ok(b,
@@ -141,7 +133,6 @@ static int64_t wanted_floats(const CudaBackend *b, int rows, int64_t vocab) {
 
 void cuda_matmul(Backend *backend, const Matmul *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     Product p = product(b, op->rows, op->x, op->weight[0]->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
@@ -162,9 +153,14 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
     b->capturing->logits_count = b->read.count;
 }
 
-void cuda_glu(Backend *backend, const Glu *op) {
-    CudaBackend *b = cuda_of(backend);
-    b->handed = b->passed = NULL;
+/* What a gated product leaves for the product that alone reads it. */
+typedef struct Handover {
+    bool halves; /* b->inputs holds `out` as that product's inputs as well */
+    bool tiles;  /* `out` holds that product's inputs instead of floats */
+} Handover;
+
+/* then: of the product that alone reads `out`; NULL: any operation may, and nothing is left for it. */
+static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
     Product p = product(b, op->rows, op->x, op->gate->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
@@ -175,29 +171,28 @@ void cuda_glu(Backend *backend, const Glu *op) {
     p.activation = op->activation;
     p.mode = PRODUCT_GLU;
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
-        p.hands = op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
-        if (op->then) p.then = cuda_tiles(b, op->then);
+        p.hands = then && op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
+        if (then) p.then = cuda_tiles(b, then);
         cuda_ok(b, run(b, &p, op->decode_rows), "gated product");
-        if (p.hands) b->handed = op->out;
-        if (p.passed) b->passed = op->out;
-        return;
+        return (Handover){p.hands, p.passed};
     }
     /* Matrices that are packed differently are two products. */
     const int64_t count = op->rows * op->gate->rows;
-    if (!cuda_room(b, &b->spare, (size_t)count * sizeof(float), &b->fault)) return;
+    if (!cuda_room(b, &b->spare, (size_t)count * sizeof(float), &b->fault)) return (Handover){0};
     p.mode = PRODUCT_STORE;
     p.out[1] = b->spare.memory;
     cuda_ok(b, run(b, &p, op->decode_rows), "gated product");
     cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], op->activation), "gated product");
+    return (Handover){0};
 }
+void cuda_glu(Backend *backend, const Glu *op) { (void)glu(cuda_of(backend), op, NULL); }
 
-void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
-    CudaBackend *b = cuda_of(backend);
+/* from: what the gated product whose result is x has left. */
+static void matmul_add(CudaBackend *b, const MatmulAdd *op, Handover from) {
     Product p = product(b, op->rows, op->x, op->weight->cols);
     const size_t bytes = (size_t)op->rows * (size_t)op->weight->rows * sizeof(float);
-    p.handed = b->handed == op->x && op->weight->cols <= HANDED_COLS_MAX;
-    p.passed = b->passed == op->x;
-    b->handed = b->passed = NULL;
+    p.handed = from.halves && op->weight->cols <= HANDED_COLS_MAX;
+    p.passed = from.tiles;
     p.count = 1;
     p.weight[0] = *cuda_tiles(b, op->weight);
     p.mode = op->norm ? PRODUCT_STORE : PRODUCT_ADD;
@@ -216,7 +211,13 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     cuda_ok(b, run(b, &p, op->decode_rows), "added product");
     b->part.summed = op->partial && p.part.theirs;
     if (op->norm && !op->partial)
-        cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
+        cuda_add(&b->base, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
+}
+void cuda_matmul_add(Backend *backend, const MatmulAdd *op) { matmul_add(cuda_of(backend), op, (Handover){0}); }
+
+void cuda_ffn_block(Backend *backend, const FfnBlock *op) {
+    CudaBackend *b = cuda_of(backend);
+    matmul_add(b, &op->down, glu(b, &op->glu, op->down.weight));
 }
 
 /* ---- the router ---- */
@@ -244,7 +245,6 @@ Router cuda_router(const Routing *op) {
 
 void cuda_route(Backend *backend, const Routing *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     const Router router = cuda_router(op);
     cuda_ok(b, rows_route(b->stream, &router), "a router");
 }
@@ -254,7 +254,6 @@ void cuda_route(Backend *backend, const Routing *op) {
 static void copy_columns(
     Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     cuda_ok(b, rows_copy(b->stream, rows, from, from_width, to, to_width, count), "copying columns");
 }
 void cuda_latent(Backend *backend, const Mla *op) { latent_attend(backend, op, copy_columns); }
@@ -394,7 +393,6 @@ static void attend(CudaBackend *b, const Attention *op) {
 
 void cuda_attention(Backend *backend, const Attention *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
     attend(b, op);
     if (!op->gate) return;
     const int64_t count = (int64_t)b->step.rows * op->heads * op->kv.layout.value_dim;

@@ -342,7 +342,6 @@ bool cuda_begin(Backend *backend, const Step *step) {
     b->step = *step;
     b->sampling_now = drawing_of(step);
     b->read.there = false;
-    b->handed = b->passed = NULL;
     b->scratch_used = 0;
     b->ticket++;
     const int turn = (int)(b->ticket % CUDA_STEPS);

@@ -89,7 +89,6 @@ void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *prod
 void cuda_all_reduce(Backend *backend, const RankSum *op) {
     CudaBackend *b = cuda_of(backend);
     RankExchange e = b->part.exchange;
-    b->handed = NULL;
     CHECK(op->width <= b->part.width && b->part.sums < PART_SUMS_MAX);
     e.place = next_place(b);
     b->part.sums++;
