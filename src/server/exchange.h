@@ -23,6 +23,7 @@ typedef struct Server {
     int port;                /* bound port */
     bool loopback;           /* bound to a loopback address: the Host header must name one, too */
     struct StreamWriter *streams;
+    struct Resumables *resumables;
     struct Metrics *metrics;
     int64_t started;   /* seconds since 1970 */
     bool loaded;       /* atomic: the models are loaded */
@@ -111,7 +112,8 @@ typedef struct Exchange {
     int64_t created;
     AnswerEvents kept; /* of an answer that is shown again when it is whole, or in pieces that are whole */
     AnswerBlock block;
-    Buffer head; /* with which every event begins; made by the first */
-    Buffer out;  /* events that no chunk holds yet */
-    bool ended;  /* the last event is in out */
+    Buffer head;                 /* with which every event begins; made by the first */
+    Buffer out;                  /* events that no chunk holds yet */
+    struct Resumable *resumable; /* keeps the events; NULL: they are not kept */
+    bool ended;                  /* the last event is in out */
 } Exchange;

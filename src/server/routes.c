@@ -11,6 +11,7 @@
 #include "server/api/ollama_list.h"
 #include "server/admin/pull.h"
 #include "server/http/response.h"
+#include "server/api/resumable.h"
 #include "server/api/token_list.h"
 #include "server/web.h"
 
@@ -50,6 +51,8 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/models/search", .answer = answer_hub_search},
     {.method = "POST", .path = "/v1/models/pull", .answer = answer_pull},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
+    {.method = "GET", .path = "/v1/streams/", .answer = answer_resumed},
+    {.method = "DELETE", .path = "/v1/streams/", .answer = answer_stream_cancel},
     {.method = "POST", .path = "/v1/chat/completions", .answer = answer, .endpoint = &endpoint_chat, .completes = true},
     {.method = "POST", .path = "/v1/completions", .answer = answer, .endpoint = &endpoint_text, .completes = true},
     {.method = "POST", .path = "/v1/responses", .answer = answer, .endpoint = &endpoint_responses, .completes = true},

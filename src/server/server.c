@@ -12,6 +12,7 @@
 #include "server/http/body.h"
 #include "server/http/http.h"
 #include "server/admin/metrics.h"
+#include "server/api/resumable.h"
 #include "server/api/stream.h"
 
 enum {
@@ -31,6 +32,8 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
     ModelsOptions models = options->models;
     server->streams = stream_writer_open(error);
     if (!server->streams) return false;
+    server->resumables = resumables_open(error);
+    if (!server->resumables) return false;
     models.engine.notify = stream_writer_wake;
     models.engine.notify_context = server->streams;
     server->models = models_open(&models, error);
@@ -135,6 +138,7 @@ void server_close(Server *server) {
     http_stop(server);
     models_close(server->models);
     stream_writer_close(server->streams);
+    resumables_close(server->resumables);
     metrics_close(server->metrics);
     keys_free(&server->keys);
     condition_destroy(&server->woken);

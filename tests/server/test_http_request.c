@@ -57,7 +57,13 @@ static void test_taken(void) {
     TEST(read_request(SLICE("GET /a%2Fb%zz%?c HTTP/1.1\r\nConnection: x, CLOSE\r\n" HOST "x: 1 2 \r\nX: 3\r\n\r\n"), 7,
              &error) == 200);
     TEST(!strcmp(request.method, "GET") && !strcmp(request.path, "/a/b%zz%") && request.close && !request.old);
+    TEST(!strcmp(request.query, "c"));
     TEST(!strcmp(http_request_header(&request, "X"), "1 2") && !http_request_header(&request, "y"));
+    TEST(read_request(SLICE("GET /a%00b HTTP/1.1\r\n" HOST "Expect: 100-Continue\r\n\r\n"), 7, &error) == 200);
+    TEST(!strcmp(request.query, ""));
+    TEST(read_request(SLICE("GET /?a=%20b?&c HTTP/1.1\r\n" HOST "X: y\r\n\r\n"), 1, &error) == 200);
+    TEST(!strcmp(request.path, "/") && !strcmp(request.query, "a=%20b?&c"));
+    TEST(!strcmp(http_request_header(&request, "X"), "y"));
     TEST(read_request(SLICE("GET /a%00b HTTP/1.1\r\n" HOST "Expect: 100-Continue\r\n\r\n"), 7, &error) == 200);
     TEST(!strcmp(request.path, "/a%00b") && request.awaits && !request.close && !request.has_body);
     TEST(read_request(SLICE(POST "Content-Length: 99999999999999999999999\r\n\r\nx"), 99, &error) == 0);

@@ -73,11 +73,11 @@ export async function callText(path) {
 /**
  * The events of a stream, parsed; an error event is thrown, and so is an end without [DONE].
  * @param {string} path
- * @param {{ body?: unknown, signal?: AbortSignal, onOpen?: (headers: Headers) => void }} options
+ * @param {{ body?: unknown, signal?: AbortSignal, headers?: Record<string, string>, onOpen?: (headers: Headers) => void }} options
  * @returns {AsyncGenerator<any>}
  */
-export async function* callStream(path, { body, signal, onOpen }) {
-    const answer = await send(path, { body, signal, headers: { Accept: 'text/event-stream' } });
+export async function* callStream(path, { body, signal, headers, onOpen }) {
+    const answer = await send(path, { body, signal, headers: { Accept: 'text/event-stream', ...headers } });
     onOpen?.(answer.headers);
     if (!answer.body) throw new ApiError(0, 'The answer has no body.', 'stream_cut');
     try {

@@ -18,7 +18,7 @@ import { announcement, go } from './ui.js';
  * @property {string} content
  * @property {string} reasoning
  * @property {import('../lib/types.js').ToolCall[]} calls
- * @property {'queued' | 'reading' | 'thinking' | 'writing'} phase
+ * @property {'queued' | 'reading' | 'thinking' | 'writing' | 'reconnecting'} phase
  * @property {number} read tokens of the prompt so far
  * @property {number} toRead
  * @property {number} perSecond
@@ -31,7 +31,9 @@ const running = new Map();
 
 const SAVE_MS = 1000;
 const HIDDEN_MS = 300;
-const CONNECT_TRIES = 4;
+const CONNECT_TRIES = 10;
+const CONNECT_WAIT_MS = 8000; // at most, between two
+const KEEP_S = 1800; // an answer goes on for so long without this page
 
 /** Whether the shown chat is being answered. */
 export function busy() {
@@ -230,9 +232,12 @@ async function receive(writer, body, signal) {
         const events = callStream('/v1/chat/completions', {
             body,
             signal,
+            headers: { 'x-stream-keep': String(KEEP_S) },
             onOpen: (headers) => {
                 stream = headers.get('x-stream-id') ?? '';
-                if (stream) writer.message.stream = stream;
+                if (!stream) return;
+                writer.message = { ...writer.message, stream };
+                updateMessage(writer.message, true);
             },
         });
         for await (const event of events) {
@@ -265,7 +270,8 @@ async function resume(writer, stream, last, signal) {
         } catch (error) {
             const cut = error instanceof ApiError && (error.code === 'stream_cut' || error.code === 'unreachable');
             if (!cut || signal.aborted || tries >= CONNECT_TRIES) throw error;
-            await new Promise((done) => setTimeout(done, 500 * 2 ** tries));
+            writer.reconnecting();
+            await new Promise((done) => setTimeout(done, Math.min(CONNECT_WAIT_MS, 500 * 2 ** tries)));
         }
     }
 }
@@ -286,8 +292,8 @@ export async function pickUp(message) {
         writer.end();
     } catch (error) {
         // The server has nothing of it any more: what was stored stays.
-        if (error instanceof ApiError && error.status === 404 && !writer.message.content)
-            writer.message = { ...message, state: 'lost' };
+        const gone = error instanceof ApiError && error.status === 404 && !writer.message.content;
+        if (gone) writer.message = { ...message, state: 'lost', stream: undefined };
         else writer.fail(error, controller.signal.aborted);
     }
     running.delete(message.id);
@@ -401,6 +407,11 @@ class Writer {
         };
     }
 
+    reconnecting() {
+        this.state.phase = 'reconnecting';
+        this.#show();
+    }
+
     #show() {
         if (this.frame || this.timer) return;
         // Frames do not come to a page that is hidden.
@@ -443,6 +454,8 @@ class Writer {
         if (stopped) {
             if (this.message.stream) cancelStream(this.message.stream);
             this.message.state = 'stopped';
+        } else if (error instanceof ApiError && error.code === 'stream_not_found') {
+            this.message.state = 'lost'; // the server has been started anew, or it took too long
         } else {
             this.message.state = 'error';
             const known = error instanceof ApiError;

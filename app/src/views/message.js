@@ -316,7 +316,11 @@ function AssistantMessage({ message, last }) {
     }
     ${content && html`<${Markdown} text=${content} ended=${!state} />`}
     ${calls.map((call, i) => html`<${CallView} key=${call.id || i} call=${call} message=${message} />`)}
-    ${state && !content && state.phase !== 'thinking' && calls.length === 0 && html`<${Waiting} state=${state} />`}
+    ${
+        state?.phase === 'reconnecting' &&
+        html`<div class="waiting reconnecting"><span class="spinner"></span>${t('reconnecting')}</div>`
+    }
+    ${state && !content && !['thinking', 'reconnecting'].includes(state.phase) && calls.length === 0 && html`<${Waiting} state=${state} />`}
     ${state && content && state.perSecond > 0 && showStats.value && html`<div class="actions"><span class="stats">${t('tokensPerSecond', { n: rate(state.perSecond) })}</span></div>`}
     ${!state && !content && !calls.length && message.state === 'done' && html`<p class="hint">${t('emptyAnswer')}</p>`}
     ${troubled && html`<${Trouble} message=${message} last=${last} />`}

@@ -63,17 +63,38 @@ export async function stopAndContinue(/** @type {Tools} */ { browser, url }) {
     assert.deepEqual(faults, []);
 }
 
-/** A page that is closed while an answer is written has what came, and goes on. */
+/** A page that is closed while an answer is written: the answer goes on, and the next page shows all of it. */
 export async function reloadWhileWriting(/** @type {Tools} */ { browser, url }) {
     const { page, faults } = await openApp(browser, url);
-    await setDefaults(page, { max_tokens: 300, temperature: 0 });
+    await setDefaults(page, { max_tokens: 60, temperature: 0, seed: 1 });
     await send(page, 'Tell a story about a bird.');
+    await answered(page);
+    const whole = await page.textContent('.message.assistant .markdown');
+    await page.click('.message.assistant button[aria-label="Regenerate"]');
     await page.waitForSelector('.message.assistant .markdown');
-    await page.waitForTimeout(1500);
     await page.reload();
+    await answered(page);
+    await page.waitForSelector('.branches:has-text("2/2")');
+    assert.equal(await page.textContent('.message.assistant .markdown'), whole);
+    assert.match((await page.textContent('.trouble')) ?? '', /length limit/);
+    assert.deepEqual(faults, []);
+}
+
+/** The network goes away for a moment while an answer is written. */
+export async function networkChange(/** @type {Tools} */ { browser, url }) {
+    const { page, context, faults } = await openApp(browser, url);
+    await setDefaults(page, { max_tokens: 80, temperature: 0, seed: 1 });
+    await send(page, 'Tell a story about a river.');
     await page.waitForSelector('.message.assistant .markdown');
-    assert.ok(((await page.textContent('.message.assistant .markdown')) ?? '').length > 5);
-    await page.waitForSelector('.trouble button:has-text("Continue"), button.send.stop');
+    await context.setOffline(true);
+    await page.waitForTimeout(1200);
+    await context.setOffline(false);
+    await answered(page);
+    assert.match((await page.textContent('.trouble')) ?? '', /length limit/);
+    const text = await page.textContent('.message.assistant .markdown');
+    await page.click('.message.assistant button[aria-label="Regenerate"]');
+    await answered(page);
+    assert.equal(await page.textContent('.message.assistant .markdown'), text);
     assert.deepEqual(faults, []);
 }
 
@@ -85,7 +106,7 @@ export async function serverKilled(/** @type {Tools} */ { browser }) {
     await send(page, 'Tell a story about a tree.');
     await page.waitForSelector('.message.assistant .markdown');
     await server.stop('SIGKILL');
-    await page.waitForSelector('.trouble.error');
+    await page.waitForSelector('.reconnecting');
     assert.ok(((await page.textContent('.message.assistant .markdown')) ?? '').length > 0);
     await page.waitForSelector('.banner');
     await page.fill('#prompt', 'A draft that must stay');
@@ -93,8 +114,9 @@ export async function serverKilled(/** @type {Tools} */ { browser }) {
     const again = await serve(['--port', new URL(server.url).port, '--slots', '1']);
     await page.waitForSelector('.banner', { state: 'detached', timeout: 20_000 });
     assert.equal(await page.inputValue('#prompt'), 'A draft that must stay');
+    await page.waitForSelector('.trouble:has-text("lost")');
     await page.click('.trouble button:has-text("Try again")');
-    await page.waitForSelector('.message.assistant .branches');
+    await page.waitForSelector('.message.assistant .branches', { timeout: 60_000 });
     await again.stop();
 }
 

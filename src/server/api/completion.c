@@ -13,6 +13,7 @@
 #include "server/http/response.h"
 #include "server/admin/request_log.h"
 #include "server/api/reasoning.h"
+#include "server/api/resumable.h"
 #include "server/api/stream.h"
 #include "server/api/tool_constraint.h"
 
@@ -246,6 +247,7 @@ bool completion_answer(Exchange *x, const Endpoint *endpoint) {
     x->created = (int64_t)time(NULL);
     make_id(x, endpoint->id_prefix);
     if (!prepare(x, &error)) return reply_error(x, &error);
+    if (x->response.stream && !endpoint->media && !resumable_begin(x, &error)) return reply_error(x, &error);
     return x->response.stream ? answer_stream(x) : answer_whole(x);
 }
 
@@ -264,6 +266,7 @@ bool completion_count(Exchange *x, const Endpoint *endpoint) {
 
 void completion_close(Exchange *x) {
     if (!x->endpoint) return;
+    resumable_end(x->resumable, x->ended);
     close_generation(x);
     free_prompts(x);
     answer_events_free(&x->kept);

@@ -10,6 +10,7 @@
 #include "server/admin/metrics.h"
 #include "server/http/response.h"
 #include "server/api/openai_writer.h"
+#include "server/api/resumable.h"
 
 enum {
     PERIOD_MS = 100, /* between looks at clients that are behind, or gone */
@@ -24,8 +25,9 @@ typedef struct Stream {
     Exchange *x; /* NULL: the stream is over */
     StreamState state;
     Condition changed;
-    size_t sent; /* bytes of x->reply */
-    bool last;   /* it has the last event */
+    size_t sent;     /* bytes of x->reply */
+    bool last;       /* it has the last event */
+    int64_t lost_ns; /* when its client went, of one whose events are kept; 0: it is there */
     int64_t last_event_ns, last_look_ns, last_taken_ns;
 } Stream;
 
@@ -82,9 +84,12 @@ static void collect_events(Exchange *x) {
 /* What is in x->out becomes the next chunk. */
 static void frame(Stream *stream) {
     Exchange *x = stream->x;
+    Buffer numbered = {0};
     stream->last = x->ended;
-    reply_stream_chunk(x, buffer_view(&x->out), false);
-    x->reply.failed |= x->out.failed;
+    if (x->resumable) resumable_add(x->resumable, buffer_view(&x->out), &numbered);
+    reply_stream_chunk(x, buffer_view(x->resumable ? &numbered : &x->out), false);
+    x->reply.failed |= x->out.failed || numbered.failed;
+    buffer_free(&numbered);
     buffer_clear(&x->out);
 }
 
@@ -119,10 +124,32 @@ static void end_behind(Stream *stream) {
     frame(stream);
 }
 
+/* The client is gone, but its answer goes on for a while: its events are kept. */
+static void advance_without_client(Stream *stream) {
+    Exchange *x = stream->x;
+    stream->state = STREAM_RUNS;
+    if (!resumable_wanted(x->resumable, stream->lost_ns)) {
+        stream->state = STREAM_LOST;
+        return;
+    }
+    collect_events(x);
+    if (x->out.size > 0) frame(stream);
+    buffer_clear(&x->reply);
+    if (x->ended || x->reply.failed) stream->state = STREAM_LOST;
+}
+
 static void advance(Stream *stream) {
     Exchange *x = stream->x;
     const int64_t now = clock_ns();
+    if (stream->lost_ns) {
+        advance_without_client(stream);
+        return;
+    }
     look_for_client(stream, now);
+    if (x->resumable && resumable_cancelled(x->resumable)) {
+        stream->state = STREAM_LOST;
+        return;
+    }
     while (stream->state == STREAM_RUNS && send_reply(stream, now)) {
         if (stream->last) {
             stream->state = STREAM_ENDED;
@@ -137,6 +164,9 @@ static void advance(Stream *stream) {
         if (x->reply.failed) stream->state = STREAM_LOST;
     }
     if (stream->state == STREAM_RUNS) end_behind(stream);
+    if (stream->state != STREAM_LOST || !x->resumable || x->ended || x->reply.failed) return;
+    stream->lost_ns = now;
+    advance_without_client(stream);
 }
 
 /* ---- the thread ---- */

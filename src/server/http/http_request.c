@@ -106,9 +106,14 @@ static bool read_request_line(HttpRequest *r, ApiError *error) {
         return api_fail(error, other ? 505 : 400, NULL, NULL, "The request must be one of HTTP/1.1.");
     }
     r->path_at = (size_t)(path - r->text.data);
-    path[strcspn(path, "?")] = '\0';
+    char *query = path + strcspn(path, "?");
+    const bool has_query = *query == '?';
+    if (has_query) *query++ = '\0';
     decode_path(path);
-    r->headers_at = r->line_at = r->path_at + strlen(path) + 1;
+    char *end = path + strlen(path); /* a decoded path is shorter */
+    if (has_query) end = memmove(end + 1, query, strlen(query) + 1);
+    r->query_at = (size_t)(end - r->text.data); /* without one, the path's own end */
+    r->headers_at = r->line_at = r->query_at + strlen(end) + 1;
     start_line(r, HTTP_HEADER);
     return true;
 }
@@ -180,6 +185,7 @@ static bool end_head(HttpRequest *r, ApiError *error) {
     if (coding && !buffer_reserve(&r->text, HTTP_TRAILERS_MAX + 1)) return api_out_of_memory(error);
     r->method = r->text.data;
     r->path = r->text.data + r->path_at;
+    r->query = r->text.data + r->query_at;
     r->left = r->length;
     r->has_body = coding || r->left > 0;
     if (coding)

@@ -34,6 +34,7 @@ typedef enum HttpState {
 typedef struct HttpRequest {
     /* From HTTP_HEAD on, until http_request_next. */
     const char *method, *path; /* without its query, %XX decoded unless one is a NUL */
+    const char *query;         /* as it came, without the question mark; "": none */
     bool old;                  /* HTTP/1.0: understands no chunks */
     bool close;                /* the client wants no next request */
     bool awaits;               /* it sends its body when it was told to go on */
@@ -41,8 +42,8 @@ typedef struct HttpRequest {
     uint64_t length; /* of the body, when it is announced; what is too much for the type is UINT64_MAX */
 
     HttpState state;
-    Buffer text; /* "method\0path\0name\0value\0name\0value\0", then the line that is being read */
-    size_t path_at, headers_at, line_at;
+    Buffer text; /* "method\0path\0query\0name\0value\0name\0value\0", then the line that is being read */
+    size_t path_at, query_at, headers_at, line_at;
     bool return_came;
     bool blank_came; /* an empty line before the request */
     int headers;

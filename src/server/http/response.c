@@ -96,6 +96,7 @@ bool reply_error(Exchange *x, const ApiError *error) {
 void reply_stream_head(Exchange *x) {
     write_head(x, 200, x->endpoint && x->endpoint->media ? x->endpoint->media : "text/event-stream");
     buffer_text(&x->reply, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+    if (x->resumable) buffer_printf(&x->reply, "x-stream-id: %s\r\n", x->id);
     buffer_text(&x->reply, x->request->old ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
 }
 
