@@ -1,9 +1,11 @@
-/* backend/cuda/: the backend on NVIDIA GPUs, a library of its own (apus-cuda.so, ../plugin.h). Host code in C, kernels
- * in .cu files behind kernels.h. Nothing here is linked into the program.
+/* backend/cuda/: the backend on NVIDIA GPUs, a library of its own (apus-cuda.so, ../plugin.h). Host code is C; kernels
+ * are in .cu files and are called through kernels.h; dispatch.h says which kernel runs what. Folders: gemm/ products
+ * with weights, attention/, moe/ experts and their router, kv/ quantised pages and their memory, runtime/ the rest.
+ * Nothing here is linked into the program.
  *
- * A bound matrix's Weight.data is the address of its CudaWeight; vectors (one f32 row) and everything else are device
- * memory. Operations enqueue kernels on one stream. Decode steps that come again are captured as a graph and replayed
- * (step.c). */
+ * Weight.data of a bound matrix is the address of its CudaWeight; vectors (one f32 row) and everything else are device
+ * memory. Operations enqueue kernels on one stream. A decode step whose shape repeats is captured as a CUDA graph and
+ * replayed (runtime/step.c). Thread: one at a time, as backend.h says. */
 #pragma once
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -13,148 +15,164 @@
 #include "backend/cuda/kernels.h"
 
 enum {
-    CUDA_STEPS = 2,       /* under way at once */
-    CUDA_GROUPS_MAX = 16, /* of layers that keep pages alike */
-    CUDA_GRAPHS_MAX = 24,
-    CUDA_PARTIALS_BYTES = 256 << 20, /* of attention; a longer one goes in pieces */
+    CUDA_STEPS = 2,       /* steps in flight */
+    CUDA_GROUPS_MAX = 16, /* groups of layers with a page table of their own */
+    CUDA_GRAPHS_MAX = 24, /* graphs kept */
+    CUDA_PARTIALS_BYTES =
+        256 << 20, /* partial results of attention; rows that need more are computed in several calls */
 };
 
-/* Memory that grows on demand, never within a captured step. */
+/* Owned device memory that grows on demand, never within a captured step. */
 typedef struct CudaRoom {
     void *memory;
     size_t bytes;
 } CudaRoom;
 
+/* A bound weight. */
 typedef struct CudaWeight {
     struct CudaWeight *next;
     Tiles tiles;
-    void *memory;  /* tiles, factors and bias */
-    float *vector; /* of one f32 row: the row as it is */
+    void *memory;  /* owned: tiles, factors and bias */
+    float *vector; /* a weight of one f32 row, as it is; NULL: a matrix */
 } CudaWeight;
 
-/* The matrices of a layer's experts where kernels find them. */
+/* One of the matrices gate, up and down of all experts of a layer. */
 typedef struct CudaBank {
     struct CudaBank *next;
-    const Weight *weights; /* whose it is */
-    Tiles *tiles;          /* [count] on the device */
-    Tiles most;            /* the first, with the most rows and groups of any */
-    bool alike;            /* packed alike, so that one kernel takes them all */
+    const Weight *weights; /* the key: borrowed */
+    Tiles *tiles;          /* [count] owned device memory */
+    Tiles most;            /* the first matrix, with the most rows and groups of any */
+    bool alike;            /* all are packed alike, as kernels over a whole bank need */
 } CudaBank;
 
-/* The step's numbers as kernels read them: on the host, pinned, twice; on the device once, at the same offsets. */
+/* The numbers of a step: one array of integers, twice in pinned host memory and once on the device, at the same
+ * offsets. */
 typedef struct CudaStepBlock {
-    int32_t *host[CUDA_STEPS], *device;
-    int32_t *turn; /* on the device: which of the two comes next */
-    size_t ints;
-    /* Of this step: where page tables begin, how long they are. */
-    size_t tables;
-    int rows, table_stride, chunk_count;
-    bool filled[CUDA_GROUPS_MAX];
+    int32_t *host[CUDA_STEPS];
+    int32_t *device;
+    int32_t *turn;                /* device memory: index of the host array that comes next */
+    size_t ints;                  /* integers that there is room for */
+    size_t tables;                /* offset of the page tables in this step */
+    int rows;                     /* of this step */
+    int table_stride;             /* integers of a page table */
+    int chunk_count;              /* sequences of this step */
+    bool filled[CUDA_GROUPS_MAX]; /* the page tables of the group are in this step's array */
 } CudaStepBlock;
 
-/* What is made of a step's logits. */
+/* What a step computes from its logits. */
 typedef enum CudaSampling {
     DRAWING_NONE,
-    DRAWING_SUMS,
-    DRAWING_LARGEST, /* tokens, each the one with the largest logit */
+    DRAWING_SUMS,    /* maxima and sums of exponentials of blocks */
+    DRAWING_LARGEST, /* tokens; every row takes its largest logit */
     DRAWING_ANY,     /* tokens */
 } CudaSampling;
 
-/* Coded pages: what is kept for them, and what this step sees of them (kv_quant.c). */
+/* Quantised pages: tables on the device, and which rows of the current step see such pages (kv/kv_quant.c). */
 enum { CUDA_ROTATIONS_MAX = 8, CUDA_CODED_LAYERS_MAX = 1024 };
 typedef struct CudaCodes {
-    int layers, heads; /* that were coded so far: largest KvLayer.index and one, most kv heads */
-    uint16_t layer_heads[CUDA_CODED_LAYERS_MAX];
-    bool ready; /* books and edges are there */
+    int layers;                                  /* largest KvLayer.index that was quantised so far, plus one */
+    int heads;                                   /* most kv heads of such a layer */
+    uint16_t layer_heads[CUDA_CODED_LAYERS_MAX]; /* [KvLayer.index] kv heads */
+    bool ready;                                  /* books and edges are filled */
     CodeBooks books;
     CodeEdges edges;
-    Rotation rotations[CUDA_ROTATIONS_MAX], *on_device;
+    Rotation rotations[CUDA_ROTATIONS_MAX];
+    Rotation *on_device; /* the same, owned device memory */
     int rotation_count;
     CudaRoom jobs, queries;
-    /* Of the step: whether rows see codes, and whether others do not; of those others, whether there are short runs and
-     * long ones; the most slices that a row that sees codes sees exactly, the most pages that it sees as codes. */
-    bool seen, mixed, short_runs, coded_short, coded_long;
-    int long_runs, exact, pages;
-    size_t records; /* where they lie in the block */
-    int record_ints;
-    uint64_t forms; /* which layers have kernels of their own */
+    /* The current step: */
+    bool seen;        /* rows see quantised pages */
+    bool mixed;       /* other rows see none */
+    bool short_runs;  /* such other rows are in short runs */
+    int long_runs;    /* long runs of such other rows */
+    bool coded_short; /* rows that see quantised pages are in short runs */
+    bool coded_long;  /* such rows are in long runs */
+    int exact;        /* most full-precision slices that a row with quantised pages sees */
+    int pages;        /* most quantised pages that a row sees */
+    size_t records;   /* offset of the records in the step's numbers */
+    int record_ints;  /* integers of a record */
+    uint64_t forms;   /* hash over the layers: which have KV_Q4 pages alone */
 } CudaCodes;
 
-/* What a repeated walk has in common with the one that was kept. */
+/* Steps with equal keys launch the same kernels on the same memory, so they share a graph. */
 typedef struct CudaKey {
     int rows, decode_rows, uniform_matmul, outputs;
-    int pages;        /* of the longest run, rounded up to a power of two */
+    int pages;        /* pages of the longest sequence, rounded up to a power of two */
     int sampling_now; /* CudaSampling */
-    int coded, exact; /* whether rows see codes, and all do; slices that such a row sees exactly */
-    uint64_t forms;
-    uint64_t cache;
+    int coded;        /* 0: no row sees quantised pages; 1: some do; 2: all do */
+    int exact;        /* CudaCodes.exact */
+    uint64_t forms;   /* CudaCodes.forms */
+    uint64_t cache;   /* Step.cache */
 } CudaKey;
 
 typedef struct CudaGraph {
     CudaKey key;
-    cudaGraphExec_t exec; /* NULL: seen once, not captured yet */
-    uint64_t used;
-    int groups;
-    const float *logits; /* that it brings, so many; NULL: none */
+    cudaGraphExec_t exec; /* NULL: the key was seen once, and is captured when it is seen again */
+    uint64_t used;        /* CudaBackend.clock of the last use */
+    int groups;           /* groups of page tables that it reads */
+    const float *logits;  /* logits that it copies to the host; NULL: none */
     int64_t logits_count;
-    bool copied; /* by the product that makes them */
+    bool copied; /* the product that computes the logits copies them */
 } CudaGraph;
 
-/* As one of two that divide layers (tensor_parallel.c). */
+/* Tensor parallelism: this GPU as one of two (runtime/tensor_parallel.c). */
 typedef struct CudaPart {
-    struct CudaBackend *other; /* NULL: it is alone */
-    RankExchange exchange;     /* what stays of it */
-    int64_t width;             /* of a row that there is room for */
-    int sums;                  /* of the step so far */
-    bool summed;               /* the partial product before has done the next sum itself, but for a norm */
+    struct CudaBackend *other; /* borrowed; NULL: one GPU */
+    RankExchange exchange;     /* what is constant in it */
+    int64_t width;             /* floats of a row that the exchange has room for */
+    int sums;                  /* sums of the current step so far */
+    bool summed;               /* the partial product has summed already, except for a norm */
 } CudaPart;
 
 typedef struct CudaReserve CudaReserve;
 
 typedef struct CudaBackend {
     Backend base;
-    int device, multiprocessors, shared_bytes;
+    int device;
+    int multiprocessors;
+    int shared_bytes; /* shared memory that a block may use */
     KernelArch arch;
     bool wide; /* arch is ARCH_SM90A */
     cudaStream_t stream;
-    Error fault; /* the first; sticky */
+    Error fault; /* the first one; sticky */
 
-    float *scratch;
-    size_t scratch_count, scratch_used;
+    float *scratch;                     /* owned */
+    size_t scratch_count, scratch_used; /* floats */
     CudaRoom inputs, partials, spare, staging, choice, arrivals, moe_block;
-    bool sliced;   /* products are of an expert's rows (kernels.h, Product) */
-    float *logits; /* pinned */
-    size_t logits_count;
-    /* What was read last, after a step of so many rows and outputs. A step that is captured brings it along; then it is
-     * there. */
+    bool sliced;         /* the products in progress are those of one expert (kernels.h, Product) */
+    float *logits;       /* owned, pinned */
+    size_t logits_count; /* floats */
+    /* The last read_logits(). A captured step copies the same logits to the host. */
     struct {
         const float *from;
         int64_t count;
-        int rows, outputs;
-        bool there;
+        int rows, outputs; /* of the step */
+        bool there;        /* the current step has copied them */
     } read;
     CudaWeight *weights;
     CudaBank *banks;
     CudaReserve *reserves;
-    bool can_reserve;
-    int idle_pieces; /* of their memory: not used by anybody */
-    int64_t cols_max;
-    struct CudaLoader *loader; /* only while weights are bound */
+    bool can_reserve;          /* the device has virtual memory management */
+    int idle_pieces;           /* pieces of reserved memory without a page in use */
+    int64_t cols_max;          /* widest matrix that was bound */
+    struct CudaLoader *loader; /* while weights are bound; NULL afterwards */
 
-    Step step;
+    Step step; /* the current one; its chunks are borrowed until wait() */
     CudaStepBlock block;
     CudaCodes codes;
-    CudaSampling sampling_now;    /* of the step */
-    SampledTokens sampled;        /* of the last step, and of the last two for the host, pinned: [rows_max] */
-    int pages;                    /* of the longest run of the step; of repeatable ones a power of two */
-    bool short_runs, single_rows; /* whether the step has them, or only them (kernels.h) */
-    int long_runs;                /* how many it has */
-    uint64_t ticket;
+    CudaSampling sampling_now;
+    SampledTokens sampled; /* [rows_max] tokens of the last step, and of the last two in pinned host memory */
+    int pages;        /* pages of the longest sequence; rounded up to a power of two where the step may be repeated */
+    bool short_runs;  /* the step has short runs (kernels.h) */
+    bool single_rows; /* every run of the step is one row */
+    int long_runs;    /* long runs of the step */
+    uint64_t ticket;  /* of the step begun last */
     cudaEvent_t done[CUDA_STEPS];
-    CudaGraph graphs[CUDA_GRAPHS_MAX], *capturing;
+    CudaGraph graphs[CUDA_GRAPHS_MAX];
+    CudaGraph *capturing; /* NULL: no step is being captured */
     int graph_count;
-    int host_rows;     /* steps of so many rows or more need on the host what the device has computed: no graphs */
-    bool graphs_stale; /* some of the memory that they know is gone */
+    int host_rows;     /* least rows of a step that reads results on the host midway, and so cannot be a graph */
+    bool graphs_stale; /* memory that graphs refer to has been freed */
     uint64_t clock;
     CudaPart part;
 } CudaBackend;
@@ -179,100 +197,121 @@ static inline RowNorm row_norm(const Norm *norm) {
 
 static inline CudaBackend *cuda_of(Backend *backend) { return (CudaBackend *)backend; }
 
-/* device.c */
-/* Keeps the first error for wait(). True if there was none. */
+/* ---- runtime/device.c ---- */
+
+/* True: CUDA reports success. Otherwise the first error is kept in b->fault, for wait(). */
 bool cuda_ok(CudaBackend *b, cudaError_t code, const char *what);
-/* The same for calls whose caller wants the error. */
+/* The same with the error returned to the caller. */
 bool cuda_expect(cudaError_t code, const char *what, Error *error);
-void cuda_enter(CudaBackend *b); /* the device is the calling thread's */
+/* Makes the device current for the calling thread. */
+void cuda_enter(CudaBackend *b);
+/* Grows `room` to at least `bytes`, zeroed; its contents are lost then, and graphs become stale. Not while capturing.
+ */
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error);
+/* Device memory owned by the caller (cudaFree); NULL with the error, which says how much is free. */
 void *cuda_take(CudaBackend *b, size_t bytes, Error *error);
-/* Host memory to the device before all that is enqueued from now on; `from` is the caller's again. Not cudaMemcpy,
- * which uses a stream that this backend's does not wait for, and returns before the bytes are there. */
+/* Copies host memory to the device in stream order; `from` may be reused at once. cudaMemcpy will not do: it uses a
+ * stream that b->stream does not wait for, and returns before the bytes have arrived. */
 cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes);
 
-/* limits.c */
-double cuda_read_speed(int device); /* bytes a second; 0: it could not be measured */
+/* ---- runtime/limits.c ---- */
 
-/* kv_memory.c */
-/* Whether caches' memory can come as it is used. */
+/* Measured read bandwidth in bytes a second; 0: it could not be measured. */
+double cuda_read_speed(int device);
+
+/* ---- kv/kv_memory.c ---- */
+
+/* Whether the device can reserve addresses for a cache and back them with memory as pages are used. */
 bool cuda_reserves_open(int device);
 void cuda_reserves_close(CudaBackend *b);
 void *cuda_reserve(CudaBackend *b, size_t bytes, Error *error);
-bool cuda_unreserve(CudaBackend *b, void *memory); /* false: it is no reserve */
+bool cuda_unreserve(CudaBackend *b, void *memory); /* false: not a reservation */
 bool cuda_commit(Backend *backend, void *memory, size_t bytes);
 void cuda_decommit(Backend *backend, void *memory, size_t bytes);
 
-/* bind.c */
+/* ---- runtime/bind.c ---- */
+
 bool cuda_bind(Backend *backend, Weight *weight, Error *error);
 void cuda_unbind(Backend *backend, const Weight *weight);
+/* The tiles of a bound weight, borrowed until unbind. */
 const Tiles *cuda_tiles(CudaBackend *b, const Weight *weight);
 void cuda_loader_close(CudaBackend *b);
-size_t cuda_loader_bytes(void);                   /* on the device, while weights are bound */
-uint64_t cuda_weight_bytes(const Weight *weight); /* on the device, once it is bound */
-/* Of a layer's experts; NULL: the step has failed. */
+size_t cuda_loader_bytes(void);                   /* device memory in use while weights are bound */
+uint64_t cuda_weight_bytes(const Weight *weight); /* device memory of the weight once it is bound */
+/* One matrix of all experts of a layer, borrowed; NULL: the step has failed. */
 const CudaBank *cuda_bank(CudaBackend *b, const Weight *weights, int count);
 void cuda_banks_forget(CudaBackend *b);
 
-/* step.c */
+/* ---- runtime/step.c ---- */
+
 bool cuda_steps_open(CudaBackend *b, Error *error);
 void cuda_steps_close(CudaBackend *b);
 bool cuda_begin(Backend *backend, const Step *step);
 uint64_t cuda_submit(Backend *backend);
 bool cuda_wait(Backend *backend, uint64_t ticket, Error *error);
+/* The numbers of the current step on the device: */
 StepRows cuda_step_rows(const CudaBackend *b);
-/* The same for those who know no codes: rows that see some are alone and see nothing. */
+/* The same for kernels of full-precision pages: a row that sees quantised pages is a run of its own that sees nothing.
+ */
 StepRows cuda_step_exact_rows(const CudaBackend *b);
-/* For those who do: up to where rows see codes, from where on. */
-const int32_t *cuda_step_code_ends(const CudaBackend *b);
-const int32_t *cuda_step_code_sinks(const CudaBackend *b);
+const int32_t *cuda_step_code_ends(const CudaBackend *b);  /* [rows] end of the quantised tokens; 0: none */
+const int32_t *cuda_step_code_sinks(const CudaBackend *b); /* [rows] their first token */
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
 const float *cuda_step_scales(const CudaBackend *b);
 SampleRows cuda_step_sample_params(const CudaBackend *b);
-/* Page tables of a group: [runs][b->block.table_stride] */
+/* [runs][b->block.table_stride] page tables of a group. */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
-/* tensor_parallel.c */
+/* ---- runtime/tensor_parallel.c ---- */
+
 void cuda_parts_enter(Backend *backend);
 bool cuda_parts_join(Backend *const *parts, int count, Error *error);
 void cuda_parts_close(CudaBackend *b);
 bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error);
-bool cuda_parts_lost(CudaBackend *b); /* the other did not answer */
-/* Where a partial product goes, which sums by itself if it can. */
+/* Whether the other GPU has not answered in time. */
+bool cuda_parts_lost(CudaBackend *b);
+/* Sets the destination of a partial product, and has it exchange and add the terms itself where it can. */
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
 void cuda_all_reduce(Backend *backend, const RankSum *op);
 
-/* kv_quant.c */
+/* ---- kv/kv_quant.c ---- */
+
 size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
 void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
 void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages);
 void cuda_codes_close(CudaBackend *b);
-/* Which rotation is that of so many dims, a new one if need be; 0 after a failure, which wait() tells. */
+/* Index of the rotation of d dims, which is made if need be; 0 after a failure, which wait() reports. */
 int cuda_rotation(CudaBackend *b, int d);
 
-/* kv_quant_step.c */
-/* Finds out what the step sees as codes; integers that its records take in the block. `again`: it may be repeated. */
+/* ---- kv/kv_quant_step.c ---- */
+
+/* Fills the part of b->codes that is about the current step; returns the integers that its records take among the
+ * step's numbers. again: the step may be repeated. */
 size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again);
 void cuda_codes_fill(const CudaBackend *b, int32_t *records);
-/* Of a run: how many of its rows, the first, see none. */
+/* Number of rows of a sequence, its first ones, that see no quantised page. */
 int cuda_exact_rows(const SequenceChunk *chunk);
-/* Whether all that see this layer's codes see those that have kernels of their own. */
+/* Whether all quantised pages of the layer that the step sees are KV_Q4. */
 bool cuda_only_four(const Step *step, int layer);
 
-/* kvq_attention.c */
-/* Whether rows of the step see codes in this layer, and what these rows get. a: as attend() has it. */
+/* ---- attention/kvq_attention.c ---- */
+
+/* Whether rows of the step see quantised pages of the layer. */
 bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer);
+/* Attention of these rows. a: as attend() has filled it. */
 void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *a);
-/* Whether all rows that see this layer's codes have one kernel, if they are generated. */
+/* Whether flash_decode_kvq4 takes all decode rows that see quantised pages of the layer. */
 bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a);
 
-/* moe.c */
+/* ---- moe/moe.c ---- */
+
 void cuda_experts(Backend *backend, const Experts *op);
 void cuda_moe_block(Backend *backend, const MoeBlock *op);
 
-/* ops.c */
-/* The kernel of the dispatch table that takes the layer, for rows of sequences with so many rows in the step. */
+/* ---- runtime/ops.c ---- */
+
+/* The kernel of the dispatch table for a layer, for sequences with run_rows rows in the step. */
 Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int run_rows, PageKind pages);
 void cuda_embed(Backend *backend, const Embed *op);
 void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out);
