@@ -1,6 +1,6 @@
-/* Attention over pages of any width and type, in f32. Spans are cut by absolute position and merged in order, and what
- * a row computes depends on nothing but its own keys, so it has the same bits in whatever company. A page holds for
- * each kv head K [token][head_dim], then V [token][value_dim], and at last the energies of all heads [head][token]. */
+/* Attention over pages of any type and width, in f32. Spans of ATTENTION_SPAN tokens are cut by absolute position and
+ * merged in order, and a row reads only what it sees, so its bits do not depend on the rows beside it. A page holds,
+ * for each kv head, K [token][head_dim], then V [token][value_dim]; behind all heads the energies [head][token]. */
 #include "backend/cuda/attention/heads.cuh"
 
 __device__ __forceinline__ float cached_at(const uint8_t *p, int64_t i, int dtype) {

@@ -1,4 +1,4 @@
-/* What the kernels of attention share: where things lie in pages, what a row sees. */
+/* Shared by the attention kernels: addresses in pages, and the range of tokens that a row sees. */
 #pragma once
 #include "backend/cuda/runtime/common.cuh"
 

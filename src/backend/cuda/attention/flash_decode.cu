@@ -1,14 +1,14 @@
-/* Attention of rows that lie behind their prompts' ends, over f16 pages, for every depth.
+/* Attention of decode rows over f16 pages, for every depth.
  *
- * Keys and values are cut by position: pieces of 16 tokens, pages of 8 pieces, spans of 8 pages. Of a piece, for each
- * query on its own: the largest score; p = 2^(score − largest) as f16; the sum of p; o = Σ p·v. Pieces are folded in
- * order into their page, pages into their span, spans into the row, and at last the row's own token and the sink. So a
- * row's bits depend on nothing but what it sees, and work can be dealt out in two ways: a row and kv head to a cluster,
- * of which a block has a page and a warp a piece at a time; or a span to a block, of which a warp has a page.
+ * Keys and values are cut by position: pieces of 16 tokens, pages of 8 pieces, spans of 8 pages. In a piece, for each
+ * query: the largest score; p = 2^(score − largest) as f16; Σ p; o = Σ p·v. Pieces are folded in order into their page,
+ * pages into their span, spans into the row, and last the row's own token and the sink. So a row's bits depend on what
+ * it sees alone. Work is split in two ways: a cluster takes a row and a kv head, a block of it a page, a warp a piece
+ * at a time; or a block takes a span, a warp a page.
  *
- * What earlier steps have left is loaded before the kernel before has ended (in clusters: where heads are usual,
- * heads_usual()); the row's own key and value are not needed until the end. A row that follows others of the same step,
- * whose keys it sees, comes prepared (attention_prepare). */
+ * Keys and values of earlier steps are loaded before the previous kernel has ended (in clusters: for common head
+ * shapes, heads_usual()); the row's own key and value are not needed until the end. A row that sees other rows of the
+ * step has been prepared (attention_prepare). */
 #include "backend/cuda/attention/flash_decode.cuh"
 
 enum { CLUSTER_MAX = 16 };

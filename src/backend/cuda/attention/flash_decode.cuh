@@ -1,4 +1,4 @@
-/* What the kernels for generated rows share (flash_decode.cu): pieces of 16 tokens, folding in order, heads. */
+/* Shared by flash_decode.cu and flash_decode_kvq4.cu: pieces of 16 tokens, folding in order, heads. */
 #pragma once
 #include "backend/cuda/runtime/bulk.cuh"
 #include "backend/cuda/attention/heads.cuh"

@@ -1,7 +1,7 @@
-/* Attention of rows that come alone, in one kernel: queries and key normed and turned, key and value appended, slices
- * scanned and folded (flash_slice.cuh). A cluster of blocks has a row and a kv head; its blocks have pages in turn.
- * What earlier steps have left is loaded before the kernel before has ended. The bits are those of the other kernels: a
- * warp has 16 tokens' scores and a part of the dims' sums, each of which it computes as they do. */
+/* Attention of steps with one row for each sequence, in one kernel: norms and RoPE of q and k, appending k and v,
+ * slices and their folding (flash_slice.cuh). A cluster of blocks takes a row and a kv head; its blocks take pages in
+ * turn. Keys and values of earlier steps are loaded before the previous kernel has ended. The bits are those of the
+ * other slice kernels: a warp computes the scores of 16 tokens and its share of the dims in the same order. */
 #include "backend/cuda/runtime/cluster.cuh"
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/attention/flash_slice.cuh"

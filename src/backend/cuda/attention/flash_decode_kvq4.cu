@@ -1,8 +1,7 @@
-/* Attention of generated rows that see codes of four bits (kvq.cuh), in one kernel. A block has the coded
- * pages of a span, a warp one of them in two pieces of 64 tokens; or a page that is seen exactly, a warp a piece of it
- * (flash_decode.cuh). Coded pages are folded in order in a chain of their own, whose sums are in the rotated
- * space, exact ones likewise, pages into spans into the row; at the end the codes' sums are turned back and the two are
- * added. */
+/* Attention of decode rows that see KV_Q4 pages (kvq.cuh), in one kernel. A block takes the quantised pages of a span,
+ * a warp one of them in two pieces of 64 tokens; or a full-precision page, a warp a piece of it (flash_decode.cuh).
+ * Quantised pages are folded in order in a chain of their own, in rotated space; full-precision pages in another; pages
+ * into spans, spans into the row. At the end the rotation is undone and the two chains are added. */
 #include "backend/cuda/attention/kvq.cuh"
 #include "backend/cuda/attention/flash_decode.cuh"
 

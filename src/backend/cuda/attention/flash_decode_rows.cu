@@ -1,7 +1,7 @@
-/* Attention of many rows that come alone, in one kernel: a block has a row and a kv head, whose queries and key it
- * norms and turns, and goes through all that they see. Each of its warps has slices in turn, which come through a ring
- * of its own in shared memory, 16 tokens' keys or values at a time; after each round the slices' sums are folded in
- * order. The bits are those of the other kernels (flash_slice.cuh). */
+/* Attention of steps with many rows, one for each sequence, in one kernel: a block takes a row and a kv head, applies
+ * norms and RoPE to its queries and key, and walks all tokens that they see. Its warps take slices in turn, through
+ * rings in shared memory of 16 tokens' keys or values at a time; after each round the sums of the slices are folded in
+ * order. The bits are those of the other slice kernels (flash_slice.cuh). */
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/attention/flash_slice.cuh"
 

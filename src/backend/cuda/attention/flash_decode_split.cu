@@ -1,4 +1,5 @@
-/* Attention of rows that come alone or in short runs: scanning, a slice per warp, then folding (flash_slice.cuh). */
+/* Attention of short runs (1 to 3 rows of a sequence): one kernel computes slices, a warp each; another folds them
+ * (flash_slice.cuh). */
 #include "backend/cuda/attention/flash_slice.cuh"
 
 /* [rows][heads][slices] of o [HD], then as many pairs {most, sum} */

@@ -1,5 +1,4 @@
-/* Attention of long runs: a tile of rows goes through all its slices (flash_slice.cuh), which pass through shared
- * memory. */
+/* Attention of long runs: a tile of rows walks all its slices (flash_slice.cuh), which pass through shared memory. */
 #include "backend/cuda/attention/flash_slice.cuh"
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, int bytes) {

@@ -1,16 +1,16 @@
-/* Attention of prompts' rows on Hopper (sm_90a alone), over f16 pages of heads that are 64, 128 or 256 wide.
+/* Attention of prefill rows on Hopper (sm_90a), over f16 pages of heads that are 64, 128 or 256 wide.
  *
- * A token's place decides how it is summed, so that a row has the same bits however its prompt is cut. Units are 128
- * tokens (64 where heads are wide), spans SPAN. In a span, for each query on its own, unit by unit: where the largest
- * score is more than SLACK above the reference (the first unit's largest), it becomes the reference and what there was
- * is scaled down; p = 2^(score − reference) as f16; o += Σ p·v, a chain of multiplications by blocks of 16 tokens; the
- * sum of p in eight chains (four lanes' even and odd tokens). Spans are then folded together in order. A unit or span
- * of which a row sees nothing changes nothing.
+ * The position of a token decides the order of the sums, so a row's bits do not depend on the cut of its prompt. Units
+ * are 128 tokens (64 for wide heads), spans SPAN tokens. In a span, for each query, unit by unit: where the largest
+ * score is more than SLACK above the reference (the largest of the first unit), it becomes the reference and the sums
+ * so far are scaled down; p = 2^(score − reference) as f16; o += Σ p·v, a chain of multiplications by blocks of 16
+ * tokens; Σ p in eight chains (the even and odd tokens of four lanes). Spans are folded together in order. A unit or
+ * span of which a row sees nothing is skipped.
  *
- * A block has a tile of rows of a kv head; each of its consumers, a warpgroup, 64 columns: rows of a query head, which
- * are the rows of its matrices. A warp brings keys and values into a ring in shared memory with the copy engine. A
- * consumer has the next unit's scores under way, then the sums of this one, while it computes the next one's
- * exponentials; and the two take turns, so that one multiplies while the other computes exponentials. */
+ * A block takes a tile of rows of a kv head; each of its consumers, a warpgroup, 64 columns: rows of a query head,
+ * which are the rows of its matrices. A producer warp loads keys and values into a ring in shared memory by bulk
+ * copies. A consumer overlaps the scores of the next unit and the sums of this one with the exponentials of the next;
+ * two consumers alternate, so that one multiplies while the other computes exponentials. */
 #include <cuda.h>
 
 #include "backend/cuda/attention/flash_slice.cuh"

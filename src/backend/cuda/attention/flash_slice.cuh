@@ -1,9 +1,9 @@
-/* Attention on tensor cores, over f16 pages of heads that are 64, 128 or 256 wide.
+/* Attention on tensor cores over f16 pages of heads that are 64, 128 or 256 wide.
  *
- * Keys and values are cut by position into slices of 64 tokens. In a slice, for each query on its own: the largest
- * score; p = 2^(score − largest) as f16; the sum of p; o = Σ p·v, a chain of multiplications by blocks of 16 tokens.
- * Slices are then folded together in order. All kernels of slices do exactly that: one row at a time with a warp per
- * slice (scanning), or many rows with all their slices in one warp (tiles), so a row has the same bits in each.
+ * Keys and values are cut by position into slices of 64 tokens. In a slice, for each query: the largest score; p =
+ * 2^(score − largest) as f16; Σ p; o = Σ p·v, a chain of multiplications by blocks of 16 tokens. Slices are then folded
+ * together in order. All slice kernels compute exactly this, whether a warp takes one slice of one row or all slices of
+ * many rows, so a row has the same bits in each.
  *
  * Tokens are the rows of A = K and queries the columns of B = Qᵀ; then dims the rows of A = Vᵀ and queries the columns
  * of B = Pᵀ. Column c of a tile of rows is head c mod group of row c / group. */

@@ -1,4 +1,4 @@
-/* A head of q or k before attention: its norm and its turning. */
+/* Norm and RoPE of a head of q or k, before attention. */
 #pragma once
 #include "backend/cuda/attention/attention.cuh"
 

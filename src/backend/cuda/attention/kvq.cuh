@@ -1,12 +1,12 @@
-/* Attention of rows that see codes. Such a row sees a few first and its newest tokens exactly, in slices as all rows do
- * (flash_slice.cuh), and what lies between as pages of codes. Both are folded in order of position, each in a chain of
- * its own; that of codes is in the rotated space, is turned back, and then the two are added.
+/* Attention of rows that see quantised pages. Such a row sees its first and its newest tokens in full precision, in
+ * slices (flash_slice.cuh), and the tokens between as quantised pages. Both are folded in order of position, each in a
+ * chain of its own; the chain of the quantised pages is in rotated space, is rotated back, and then the two are added.
  *
- * Of a coded page, for each query on its own: integer products of the query's 8-bit numbers with what the keys' codes
- * count; scores of those, the page's mean and its bias; p = 2^(score − largest); weights p·scale of a token's value, as
- * integers of 7 bits to the largest of the page; integer products of these with what the values' codes count. Integers
- * do not depend on the order of a sum, and the rest is computed alike wherever a page is visited: by a block that
- * has one row's (kvq_decode.cu), or that has many rows' (kvq_prefill.cu). */
+ * In a quantised page, for each query: integer products of the query's 8-bit numbers with the levels of the keys'
+ * codes; from these, the page's mean and its bias the scores; p = 2^(score − largest); weights p·scale of a token's
+ * value, as integers of 7 bits relative to the largest of the page; integer products of these with the levels of the
+ * values' codes. Integer sums do not depend on their order, and the rest is computed alike by every kernel that visits
+ * a page: for one row (kvq_decode.cu) or for many (kvq_prefill.cu). */
 #pragma once
 #include "backend/cuda/kv/kv_quant.cuh"
 #include "backend/cuda/attention/flash_slice.cuh"

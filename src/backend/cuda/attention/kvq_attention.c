@@ -1,4 +1,4 @@
-/* Attention of the rows of a step that see coded pages. */
+/* Attention of the rows of a step that see quantised pages: which kernels, and their work space. */
 #include "backend/cuda/cuda.h"
 #include "backend/kv_quant.h"
 

@@ -1,5 +1,5 @@
-/* Attention of single rows that see codes: queries turned, parts of a row by blocks of their own, parts folded
- * (kvq.cuh). */
+/* Attention of single rows that see quantised pages: queries are rotated, each block computes a part of a row, the
+ * parts are folded (kvq.cuh). */
 #include "backend/cuda/attention/kvq.cuh"
 
 extern "C" int attention_codes_fast(const Attend *a) {

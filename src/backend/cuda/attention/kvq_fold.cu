@@ -1,5 +1,5 @@
-/* The parts of a row that sees codes, folded: pages in a chain, slices that it sees exactly in another, what comes of
- * the codes turned back, both together (kvq.cuh). */
+/* Folds the parts of a row that sees quantised pages: pages in one chain, full-precision slices in another; rotates the
+ * first back and adds the two (kvq.cuh). */
 #include "backend/cuda/attention/kvq.cuh"
 
 enum { FOLDED_FLOATS = 16384, FOLDED_PARTS_MAX = 256 };

@@ -1,5 +1,5 @@
-/* Coded pages that long runs see: a tile of rows goes through all of them. A block turns a page's codes into what they
- * count, once, in shared memory; each of its warps has some columns (kvq.cuh). */
+/* Quantised pages that long runs see: a tile of rows walks all of them. A block expands the codes of a page into levels
+ * once, in shared memory; each of its warps takes some columns (kvq.cuh). */
 #include "backend/cuda/attention/kvq.cuh"
 
 enum { TILE_WARPS = 8, TILE_STRIDE = 36 };

@@ -1,4 +1,4 @@
-/* What both forms of few rows share: which weight a unit is of, its inputs, its end. */
+/* Shared by the gemv kernels: the weight that a unit belongs to, its inputs, and the epilogue. */
 #pragma once
 #include "backend/cuda/runtime/tensor_parallel.cuh"
 #include "backend/cuda/gemm/gemm.cuh"

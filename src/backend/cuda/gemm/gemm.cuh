@@ -1,5 +1,6 @@
-/* Products in two forms with the same bits: few rows (a block's warps share out the columns of one tile row; the
- * weights are one stream) and many (a warp has a tile row to itself). */
+/* Shared by the product kernels: their parameters, how inputs are scaled and laid out as f16, the last steps of a sum.
+ * A gemv splits the columns of one tile row among the warps of a block; a gemm gives each warp a tile row. Both have
+ * the same bits. */
 #pragma once
 #include "backend/cuda/gemm/tile.cuh"
 

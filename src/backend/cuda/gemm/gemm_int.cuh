@@ -1,21 +1,20 @@
-/* Products of generated rows: codes of weights times inputs as whole numbers, whose sums are exact, so that a group's
- * sum depends neither on the instruction nor on who is beside the row.
+/* Products of decode rows: weight codes times integer inputs. The sums are exact, so the sum of a group depends neither
+ * on the instruction nor on the rows beside it.
  *
- * Inputs. A group is 64 columns of a row, beyond its width 0. Of an RMS norm only the weights go into it, y = x ·
- * weight; its factor comes behind the sum. Other norms, and those without weights, are computed before (rows_norm()).
- *   m = max |y|, q = rint(y · (32512 / m)), step = m / 32512; q = 256 · high + low, both of them a byte with a sign.
- * Where m is less than 2^−80 all is 0; where it is 2^126, infinite or not a number, step is not a number.
- * The norm's factor: 1 / sqrt(Σ x² / width + eps); order of the sum: integer_square() of 16 columns; the rounds' of a
- * slice added in order; over the 32 lanes of a warp, lane 4 · (group within its run) + (16 columns within the group),
- * as warp_sum() does; the slices' in order.
+ * Inputs. A group is 64 columns of a row, zero beyond the width. Of an RMS norm only the weights enter, y = x · weight;
+ * its factor is applied to the sum. Other norms, and norms without weights, are computed before (rows_norm()). m = max
+ * |y|, q = rint(y · (32512 / m)), step = m / 32512; q = 256 · high + low, each a signed byte. m < 2^−80: all is 0. m ≥
+ * 2^126, infinite or NaN: step is NaN. The norm's factor is 1 / sqrt(Σ x² / width + eps). Order of that sum:
+ * integer_square() of 16 columns; the rounds of a slice in order; over the 32 lanes of a warp, lane 4 · (group within
+ * its run) + (16 columns within the group), as warp_sum() does; the slices in order.
  *
- * Sums. Of a row of weights and a row of inputs, `subs` times per group (a sub-group is 64 / subs columns):
+ * Sums. For a row of weights and a row of inputs, `subs` times per group (a sub-group is 64 / subs columns):
  *   S = Σ code · q, exact; sum = fmaf(scale, unit · S, sum), then sum = fmaf(bias, offset, sum)
- * with unit = step · 2^−24 and offset = step · Σ q, both rounded once; integer_term(). Groups of a slice in order (all
- * of its rounds, tile.cuh), in each its sub-groups in order, from 0 on; then slices in order, the first one taken as it
- * is; those without groups are 0 and may be left out. The end is product_sum()'s.
+ * with unit = step · 2^−24 and offset = step · Σ q, both rounded once; integer_term(). The groups of a slice in order
+ * (all of its rounds, tile.cuh), in each its sub-groups in order; then the slices in order, beginning with the first as
+ * it is; slices without groups are 0 and may be left out. product_sum() ends it.
  *
- * Codes are bytes without sign. Those of the second eight rows may be 16 times as much, which their scale undoes. */
+ * Codes are unsigned bytes. Those of the second eight rows may be 16 times as large, which their scale undoes. */
 #pragma once
 #include "backend/cuda/gemm/gemm.cuh"
 

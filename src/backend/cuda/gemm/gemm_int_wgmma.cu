@@ -1,6 +1,6 @@
-/* Products of 9 to GENERATED_MAX generated rows: gemm_int.cuh's sums by wgmma. A row of inputs is two columns of its
- * operand, the planes of high and of low bytes, so that both sums of a result lie in one thread. Scaling those is more
- * work than multiplying: what hides one behind the other is that four warpgroups share a multiprocessor. */
+/* Products of 5 to GENERATED_MAX decode rows: the sums of gemm_int.cuh by wgmma. A row of inputs is two columns of its
+ * operand, the planes of high and of low bytes, so that both sums of a result are in one thread. Scaling the sums costs
+ * more than multiplying; four warpgroups share a multiprocessor, so that one hides the other. */
 #include "backend/cuda/gemm/gemm_int.cuh"
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 

@@ -1,5 +1,5 @@
-/* Products of many rows: eight tile rows by 8·NT rows of inputs a block. A warp has a tile row to itself and goes
- * through its columns in the canonical order; inputs pass through shared memory, a group of columns at a time. */
+/* Products of many rows: a block takes eight tile rows by 8·NT rows of inputs. A warp takes one tile row and walks its
+ * columns in the canonical order; inputs pass through shared memory, a group of columns at a time. */
 #include "backend/cuda/gemm/gemm.cuh"
 
 constexpr int STAGES = 4;

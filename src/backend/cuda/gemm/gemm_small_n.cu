@@ -1,5 +1,5 @@
-/* Products of up to 64 rows: tiles of 32 or 64 inputs, two blocks to a multiprocessor. Where that makes few blocks,
- * they share out the slices of the sums as well, and another kernel adds those up. */
+/* Products of up to 64 rows by wgmma: tiles of 32 or 64 inputs, two blocks to a multiprocessor. Where that makes few
+ * blocks, blocks split the slices of the sums as well, and another kernel adds them. */
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 
 /* N: rows of inputs in a tile. */

@@ -1,6 +1,6 @@
-/* Products of prompts: tiles of 128 or 256 inputs. Blocks stay and take tile after tile; while other warps finish what
- * the multiplying ones have left them in shared memory, those are at the next. A block's last tile those finish
- * themselves. Of 256 inputs sums of a chain wait there for the next one's, too. */
+/* Products of more than 64 rows by wgmma: tiles of 128 or 256 inputs. Blocks are persistent: finishing warps write the
+ * results of a tile from shared memory while the multiplying warps compute the next; the last tile is finished by the
+ * multiplying warps. With 256 inputs the sums of a chain wait in shared memory for those of the next chain. */
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 
 /* N: inputs of a tile. They come in pieces of STEPS times 16 columns. */

@@ -1,6 +1,6 @@
-/* Products of many rows on Hopper (sm_90a alone): wgmma on weights that a warp turns into f16 in its registers. The
- * sums are gemm_mma.cu's in the same order, and wgmma's are those of mma.sync, so the bits are the same. A block
- * multiplies eight tile rows, a warp's each, by a tile of inputs; other warps order copies, one of weights and one of
+/* Shared by gemm_wgmma.cu and gemm_small_n.cu (sm_90a): wgmma on weights that a warp expands to f16 in its registers.
+ * The sums are those of gemm_mma.cu in the same order, and wgmma's are those of mma.sync, so the bits are the same. A
+ * block multiplies eight tile rows, one a warp, by a tile of inputs; two other warps issue copies, of weights and of
  * inputs. */
 #pragma once
 #include "backend/cuda/runtime/bulk.cuh"

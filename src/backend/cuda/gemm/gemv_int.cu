@@ -1,10 +1,10 @@
-/* Products of up to eight generated rows (gemm_int.cuh; a single one that is aligned is gemv_int_row.cuh's) on compute
- * capability 9.0 and later. As in gemv_ring.cu weights pass through a ring of slots; one warp orders copies, which
- * begin before the kernel before has ended; eight multiply, each its slice, for which it prepares the inputs itself;
- * one adds the slices up and finishes. Short slots are multiplied in twos.
+/* Products of up to eight decode rows (gemm_int.cuh) on compute capability 9.0 and later; one aligned row goes to
+ * gemv_int_row.cuh. As in gemv_ring.cu, weights pass through a ring of slots; one warp issues copies, which begin
+ * before the previous kernel has ended; eight warps multiply, each its slice, for which it prepares the inputs itself;
+ * one warp adds the slices and finishes. Short slots are multiplied in pairs.
  *
- * A multiplication's eight columns are the planes of four rows: high and low of a row are neighbours, so that a lane
- * has both sums of its row. More rows take a second one. */
+ * The eight columns of a multiplication are the planes of four rows: the high and low bytes of a row are neighbours, so
+ * that a lane has both sums of its row. More rows take a second multiplication. */
 #include "backend/cuda/gemm/gemv_int.cuh"
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 /* A warp's share of rows: its slice's columns. */

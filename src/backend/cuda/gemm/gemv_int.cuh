@@ -1,5 +1,5 @@
-/* What products of one generated row (gemv_int_row.cu) and of a few (gemv_int.cu) share: how shared memory is laid
- * out, tiles times inputs, sums over slices, how long the ring is. */
+/* Shared by gemv_int_row.cu and gemv_int.cu: the layout of shared memory, tiles times inputs, sums over slices, the
+ * length of the ring. */
 #pragma once
 #include "backend/cuda/gemm/gemm_int.cuh"
 #include "backend/cuda/gemm/ring.cuh"

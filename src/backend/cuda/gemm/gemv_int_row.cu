@@ -1,4 +1,4 @@
-/* Products of a single generated row (gemv_int_row.cuh), where a model has no mixtures. */
+/* Products of one decode row (gemv_int_row.cuh) in models without MoE blocks. */
 #include "backend/cuda/gemm/gemv_int_row.cuh"
 #include "backend/cuda/moe/fused_moe_row.cuh"
 

@@ -1,7 +1,7 @@
-/* Products of a single generated row (gemm_int.cuh) on compute capability 9.0 and later, in the roles of gemv_int.cu:
- * what a layer takes beyond reading its weights is the way from the input's being there to the result's, so as little
- * code as can be lies on it. Addresses, counts and what else does not depend on the kernel before are in registers
- * before it has ended; the finishing warp ends two units at once. The numbers are gemv_int.cu's. */
+/* Products of one decode row (gemm_int.cuh) on compute capability 9.0 and later, with the warp roles of gemv_int.cu.
+ * Beyond reading its weights, a layer takes the latency from input to result, so this path has as little code as
+ * possible: addresses, counts and all else that does not depend on the previous kernel are in registers before it has
+ * ended, and the finishing warp finishes two units at once. The bits are those of gemv_int.cu. */
 #pragma once
 #include "backend/cuda/gemm/gemv_int.cuh"
 

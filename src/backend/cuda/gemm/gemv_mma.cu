@@ -1,5 +1,5 @@
-/* Products of up to eight rows: all that is streamed is weights, loaded straight into registers, a few tiles ahead. A
- * block takes one unit after another; its eight warps are the eight slices of the sum. */
+/* Products of up to eight rows: weights are loaded straight into registers, a few tiles ahead. A block takes one unit
+ * after another; its eight warps are the eight slices of the sum. */
 #include "backend/cuda/gemm/epilogue.cuh"
 #include "backend/cuda/gemm/gemm.cuh"
 

@@ -1,8 +1,8 @@
-/* Products of up to eight rows where the copy engine is (compute capability 9.0 and later): the same sums as
- * gemv_mma.cu's, with weights passing through a ring of slots in shared memory. One warp orders copies, which begin
- * before the kernel before has ended; eight multiply, each its slice; one adds the slices up and finishes, so that
- * nobody waits for that. A block takes little of a multiprocessor's registers: the next kernel's blocks find room
- * beside it and order their first weights. */
+/* Products of up to eight rows on compute capability 9.0 and later: the sums of gemv_mma.cu, with weights passing
+ * through a ring of slots in shared memory. One warp issues bulk copies, which begin before the previous kernel has
+ * ended; eight warps multiply, each its slice; one adds the slices and finishes, so that no warp waits for that. A
+ * block takes few registers of a multiprocessor, so blocks of the next kernel fit beside it and issue their first
+ * copies. */
 #include "backend/cuda/gemm/epilogue.cuh"
 #include "backend/cuda/gemm/ring.cuh"
 

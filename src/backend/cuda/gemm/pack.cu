@@ -1,4 +1,4 @@
-/* Weights from the file's layout to tiles. A block makes a row of tiles, which share a factor. */
+/* Packs weights from the file's layout into tiles. A block packs a row of tiles, which share a factor. */
 #include "backend/cuda/gemm/tile.cuh"
 #include "tensor/tensor.h"
 

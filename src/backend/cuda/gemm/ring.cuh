@@ -1,4 +1,4 @@
-/* Weights of few rows' products pass through a ring of slots in shared memory, which one lane has filled. */
+/* The ring of slots in shared memory through which the weights of gemv kernels pass; one lane issues the copies. */
 #pragma once
 #include "backend/cuda/runtime/bulk.cuh"
 #include "backend/cuda/gemm/epilogue.cuh"

@@ -1,4 +1,4 @@
-/* A tile of weights in a lane's registers: loading it, and its numbers as f16 in the order of mma's A operand. */
+/* A tile of weights in the registers of a lane: loading it, and its numbers as f16 in the order of mma's A operand. */
 #pragma once
 #include "backend/cuda/runtime/common.cuh"
 

@@ -1,6 +1,5 @@
-/* wgmma with both operands in shared memory, or with a in registers, for attention (sm_90a alone). Tiles in shared
- * memory have rows of 128 bytes, eight of which form a unit of 1,024 bytes; 16-byte pieces of row r lie at piece ^ (r &
- * 7). */
+/* wgmma (sm_90a) for attention: both operands in shared memory, or A in registers. Tiles in shared memory have rows of
+ * 128 bytes, eight of which form a unit of 1,024 bytes; 16-byte pieces of row r are at piece ^ (r & 7). */
 #pragma once
 #include "backend/cuda/runtime/bulk.cuh"
 

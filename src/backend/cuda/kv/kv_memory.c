@@ -1,5 +1,5 @@
-/* Memory of caches: addresses are reserved for all that a budget allows, memory comes as pages are used, in large
- * pieces, and what is not used any more is the first to be used again, wherever. */
+/* Memory of the KV cache: addresses are reserved for the whole budget, memory is mapped in large pieces as pages are
+ * used, and a piece without pages is the first to be mapped elsewhere. */
 #include <cuda.h>
 #include <stdlib.h>
 

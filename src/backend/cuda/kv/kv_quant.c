@@ -1,4 +1,4 @@
-/* Coded pages: what kernels need to know of forms and rotations, coding and surveys between steps. */
+/* Quantised pages on the host side: tables of levels and rotations, quantisation and calibration between steps. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Coding of pages, and what is to be known before it: a block has a half of a head of a page, or a head of one. */
+/* Quantisation and calibration of pages: a block takes the keys or values of a head of a page, or a head of one. */
 #include "backend/cuda/kv/kv_quant.cuh"
 
 extern "C" size_t code_head_bytes(int d, int group, int form, int values) {

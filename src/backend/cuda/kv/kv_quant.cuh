@@ -1,19 +1,20 @@
-/* Coded pages as the device has them: kv_quant.h says what codes mean; only where they lie is different here.
+/* Quantised pages as they lie on the device. kv_quant.h (backend) says what codes mean; only their layout is different
+ * here.
  *
- * Codes lie in tiles of 16 rows × 32 columns in the order in which a warp's lanes feed mma.m16n8k32: lane 4g + t holds
- * of rows g and g + 8 columns 4t … 4t + 3 (registers 0 and 1) and 16 + 4t … (2 and 3). Keys have tokens as rows and
- * dims as columns, values dims as rows and tokens as columns, those of 32 in the order of token_place(), in which a
- * lane has the weights that it computes in one word. Scales are in that order, too. Two tiles of a row lie together, a
- * lane's part of both in one piece; an odd one at the end is alone. A lane's part of a tile, code i of register r:
+ * Codes lie in tiles of 16 rows × 32 columns in the lane order of mma.m16n8k32: lane 4g + t holds, of rows g and g + 8,
+ * columns 4t … 4t + 3 (registers 0 and 1) and 16 + 4t … (2 and 3). Keys have tokens as rows and dims as columns; values
+ * have dims as rows and tokens as columns, in the order of token_place() within 32, in which the weights that a lane
+ * computes are one word. Scales are in that order, too. Two tiles of a row are stored together, a lane's share of both
+ * in one piece; an odd tile at the end is alone. A lane's share of a tile, code i of register r:
  *
- *     CODE4  two words, r / 2 and in it nibble 4·(r mod 2) + i
- *     CODE5  that, and behind both tiles' halves of a word: bit 4i + r is the fifth
- *     CODE6  the same with words: bit 4i + r is the fifth, bit 16 + 4i + r the sixth
- *     CODE3  a word: bits 16·(r / 2) + 4i + 2·(r mod 2) are the lower two; behind, as with CODE5, the third
- *     CODE8  four words of bytes: what the code counts
+ *     KV_Q4  two words, r / 2 and in it nibble 4·(r mod 2) + i
+ *     KV_Q5  the same, and behind the words of both tiles half words: bit 4i + r is the fifth bit
+ *     KV_Q6  the same with words: bit 4i + r is the fifth bit, bit 16 + 4i + r the sixth
+ *     KV_Q3  a word: bits 16·(r / 2) + 4i + 2·(r mod 2) are the lower two; behind, as with KV_Q5, the third
+ *     KV_Q8  four words of bytes: the levels
  *
- * A kv head's keys: means f16 [d], scales f16 [groups][128], codes; its values: scales, codes. All begin on 64 bytes.
- */
+ * The keys of a kv head: means f16 [d], scales f16 [groups][128], codes; its values: scales, codes. All begin at
+ * multiples of 64 bytes. */
 #pragma once
 #include "backend/cuda/attention/attention.cuh"
 

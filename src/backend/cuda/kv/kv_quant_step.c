@@ -1,5 +1,5 @@
-/* Where a step finds coded pages. A record of a layer and run: forms of keys and values; of each head which pairs of a
- * bias are out; the tables of both. */
+/* Where the rows of a step find quantised pages. A record of a layer and sequence: the forms of keys and values; for
+ * each head the RoPE pairs whose bias is taken out; the page tables of both. */
 #include <string.h>
 
 #include "base/math.h"

@@ -1,9 +1,9 @@
-/* A mixture of experts of generated rows. Few rows take three kernels: the router's product with its norm, and the
- * inputs of products; gate and up, whose blocks choose by themselves; down, the weighted sum and the residual, whose
- * blocks do so as well while the second computes, and bring their weights near. More rows' choices are sorted first.
- * Products are gemm_int.cuh's, but for the router's, which are exact but for their sums' rounding. Pairs of a row and
- * one of its experts are the rows of products; of more rows up to eight pairs of one expert make a chunk, which reads
- * its matrix once. */
+/* The MoE block of decode rows. fused_moe_row takes three kernels: the router's product with its norm, which also
+ * writes the inputs of the expert products; gate and up, whose blocks choose the experts by themselves; down, the
+ * weighted sum and the residual, whose blocks also choose while the second kernel computes, and prefetch their weights.
+ * fused_moe sorts the choices first. Expert products are those of gemm_int.cuh; the router's products are f16 with f32
+ * sums. The rows of a product are pairs of a row and one of its experts; fused_moe groups up to eight pairs of an
+ * expert into a chunk, which reads its matrix once. */
 extern "C" {
 #include "base/error.h"
 }

@@ -1,5 +1,5 @@
-/* Of a mixture's generated rows (fused_moe.cu): what the router leaves and what is made of it, products of the chosen
- * experts, their sum. */
+/* Device code of the fused MoE block (fused_moe.cu): results of the router, products of the chosen experts, their sum.
+ */
 #pragma once
 #include "backend/cuda/runtime/bulk.cuh"
 #include "backend/cuda/gemm/gemv_int.cuh"

@@ -1,3 +1,4 @@
+/* The one kernel function of fused_moe_row.cuh: its stages and their launches. */
 #include "backend/cuda/gemm/gemv_int_row.cuh"
 #include "backend/cuda/moe/fused_moe.cuh"
 

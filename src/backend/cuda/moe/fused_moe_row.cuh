@@ -1,5 +1,5 @@
-/* What a model's generated row is made of where it has mixtures, but for attention and routers, is one function: of
- * functions that take turns less is in the caches of instructions (docs/design/gpu-kernels.md). */
+/* In models with MoE blocks, all products of a single decode row are one kernel function, except attention and routers:
+ * kernels that alternate find less of their code in the instruction caches (docs/design/gpu-kernels.md). */
 #pragma once
 #include "backend/cuda/gemm/gemv_int.cuh"
 

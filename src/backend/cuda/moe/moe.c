@@ -1,5 +1,6 @@
-/* A mixture of experts. Few rows: kernels read the choice on the device. Many: it comes to the host, where rows are
- * sorted by expert, and each expert in use is a gated product and another one; such steps are not captured. */
+/* Experts on the host side. Small steps: kernels read the choice on the device. Large steps: the choice comes to the
+ * host, rows are sorted by expert, and each expert in use takes a gated product and another one; such steps are not
+ * captured. */
 #include <stdlib.h>
 #include <string.h>
 

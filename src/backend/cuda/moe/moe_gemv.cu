@@ -1,6 +1,6 @@
-/* Products of few rows with experts that the device has chosen. Pairs of a row and one of its experts are the rows of
- * these products; up to eight pairs of one expert make a chunk, which reads its matrix once. The sums are those of all
- * other products (tile.cuh), so a pair has the same bits alone and among others. */
+/* Products of few rows with experts that were chosen on the device. The rows of a product are pairs of a row and one of
+ * its experts; up to eight pairs of an expert are a chunk, which reads its matrix once. The sums are those of all other
+ * products (tile.cuh), so a pair has the same bits alone and beside others. */
 #include "backend/backend.h"
 #include "backend/cuda/gemm/epilogue.cuh"
 

@@ -1,4 +1,4 @@
-/* The router of a mixture of experts, and the sum over a row's experts. */
+/* The router of an MoE block, and the weighted sum over the experts of a row. */
 #include "backend/cuda/moe/router.cuh"
 
 /* A block per row. */

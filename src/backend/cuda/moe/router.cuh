@@ -1,4 +1,4 @@
-/* The choice of a row's experts by its logits, by a block. */
+/* The choice of a row's experts from its logits, by one block. */
 #pragma once
 #include <climits>
 

@@ -1,4 +1,4 @@
-/* The backend: opening, memory, pages, and what the library exports. */
+/* The backend: opening, memory, pages, and the exports of the library. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

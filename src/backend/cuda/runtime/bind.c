@@ -1,4 +1,5 @@
-/* Weights onto the device: rows of the file through two pinned buffers, and from there as tiles (kernels.h). */
+/* Binds weights: rows of the file pass through two pinned buffers to the device and are packed into tiles there
+ * (kernels.h). */
 #include <stdlib.h>
 #include <string.h>
 

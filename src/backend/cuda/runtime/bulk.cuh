@@ -1,5 +1,5 @@
-/* The copy engine of compute capability 9.0 and later: pieces of memory into shared memory, and barriers that count
- * their bytes. */
+/* Bulk copies from global to shared memory, and the mbarriers that count their bytes. Compute capability 9.0 and later.
+ */
 #pragma once
 #include "backend/cuda/gemm/tile.cuh"
 

@@ -1,4 +1,4 @@
-/* Blocks of a cluster, which see each other's shared memory. Compute capability 9.0 and later. */
+/* Clusters: blocks that read each other's shared memory. Compute capability 9.0 and later. */
 #pragma once
 #include "backend/cuda/runtime/common.cuh"
 

@@ -1,4 +1,4 @@
-/* What kernels share: launching with programmatic dependence, sums over a warp and a block in one fixed order. */
+/* Shared by all kernels: launches with programmatic dependence, sums over a warp and a block in one fixed order. */
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>

@@ -1,8 +1,8 @@
 /* backend/cuda/runtime/: the backend on the host side: opening it, memory, weights, steps and their graphs, sampling,
- * tensor parallelism; and what all kernels share.
+ * tensor parallelism; and device code that all kernels share.
  *
- * Weights out of a mapped file, by several threads: one alone, which meets the mapping's faults, is a fifth as fast as
- * the device takes them. Threads: one at a time copies. */
+ * A copier reads weights from a mapped file with several threads: one thread, which takes the mapping's page faults,
+ * reaches a fifth of the device's rate. Threads: one copy at a time. */
 #pragma once
 #include <stddef.h>
 

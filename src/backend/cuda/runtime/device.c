@@ -1,4 +1,4 @@
-/* What all of this folder needs of the device: its errors and its memory. */
+/* The device for the rest of the folder: errors and memory. */
 #include "backend/cuda/cuda.h"
 
 /* ---- errors ---- */

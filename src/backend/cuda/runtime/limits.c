@@ -1,4 +1,4 @@
-/* How fast a device reads its memory, measured now. */
+/* The device's read bandwidth, measured. */
 #include "backend/cuda/cuda.h"
 #include "base/clock.h"
 

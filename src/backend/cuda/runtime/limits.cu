@@ -1,4 +1,4 @@
-/* Reading as fast as this device can: what speeds are held against. */
+/* A kernel that only reads, as fast as the device can: the roofline of decoding. */
 #include "backend/cuda/runtime/common.cuh"
 
 constexpr int READ_BLOCK = 1024, READ_AHEAD = 4, READ_BLOCKS = 4 /* of a multiprocessor */;

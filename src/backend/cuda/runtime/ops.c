@@ -1,4 +1,4 @@
-/* Operations: their parameters as kernels want them. */
+/* The operations of the table: their parameters as kernels take them, and the kernel by the dispatch table. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"

@@ -1,4 +1,4 @@
-/* Operations on rows: norms, sums, activations, what goes in and out of a step. */
+/* Operations on rows: norms, sums, activations, embeddings and gathers, the numbers of a step. */
 #include "backend/cuda/gemm/tile.cuh"
 
 bool launch_early;

@@ -1,4 +1,4 @@
-/* Drawing tokens from logits. The arithmetic is engine/sampler.c's, bit for bit. */
+/* Samples tokens from logits. The arithmetic is that of engine/sampler.c, bit for bit. */
 #include <cfloat>
 
 #include "backend/cuda/runtime/common.cuh"

@@ -1,4 +1,4 @@
-/* What the host side asks of sampling.cu, as kernels.h is for the other kernels. */
+/* The kernels of sampling.cu, as kernels.h has the others. */
 #pragma once
 #include <cuda_runtime_api.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Steps: their numbers on the device, and decode steps as graphs. A step of one token per run comes again and again
- * with other numbers only: the second time its walk is captured, from then on it is one launch. */
+/* Steps: their numbers on the device, and decode steps as CUDA graphs. A step of one token for each sequence repeats
+ * with other numbers only: it is captured when its key is seen for the second time, and from then on is one launch. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* As one of two parts of a divided backend: memory into which the other writes, and the sums. */
+/* One of the two GPUs of a tensor-parallel backend: memory that the other GPU writes, and the sums. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"

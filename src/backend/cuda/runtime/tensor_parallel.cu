@@ -1,14 +1,13 @@
-/* Sums of the terms that two GPUs have, each of half of a product's columns (tensor_parallel.h): each writes its terms
- * straight into the other's memory and adds what has come from there, in the order of the parts, so that both have the
- * same bits.
+/* Sums of terms of two GPUs, each with half of a product's columns (tensor_parallel.h): each GPU writes its terms into
+ * the other's memory and adds the terms that arrive, in the order of ranks, so that both have the same bits.
  *
- * A few rows go as words of a number and the sum's own mark: nobody waits for anything but the words themselves, which
- * arrive after 0.6 µs (NVLink of H200s), and the product that makes the terms exchanges and adds them itself where it
- * can (epilogue.cuh). Many go as blocks of plain numbers, with a mark behind each. A mark is the step's number and the
- * place of the sum in it, read from memory, so that graphs can repeat it. Room for two sums in turn is enough: who
- * writes the next but one has received all of the next, which the other sent after it had read the one before. (The
- * first of a step has two places of its own, as steps may have odd numbers of sums.) Who waits for too long says so and
- * goes on; then nothing of it is right, and the step fails. */
+ * Few rows travel as words of a number and the mark of the sum: a reader waits for the words alone, which arrive after
+ * 0.6 µs (NVLink of H200s), and the product that makes the terms exchanges and adds them itself where it can
+ * (epilogue.cuh). Many rows travel as blocks of numbers with a mark behind each block. A mark is the step's number and
+ * the sum's place in it, read from memory, so that graphs can repeat it. Two slots in turn are enough: a GPU that
+ * writes the sum after the next has received all of the next, which the other sent after it had read this one. (The
+ * first sum of a step has two slots of its own, as steps may have odd numbers of sums.) A wait has a limit; beyond it
+ * the loss is recorded, the kernels go on, and the step fails. */
 #include "backend/cuda/runtime/tensor_parallel.cuh"
 
 constexpr int PIECE = 4;   /* numbers of a thread in a block of many */

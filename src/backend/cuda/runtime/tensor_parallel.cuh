@@ -1,5 +1,4 @@
-/* Words between two GPUs (tensor_parallel.cu): a number and the mark of the sum that it belongs to, written and read as
- * one. */
+/* Words between two GPUs (tensor_parallel.cu): a number and the mark of its sum, written and read as one. */
 #pragma once
 #include "backend/cuda/runtime/common.cuh"
 
