@@ -9,6 +9,7 @@
 #include "cli/events.h"
 #include "cli/progress.h"
 #include "library/library.h"
+#include "library/local.h"
 #include "cli/service.h"
 #include "cli/session.h"
 #include "server/server.h"
@@ -218,6 +219,14 @@ static int print_info(const Arguments *arguments) {
     return code;
 }
 
+static bool remove_local(const char *name, uint64_t *freed_bytes, Error *error) {
+    LocalModels local;
+    if (!local_list(&local, error)) return false;
+    const bool ok = local_remove(&local, name, freed_bytes, error);
+    local_free(&local);
+    return ok;
+}
+
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
@@ -298,6 +307,7 @@ int command_serve(int argc, char **argv) {
         .tls_key = certificate_key,
         .mcp_origins = mcp ? origins.data : NULL,
         .allow_pull = pull,
+        .remove_model = remove_local,
         .open_metrics = open_metrics,
         .log_requests = !quiet,
         .request_timeout_s = request_timeout,

@@ -6,6 +6,7 @@
 #include "server/api/embeddings.h"
 #include "server/admin/health.h"
 #include "server/admin/hub_search.h"
+#include "server/admin/local_models.h"
 #include "server/admin/metrics.h"
 #include "server/api/model_list.h"
 #include "server/api/ollama_list.h"
@@ -48,6 +49,7 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},
     {.method = "GET", .path = "/v1/models/local", .answer = answer_local},
+    {.method = "DELETE", .path = "/v1/models/local/", .answer = answer_local_remove},
     {.method = "POST", .path = "/v1/models/search", .answer = answer_hub_search},
     {.method = "POST", .path = "/v1/models/pull", .answer = answer_pull},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},

@@ -63,7 +63,7 @@ export async function removeLocal(id) {
         await call(`/v1/models/local/${id.split('/').map(encodeURIComponent).join('/')}`, { method: 'DELETE' });
         notify(t('modelRemoved', { model: id }));
     } catch (error) {
-        const there = error instanceof ApiError && (error.status === 404 || error.status === 405);
+        const there = error instanceof ApiError && (error.status === 405 || error.code === 'pull_not_allowed');
         notify(there ? t('cannotRemove', { model: id }) : error instanceof Error ? error.message : '', 'error');
     }
     await refreshLocal();

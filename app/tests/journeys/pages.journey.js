@@ -43,6 +43,10 @@ export async function download(/** @type {Tools} */ { browser, url, hub }) {
     hub.fault({});
     await page.waitForSelector('.model-card:has-text("org/tiny"):has-text("6.3 MB")', { timeout: 20_000 });
     assert.equal(await page.locator('.download-card').count(), 0);
+    await page.click('button[aria-label="Delete org/tiny"]');
+    await page.click('dialog .button.danger');
+    await page.waitForSelector('.notice:has-text("org/tiny is deleted")');
+    await page.waitForSelector('.model-card:has-text("org/tiny")', { state: 'detached' });
     assert.deepEqual(faults, []);
 }
 

@@ -1,0 +1,42 @@
+#include "server/admin/local_models.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "server/http/response.h"
+
+/* A served model's id is the last part of its name, without the ending of its file. */
+static bool is_served(const Server *server, const char *name) {
+    const char *last = strrchr(name, '/');
+    Slice id = slice_of(last ? last + 1 : name);
+    const Slice ending = SLICE(".gguf");
+    if (models_find(server->models, id) >= 0) return true;
+    if (id.size <= ending.size || memcmp(id.data + id.size - ending.size, ending.data, ending.size) != 0) return false;
+    return models_find(server->models, (Slice){id.data, id.size - ending.size}) >= 0;
+}
+
+static bool remove_model(const Exchange *x, const char *name, uint64_t *freed_bytes, ApiError *error) {
+    Error why = {0};
+    if (!x->server->options.allow_pull || !x->server->options.remove_model)
+        return api_fail(
+            error, 403, "pull_not_allowed", NULL, "This server does not remove models; start it with --allow-pull.");
+    if (is_served(x->server, name))
+        return api_fail(error, 409, "model_in_use", "model", "The model '%.200s' is served.", name);
+    if (x->server->options.remove_model(name, freed_bytes, &why)) return true;
+    if (why.code == ERROR_NOT_FOUND || why.code == ERROR_USAGE)
+        return api_fail(error, 404, "model_not_found", "model", "%s.", why.text);
+    log_warn("removal of %s: %s", name, why.text);
+    return api_fail(error, 503, "remove_failed", NULL, "%s.", why.text);
+}
+
+bool answer_local_remove(Exchange *x, Slice name) {
+    uint64_t freed_bytes = 0;
+    ApiError error;
+    if (!remove_model(x, name.data, &freed_bytes, &error)) return reply_error(x, &error);
+    Buffer body = {0};
+    buffer_text(&body, "{\"id\":");
+    json_write_string(&body, name);
+    buffer_printf(&body, ",\"deleted\":true,\"freed_bytes\":%" PRIu64 "}", freed_bytes);
+    return reply_json(x, 200, &body);
+}
