@@ -161,7 +161,7 @@ int command_bench(int argc, char **argv) {
         {"--operations", NULL, OPTION_FLAG, &wish.operations, 0, 0, NULL, "single operations, without a model"},
         {"--only", NULL, OPTION_TEXT, &plan.only, 0, 0, "PATTERN", "operations whose names contain this (* and ?)"},
         {"--precise", NULL, OPTION_FLAG, &plan.precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
-        EXPERT_OPTIONS(plan),
+        EXPERT_OPTIONS(plan.experts),
         {"--fit", NULL, OPTION_FLAG, &plan.fit, 0, 0, NULL,
             "what the plan of apus info --fit expects, and how far off it was"},
         {"--json", NULL, OPTION_FLAG, &plan.json, 0, 0, NULL, "a JSON object for each depth, on a line"},

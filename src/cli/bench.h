@@ -22,9 +22,8 @@ typedef struct BenchPlan {
     KvFormat formats[WALK_FORMATS_MAX]; /* KV cache formats, measured in turn; none: full precision */
     int format_count;
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
-    bool precise, json, stream_experts, ssd_prefetch, fit;
-    int64_t memory_budget;
-    const char *expert_io, *expert_faults, *route_trace;
+    bool precise, json, fit;
+    ExpertOptions experts;
 } BenchPlan;
 
 bool bench_model(const BenchPlan *plan, Error *error);                     /* bench_model.c: end to end */

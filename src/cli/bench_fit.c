@@ -7,9 +7,7 @@ static EngineOptions options_of(const BenchPlan *plan) {
     for (int i = 0; i < plan->depth_count; i++) deepest = plan->depths[i] > deepest ? plan->depths[i] : deepest;
     return (EngineOptions){.directory = plan->directory,
         .model = {.context = deepest + (plan->prompt > plan->generate ? plan->prompt : plan->generate),
-            .stream_experts = plan->stream_experts,
-            .memory_budget = (uint64_t)plan->memory_budget,
-            .expert_io = plan->expert_io},
+            .experts = plan->experts},
         .backend = {.device = plan->device,
             .cpu = plan->cpu,
             .threads = plan->threads,

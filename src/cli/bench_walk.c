@@ -52,13 +52,7 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     int deepest = 0;
     for (int i = 0; i < plan->depth_count; i++) deepest = plan->depths[i] > deepest ? plan->depths[i] : deepest;
     const int longest = deepest + (plan->prompt > plan->generate ? plan->prompt : plan->generate) + MARGIN_TOKENS;
-    const ModelOptions options = {.context = longest,
-        .stream_experts = plan->stream_experts,
-        .memory_budget = (uint64_t)plan->memory_budget,
-        .expert_io = plan->expert_io,
-        .expert_faults = plan->expert_faults,
-        .expert_prefetch = plan->ssd_prefetch,
-        .expert_trace = plan->route_trace};
+    const ModelOptions options = {.context = longest, .experts = plan->experts};
     const BackendOptions backend = {.device = plan->device,
         .cpu = plan->cpu,
         .threads = plan->threads,

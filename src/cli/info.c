@@ -23,8 +23,8 @@ static const Command command = {"info", "[MODEL]",
 
 static bool describe(const EngineOptions *options, Buffer *text, Error *error) {
     ModelOptions tables = options->model;
-    tables.weights = NULL;
-    tables.stream_experts = false;
+    tables.weights = WEIGHTS_LAZY;
+    tables.experts.stream = false;
     RunnerOptions chunks = {.backend = options->backend};
     Model *model = model_open(options->directory, &tables, error);
     if (model) placement_runner(options, model, &chunks);
@@ -61,14 +61,14 @@ int command_info(int argc, char **argv) {
     const Option options[] = {
         {"--fit", NULL, OPTION_FLAG, &wanted, 0, 0, NULL, "measure this machine and say how the model would run on it"},
         {"--kernels", NULL, OPTION_FLAG, &kernels, 0, 0, NULL, "print which kernel of a GPU runs what; needs no model"},
-        {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
+        {"--slots", "-np", OPTION_INT, &engine.options.slots, 1, 1024, "N", "answers computed at once (8)"},
         ENGINE_OPTIONS(engine),
         {0},
     };
     Arguments arguments;
     const OptionsResult result = options_parse(&command, options, argc, argv, 0, 1, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    if (kernels) return print_kernels(engine.device ? engine.device : "auto");
+    if (kernels) return print_kernels(engine.options.backend.device ? engine.options.backend.device : "auto");
     Error error = {0};
     if (!arguments.count) {
         fail(&error, ERROR_USAGE, "name a model, or --kernels");

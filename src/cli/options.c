@@ -140,7 +140,19 @@ static bool parse_number(const Option *o, const char *text, double *out) {
     return *end == 0 && (o->kind == OPTION_NUMBER || *out == floor(*out)) && *out >= o->min && *out <= o->max;
 }
 
+static bool parse_choice(const Option *o, const char *text, int *out) {
+    const size_t size = strlen(text);
+    *out = (int)o->min;
+    for (const char *word = o->argument;; word++, ++*out) {
+        const size_t length = strcspn(word, "|");
+        if (length == size && !strncmp(word, text, size)) return true;
+        word += length;
+        if (!*word) return false;
+    }
+}
+
 static bool store(const Option *o, const char *text) {
+    int choice;
     double number;
     switch (o->kind) {
     case OPTION_TEXT: *(const char **)o->value = text; return true;
@@ -148,6 +160,14 @@ static bool store(const Option *o, const char *text) {
     case OPTION_NUMBER:
         if (!parse_number(o, text, &number)) return false;
         *(double *)o->value = number;
+        return true;
+    case OPTION_CHOICE:
+        if (!parse_choice(o, text, &choice)) return false;
+        *(int *)o->value = choice;
+        return true;
+    case OPTION_INT:
+        if (!parse_number(o, text, &number)) return false;
+        *(int *)o->value = (int)number;
         return true;
     case OPTION_INTEGER:
     case OPTION_BYTES:
@@ -163,7 +183,9 @@ static bool store(const Option *o, const char *text) {
 
 static OptionsResult unusable_value(const Command *command, const Option *o, const char *value) {
     char problem[160];
-    if (o->kind == OPTION_BYTES)
+    if (o->kind == OPTION_CHOICE)
+        snprintf(problem, sizeof problem, "%.40s: want %s", value, o->argument);
+    else if (o->kind == OPTION_BYTES)
         snprintf(
             problem, sizeof problem, "%.40s: want a size, as in 512M or 4G%s", value, o->min > 0 ? "" : ", or auto");
     else if (o->kind == OPTION_DURATION)

@@ -6,13 +6,16 @@
 #include "base/error.h"
 #include "base/slice.h"
 
+/* The value's type is in brackets. */
 typedef enum OptionKind {
-    OPTION_FLAG,
-    OPTION_INTEGER,
-    OPTION_BYTES,    /* 4G, 512M; auto: 0, where that is in the range */
-    OPTION_DURATION, /* seconds: 90, 90s, 10m, 2h */
-    OPTION_NUMBER,
-    OPTION_TEXT,
+    OPTION_FLAG,     /* [bool] set to true */
+    OPTION_INT,      /* [int] */
+    OPTION_INTEGER,  /* [int64_t] */
+    OPTION_BYTES,    /* [int64_t, uint64_t] 4G, 512M; auto: 0, where that is in the range */
+    OPTION_DURATION, /* [int64_t] seconds: 90, 90s, 10m, 2h */
+    OPTION_NUMBER,   /* [double] */
+    OPTION_CHOICE,   /* [enum] a word of `argument`, "a|b|c": min for the first, min + 1 for the second, … */
+    OPTION_TEXT,     /* [const char *] */
     OPTION_ARGUMENT, /* another way to give one of the arguments */
     OPTION_LATER     /* a SwiftLM option that is not supported yet; help says so */
 } OptionKind;
@@ -21,7 +24,7 @@ typedef struct Option {
     const char *name;  /* "--threads"; NULL ends a table */
     const char *alias; /* "-t" or NULL */
     OptionKind kind;
-    void *value;          /* bool, int64_t, int64_t, int64_t, double, const char * */
+    void *value;          /* of the kind's type */
     double min, max;      /* range of numbers */
     const char *argument; /* "N", for the help */
     const char *help;     /* ends with the default where there is one */
@@ -43,19 +46,19 @@ typedef struct Arguments {
 typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsResult;
 
 /* clang-format off */
-/* Rows for a struct with stream_experts, memory_budget, expert_io, ssd_prefetch, route_trace and expert_faults. */
+/* Rows for an ExpertOptions (model/model.h). */
 #define EXPERT_OPTIONS(e)                                                                                              \
-    {"--stream-experts", NULL, OPTION_FLAG, &(e).stream_experts, 0, 0, NULL,                                           \
+    {"--stream-experts", NULL, OPTION_FLAG, &(e).stream, 0, 0, NULL,                                           \
         "experts of a mixture stay in their files and are read when they are wanted"},                                 \
     {"--memory-budget", NULL, OPTION_BYTES, &(e).memory_budget, 0, 1e15, "SIZE",                                       \
         "with it, all the memory that the model may take: 12G, or auto: 9/10 of what is free (auto)"},                 \
-    {"--expert-io", NULL, OPTION_TEXT, &(e).expert_io, 0, 0, "HOW",                                                   \
-        "how they are read: auto, io_uring, threads, or page-cache to compare with (auto)"},                           \
-    {"--ssd-prefetch", NULL, OPTION_FLAG, &(e).ssd_prefetch, 0, 0, NULL,                                               \
+    {"--expert-io", NULL, OPTION_CHOICE, &(e).cache.io, 0, 0, "auto|io_uring|threads|page-cache",                                                   \
+        "how they are read; page-cache is for comparison (auto)"},                           \
+    {"--ssd-prefetch", NULL, OPTION_FLAG, &(e).prefetch, 0, 0, NULL,                                               \
         "experts of the next layer are read ahead where that proves to be faster"},                                    \
-    {"--route-trace", NULL, OPTION_TEXT, &(e).route_trace, 0, 0, "FILE",                                               \
+    {"--route-trace", NULL, OPTION_TEXT, &(e).cache.trace, 0, 0, "FILE",                                               \
         "writes which experts were wanted, for tools/replay_routes.py"},                                               \
-    {"--expert-faults", NULL, OPTION_TEXT, &(e).expert_faults, 0, 0, "WHAT",                                            \
+    {"--expert-faults", NULL, OPTION_TEXT, &(e).cache.faults, 0, 0, "WHAT",                                            \
         "for tests, what goes wrong with reads by chance: fail:0.001,cut:0.1,hang:0.0001,slow:5 (nothing)"}
 /* clang-format on */
 

@@ -200,14 +200,15 @@ static RequestDefaults request_defaults(const SwiftArguments *swift) {
 }
 
 static bool settle_swift(const SwiftArguments *swift, EngineArguments *engine, Error *error) {
-    if (swift->mem_limit) engine->memory_budget = swift->mem_limit << 20;
-    const char *experts = engine->stream_experts ? getenv("SWIFTLM_TOP_K") : NULL;
+    EngineOptions *options = &engine->options;
+    if (swift->mem_limit) options->model.experts.memory_budget = (uint64_t)swift->mem_limit << 20;
+    const char *experts = options->model.experts.stream ? getenv("SWIFTLM_TOP_K") : NULL;
     char *end = NULL;
     const long count = experts ? strtol(experts, &end, 10) : 0;
     if (experts && (end == experts || *end || count < 1 || count > 32))
         return fail(
             error, ERROR_USAGE, "SWIFTLM_TOP_K=%s: want experts of a layer that a token uses, 1 to 32", experts);
-    if (experts && !engine->experts_used) engine->experts_used = count;
+    if (experts && !options->model.experts_used) options->model.experts_used = (int)count;
     return true;
 }
 
@@ -246,9 +247,10 @@ int command_serve(int argc, char **argv) {
         {"--tls-key", NULL, OPTION_TEXT, &certificate_key, 0, 0, "FILE", "the certificate's private key (PEM)"},
         {"--model-name", NULL, OPTION_TEXT, &name, 0, 0, "ID", "id of the model in the API (its file name)"},
         {"--config", NULL, OPTION_TEXT, &config, 0, 0, "FILE", "take options from a file (APUS_CONFIG)"},
-        {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
-        {"--parallel", NULL, OPTION_INTEGER, &engine.slots, 1, 1024, "N", "the same as --slots"},
-        {"--queue", NULL, OPTION_INTEGER, &engine.queue, 0, 100000, "N", "requests that may wait; then 429 (256)"},
+        {"--slots", "-np", OPTION_INT, &engine.options.slots, 1, 1024, "N", "answers computed at once (8)"},
+        {"--parallel", NULL, OPTION_INT, &engine.options.slots, 1, 1024, "N", "the same as --slots"},
+        {"--queue", NULL, OPTION_INT, &engine.options.queue_max, 0, 100000, "N",
+            "requests that may wait; then 429 (256)"},
         ENGINE_OPTIONS(engine),
         {"--pooling", NULL, OPTION_TEXT, &pooling, 0, 0, "HOW",
             "/v1/embeddings from any model: of the last token, or the mean (as a model's files say, else none)"},
@@ -297,7 +299,7 @@ int command_serve(int argc, char **argv) {
     if (swift.info) return print_info(&arguments);
     if (!certificate != !certificate_key)
         return fail(&error, ERROR_USAGE, "--tls-cert and --tls-key: one needs the other"), report(&error);
-    if (!settle_swift(&swift, &engine, &error) || !take_pooling(pooling, &engine.pooling, &error) ||
+    if (!settle_swift(&swift, &engine, &error) || !take_pooling(pooling, &engine.options.pooling, &error) ||
         !take_keys(key, key_file, &keys, &error) || (mcp && !take_origins(mcp, &origins, &error)))
         return report(&error);
     ServerOptions server = {.host = host,

@@ -50,43 +50,21 @@ static bool take_gpu_layers(const char *text, EngineOptions *out, Error *error) 
 }
 
 bool engine_options(const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error) {
-    *out = (EngineOptions){
-        .directory = directory,
-        .backend = {.device = arguments->device,
-            .cpu = arguments->cpu,
-            .threads = (int)arguments->threads,
-            .precise = arguments->precise,
-            .tensor_parallel = (int)arguments->tensor_parallel},
-        .model = {.weights = arguments->weights,
-            .stream_experts = arguments->stream_experts,
-            .memory_budget = (uint64_t)arguments->memory_budget,
-            .expert_io = arguments->expert_io,
-            .expert_faults = arguments->expert_faults,
-            .expert_prefetch = arguments->ssd_prefetch,
-            .expert_trace = arguments->route_trace,
-            .experts_used = (int)arguments->experts_used,
-            .progress = show_reading,
-            .context = (int)arguments->context,
-            .strict_config = arguments->strict_config,
-            .warn = warn},
-        .pooling = arguments->pooling,
-        .slots = (int)arguments->slots,
-        .queue_max = (int)arguments->queue,
-        .prefill_size = (int)arguments->prefill_size,
-        .fit = engine_fit,
-        .calibrations = library_calibrations(),
-    };
-    if (arguments->tensor_parallel > 1 && !backend_on_device(arguments->device))
-        return fail(error, ERROR_USAGE, "--tensor-parallel %lld needs GPUs: --device cuda",
-            (long long)arguments->tensor_parallel);
+    *out = arguments->options;
+    out->directory = directory;
+    out->model.progress = show_reading;
+    out->model.warn = warn;
+    out->fit = engine_fit;
+    out->calibrations = library_calibrations();
+    if (out->backend.tensor_parallel > 1 && !backend_on_device(out->backend.device))
+        return fail(error, ERROR_USAGE, "--tensor-parallel %d needs GPUs: --device cuda", out->backend.tensor_parallel);
     return take_gpu_layers(arguments->gpu_layers, out, error) && cache_options(&arguments->cache, out, error);
 }
 
 ChatModel *session_open(const char *directory, const EngineArguments *arguments, Error *error) {
-    EngineArguments one = *arguments;
-    one.slots = 1;
     EngineOptions options;
-    if (!engine_options(&one, directory, &options, error)) return NULL;
+    if (!engine_options(arguments, directory, &options, error)) return NULL;
+    options.slots = 1;
     return chat_model_open(directory, &options, error);
 }
 

@@ -6,44 +6,43 @@
 #include "cli/cache_options.h"
 #include "cli/options.h"
 
-/* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
+/* Options shared by every command that loads a model; ENGINE_OPTIONS lists them for the tables. */
 typedef struct EngineArguments {
-    const char *device, *gpu_layers, *cpu, *weights;
-    Pooling pooling;
-    int64_t threads, context, slots, queue, prefill_size, tensor_parallel;
-    bool strict_config, precise, stream_experts, ssd_prefetch;
-    int64_t memory_budget, experts_used;
-    const char *expert_io, *expert_faults, *route_trace;
+    EngineOptions options;  /* what engine_options() does not derive from the other members */
+    const char *gpu_layers; /* a number, "all" or "auto"; NULL: all */
     CacheArguments cache;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
-        .device = "cpu", .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .tensor_parallel = 1,             \
-        .expert_io = "auto", .cache = CACHE_ARGUMENTS_DEFAULT                                                          \
+        .options = {.backend = {.device = "cpu", .cpu = "auto", .tensor_parallel = 1},                                 \
+            .model = {.weights = WEIGHTS_MAPPED},                                                                      \
+            .slots = 8,                                                                                                \
+            .queue_max = 256},                                                                                         \
+        .cache = CACHE_ARGUMENTS_DEFAULT                                                                               \
     }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
-    {"--device", NULL, OPTION_TEXT, &(e).device, 0, 0, "NAME",                                                         \
+    {"--device", NULL, OPTION_TEXT, &(e).options.backend.device, 0, 0, "NAME",                                                         \
         "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},                                                 \
     {"--gpu-layers", "-ngl", OPTION_TEXT, &(e).gpu_layers, 0, 0, "N",                                                   \
         "the last N layers are on the GPU, the others here; auto: as many as fit; all (all)"},                         \
-    {"--tensor-parallel", NULL, OPTION_INTEGER, &(e).tensor_parallel, 1, BACKEND_RANKS_MAX, "N",                       \
+    {"--tensor-parallel", NULL, OPTION_INT, &(e).options.backend.tensor_parallel, 1, BACKEND_RANKS_MAX, "N",                       \
         "each layer is divided among N GPUs, the one of --device and those behind it (1)"},                            \
-    {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
-    {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
-    {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \
+    {"--cpu", NULL, OPTION_TEXT, &(e).options.backend.cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
+    {"--threads", "-t", OPTION_INT, &(e).options.backend.threads, 0, 1024, "N", "threads that compute (one per core)"},            \
+    {"--ctx-size", "-c", OPTION_INT, &(e).options.model.context, 0, 1 << 24, "N",                                                \
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \
-    {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
+    {"--prefill-size", NULL, OPTION_INT, &(e).options.prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
         "prompt tokens per step (512; 8192 with --stream-experts)"},                                                   \
-    EXPERT_OPTIONS(e),                                                                                                 \
-    {"--top-k-experts", NULL, OPTION_INTEGER, &(e).experts_used, 1, 32, "N",                                            \
+    EXPERT_OPTIONS((e).options.model.experts),                                                                                                 \
+    {"--top-k-experts", NULL, OPTION_INT, &(e).options.model.experts_used, 1, 32, "N",                                            \
         "a token uses N experts of a layer at most: faster, and other, worse answers (the model's)"},                  \
     CACHE_OPTIONS((e).cache),                                                                                       \
-    {"--weights", NULL, OPTION_TEXT, &(e).weights, 0, 0, "HOW",                                                        \
+    {"--weights", NULL, OPTION_CHOICE, &(e).options.model.weights, WEIGHTS_MAPPED, 0, "mmap|ram",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
-    {"--precise", NULL, OPTION_FLAG, &(e).precise, 0, 0, NULL,                                                         \
+    {"--precise", NULL, OPTION_FLAG, &(e).options.backend.precise, 0, 0, NULL,                                                         \
         "activations as 16 bits instead of 8: slower prompts, smaller errors"},                                        \
-    {"--strict-config", NULL, OPTION_FLAG, &(e).strict_config, 0, 0, NULL,                                             \
+    {"--strict-config", NULL, OPTION_FLAG, &(e).options.model.strict_config, 0, 0, NULL,                                             \
         "config fields that nothing here uses are an error"}
 /* clang-format on */
 
@@ -67,7 +66,7 @@ typedef struct SamplingArguments {
             "longest answer (what the context holds)"                                                                  \
     }
 
-/* What they point to are the arguments. */
+/* directory and the arguments' texts are borrowed: they outlive the options. */
 NODISCARD bool engine_options(
     const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error);
 

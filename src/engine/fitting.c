@@ -15,12 +15,12 @@ enum { PREFILL = 512, PREFILL_STREAMED = 8192 };
 
 static FitRequest wishes_of(const EngineOptions *o) {
     return (FitRequest){.slots = o->slots,
-        .budget = o->model.memory_budget,
+        .budget = o->model.experts.memory_budget,
         .kv_bytes = o->kv_bytes,
         .form = o->kv_auto              ? FIT_AUTO
             : o->kv_format.k == KV_FULL ? FIT_EXACT
                                         : FIT_CODED,
-        .stream = o->model.stream_experts,
+        .stream = o->model.experts.stream,
         .prompt = FIT_PROMPT,
         .gpu_layers = !backend_on_device(o->backend.device) ? 0
             : o->gpu_layers == GPU_LAYERS_AUTO              ? FIT_GPU_AUTO
@@ -103,10 +103,10 @@ static bool make(const EngineOptions *o, const Runner *runner, PlanSource source
 
 bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *out, Error *error) {
     ModelOptions tables = options->model; /* mapped: no page of weights is touched */
-    tables.stream_experts = false;
-    tables.weights = NULL;
+    tables.experts.stream = false;
+    tables.weights = WEIGHTS_LAZY;
     tables.warn = NULL;
-    const bool streams = options->model.stream_experts;
+    const bool streams = options->model.experts.stream;
     *out = (EnginePlan){.request = wishes_of(options)};
     EngineOptions own = *options;
     own.backend = host_options(options);
@@ -120,7 +120,7 @@ bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *ou
     model_close(model);
     if (!ok || !out->fit.stream || streams) return ok;
     EngineOptions streamed = *options; /* whose steps are larger */
-    streamed.model.stream_experts = true;
+    streamed.model.experts.stream = true;
     return engine_plan(&streamed, PLAN_KNOWN, out, error);
 }
 
@@ -136,22 +136,22 @@ static void choose_layers(EngineOptions *o, const Fit *fit) {
 }
 
 static void choose(EngineOptions *o, const FitMachine *machine, const Fit *fit) {
-    if (fit->stream && !o->model.stream_experts) log_info("experts are streamed, as the model does not fit");
-    o->model.stream_experts = fit->stream;
+    if (fit->stream && !o->model.experts.stream) log_info("experts are streamed, as the model does not fit");
+    o->model.experts.stream = fit->stream;
     const size_t usual = machine->memory / 2 < fit->kv_wanted ? machine->memory / 2 : fit->kv_wanted;
     if (!o->kv_bytes && (fit->stream || fit->gpu_layers || fit->kv_bytes < usual)) o->kv_bytes = fit->kv_bytes;
     if (o->gpu_layers) choose_layers(o, fit);
     if (!fit->stream) return;
-    o->model.memory_budget = fit->budget;
-    o->model.expert_buffered = machine->disk.block_bytes > 0 && !machine->disk.direct;
-    o->model.expert_depth = machine->disk.depth;
+    o->model.experts.memory_budget = fit->budget;
+    o->model.experts.cache.buffered = machine->disk.block_bytes > 0 && !machine->disk.direct;
+    o->model.experts.cache.depth = machine->disk.depth;
 }
 
 bool engine_fit(EngineOptions *options, Error *error) {
     EnginePlan plan;
     Error why = {0};
     Buffer text = {0};
-    const bool limited = options->model.memory_budget || options->model.stream_experts || options->gpu_layers;
+    const bool limited = options->model.experts.memory_budget || options->model.experts.stream || options->gpu_layers;
     const bool whole = backend_on_device(options->backend.device) && options->gpu_layers == GPU_LAYERS_ALL;
     bool ok = whole || engine_plan(options, PLAN_KNOWN, &plan, &why);
     if (ok && !whole) {
@@ -164,7 +164,7 @@ bool engine_fit(EngineOptions *options, Error *error) {
         ok = true;
     }
     if (!ok && error) *error = why;
-    if (!options->prefill_size) options->prefill_size = options->model.stream_experts ? PREFILL_STREAMED : PREFILL;
+    if (!options->prefill_size) options->prefill_size = options->model.experts.stream ? PREFILL_STREAMED : PREFILL;
     buffer_free(&text);
     return ok;
 }

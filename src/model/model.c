@@ -55,7 +55,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .generation = model->generation_config,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
-        .experts_stay = options->stream_experts,
+        .experts_stay = options->experts.stream,
         .device_layers = options->device_layers,
         .strict_config = options->strict_config,
         .warn = options->warn,
@@ -70,21 +70,15 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
 }
 
 static bool open_weights(Model *model, const ModelOptions *options, Error *error) {
-    const char *wanted = options->stream_experts ? "ram" : options->weights;
-    if (!wanted) {
-        return true;
-    }
-    const bool read = !strcmp(wanted, "ram");
-    if (!read && strcmp(wanted, "mmap")) {
-        return fail(error, ERROR_USAGE, "weights \"%s\": mmap or ram", wanted);
-    }
-    model->weights = weights_open(&model->checkpoint, read, error);
+    const WeightsMode mode = options->experts.stream ? WEIGHTS_READ : options->weights;
+    if (mode == WEIGHTS_LAZY) return true;
+    model->weights = weights_open(&model->checkpoint, mode == WEIGHTS_READ, error);
     return model->weights;
 }
 
 static bool load_weights(Model *model, const ModelOptions *options, Error *error) {
     return (!model->weights || weights_load(model->weights, options->progress, options->progress_context, error)) &&
-        (!options->stream_experts || model_stream(model, options, error));
+        (!options->experts.stream || model_stream(model, options, error));
 }
 
 static bool choose_context(Model *model, const ModelOptions *options, Error *error) {

@@ -6,31 +6,34 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "tensor/expert_provider.h"
+#include "weights/expert_cache.h"
 
 typedef struct Model Model;
 struct Spec;
 
+typedef enum WeightsMode {
+    WEIGHTS_LAZY,   /* mapped; each page is read when it is used */
+    WEIGHTS_MAPPED, /* mapped; the pages are touched ahead */
+    WEIGHTS_READ,   /* read into huge pages */
+} WeightsMode;
+
+/* Streamed experts: routed experts stay in their files and are read when a token needs them (weights/expert_cache.h),
+ * into memory that model_hold_experts() allocates; all other weights are read into memory. */
+typedef struct ExpertOptions {
+    bool stream;
+    bool prefetch; /* experts of the next layer are read ahead where that proves to be faster */
+    uint64_t
+        memory_budget;  /* bytes of everything that this model makes the host hold; 0: nine tenths of what is free */
+    uint64_t bytes_max; /* of the expert cache; 0: what the budget leaves */
+    ExpertCacheOptions cache;
+} ExpertOptions;
+
 typedef struct ModelOptions {
-    /* "mmap": matrices stay in the mapped file, its pages are touched ahead. "ram": they are read into huge pages.
-     * NULL: mapped, each page comes when it is used. */
-    const char *weights;
-    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of "ram"; NULL: none */
+    WeightsMode weights;
+    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes, with WEIGHTS_READ; NULL: none */
     void *progress_context;
-    /* A token uses at most so many experts of a layer, whatever the model was made for: other answers, sooner. 0: as it
-     * was made. */
-    int experts_used;
-    /* Routed experts stay in their files and are read when they are wanted (weights/bank.h), into memory that
-     * model_hold_experts() takes; everything else is read into memory. */
-    bool stream_experts;
-    uint64_t memory_budget; /* with stream_experts: of everything that this model makes the host hold; 0: nine tenths
-                               of what is free */
-    const char *expert_io;  /* "auto", "io_uring", "threads", "page-cache"; NULL: auto */
-    int expert_depth;       /* reads under way at most; 0: as many as any drive needs */
-    bool expert_buffered;   /* read through the page cache, which keeps nothing of it, also where it can be avoided */
-    uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */
-    bool expert_prefetch;      /* experts of the next layer are read ahead where that proves to be faster */
-    const char *expert_trace;  /* a file for what is wanted (weights/expert_cache_trace.h); NULL: none */
-    const char *expert_faults; /* for tests: what goes wrong with reads (expert_cache_faults_read()); NULL: nothing */
+    int experts_used; /* largest number of experts per token and layer, with other answers; 0: the model's */
+    ExpertOptions experts;
     /* The last so many layers, or all, will be a device's: their matrices stay in the mapped files, neither read nor
      * touched ahead, and so do their experts, which are not streamed. 0: none. */
     int device_layers;
@@ -50,7 +53,7 @@ void model_close(Model *model); /* NULL is fine */
 
 /* Whether a token uses fewer experts than the model was made for; *used of *made_for, of the layer with most. */
 bool model_experts_cut(const Model *model, int *used, int *made_for);
-/* Takes memory for as many of the experts as fit these bytes, before the first step. Only with stream_experts.
+/* Takes memory for as many of the experts as fit these bytes, before the first step. Only with experts.stream.
  * ERROR_MEMORY when one layer's do not fit. */
 NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *error);
 ExpertProvider *model_experts(const Model *model); /* NULL: they are not streamed */

@@ -24,8 +24,7 @@ struct Model {
     uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads, */
     uint64_t device_bytes;                 /* and those of layers that are to be a device's */
     int experts_used, experts_made_for;    /* by a token, of the layer with most; 0: none were left out */
-    uint64_t memory_budget, expert_bytes_max;
-    bool expert_prefetch;
+    ExpertOptions experts;
     int context;
 };
 

@@ -43,7 +43,7 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
         make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
         bound.layer_tile_rows = runner->layer_tile_rows;
-        bound.prefetches = model->expert_prefetch;
+        bound.prefetches = model->experts.prefetch;
         const SequenceChunk chunk = {.rows = rows};
         const float scale = 1; /* nobody reads any */
         const Step step = {.rows = rows,
@@ -144,7 +144,7 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         return false;
     if ((runner->model->bank || runner->layer_tile_rows) && !can_stream(runner, options->split, error)) return false;
     runner->bound.layer_tile_rows = runner->layer_tile_rows;
-    runner->bound.prefetches = runner->model->expert_prefetch;
+    runner->bound.prefetches = runner->model->experts.prefetch;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }

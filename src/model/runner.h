@@ -24,7 +24,7 @@ typedef struct RunnerOptions {
 NODISCARD Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error);
 void runner_close(Runner *runner); /* NULL is fine */
 
-/* With ModelOptions.stream_experts: what its budget, or less where less is free, leaves for caches and experts.
+/* With ModelOptions.experts.stream: what its budget, or less where less is free, leaves for caches and experts.
  * ERROR_MEMORY, with the least that would do, when that is less than the experts of a layer and `least` bytes of a
  * cache. */
 NODISCARD bool runner_budget_left(

@@ -39,23 +39,8 @@ bool model_experts_cut(const Model *model, int *used, int *made_for) {
     return model->experts_used > 0;
 }
 
-static bool read_io(const char *name, ExpertCacheOptions *out, Error *error) {
-    if (!name || !strcmp(name, "auto")) return true;
-    out->cached = !strcmp(name, "page-cache");
-    out->io = out->cached || !strcmp(name, "threads") ? EXPERT_CACHE_IO_THREADS : EXPERT_CACHE_IO_URING;
-    return out->io == EXPERT_CACHE_IO_THREADS || !strcmp(name, "io_uring") ||
-        fail(error, ERROR_USAGE, "experts read by \"%s\": auto, io_uring, threads or page-cache", name);
-}
-
 bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     Spec *spec = &model->spec;
-    ExpertCacheFaults faults;
-    ExpertCacheOptions options = {.faults = &faults,
-        .trace = asked->expert_trace,
-        .depth = asked->expert_depth,
-        .buffered = asked->expert_buffered};
-    if (!read_io(asked->expert_io, &options, error) || !expert_cache_faults_read(asked->expert_faults, &faults, error))
-        return false;
     ExpertCacheLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
     if (!layers) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
     const int end = spec->layer_count - asked->device_layers;
@@ -67,14 +52,12 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
             (ExpertCacheLayer){.count = moe->experts, .used = moe->used, .matrices = {moe->gate, moe->up, moe->down}};
     }
     if (count > 0)
-        model->bank = expert_cache_open(&model->checkpoint, layers, count, &options, error);
+        model->bank = expert_cache_open(&model->checkpoint, layers, count, &asked->experts.cache, error);
     else
         fail(error, ERROR_USAGE, "a model of family %s has no experts to stream%s", spec->family,
             asked->device_layers ? " in the layers that the processor has" : "");
     free(layers);
-    model->expert_prefetch = asked->expert_prefetch;
-    model->memory_budget = asked->memory_budget;
-    model->expert_bytes_max = asked->expert_bytes_max;
+    model->experts = asked->experts;
     count = 0;
     for (int i = 0; model->bank && i < end; i++) {
         MoeFfn *moe = &spec->layers[i].moe;
@@ -93,7 +76,7 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
 
 bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) {
     CHECK(model->bank);
-    const uint64_t most = model->expert_bytes_max;
+    const uint64_t most = model->experts.bytes_max;
     return expert_cache_allocate(model->bank, most && most < bytes ? most : bytes, error);
 }
 
@@ -108,7 +91,7 @@ bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_byte
     uint64_t resident;
     const uint64_t fixed = runner_besides_bytes(runner, &resident) + resident, most = free_bytes + resident;
     const uint64_t needed = fixed + least + expert_cache_floor_bytes(model->bank);
-    uint64_t budget = model->memory_budget ? model->memory_budget : most / 10 * 9;
+    uint64_t budget = model->experts.memory_budget ? model->experts.memory_budget : most / 10 * 9;
     if (budget > most) {
         log_warn("%.2f GB of memory are there, not %.2f", (double)most * 1e-9, (double)budget * 1e-9);
         budget = most;

@@ -19,7 +19,7 @@ static bool open_files(ExpertCacheIo *io, const char *const *paths, int count, E
 
 ExpertCacheIo *expert_cache_io_open(ExpertCacheIoKind kind, const char *const *paths, int count, int depth,
     const ExpertCacheFaults *faults, Error *error) {
-    ExpertCacheIo *io = kind == EXPERT_CACHE_IO_THREADS ? NULL : expert_cache_uring_open(depth, error);
+    ExpertCacheIo *io = kind >= EXPERT_CACHE_IO_THREADS ? NULL : expert_cache_uring_open(depth, error);
     if (!io && kind == EXPERT_CACHE_IO_URING) {
         fail(error, ERROR_UNSUPPORTED, "this system does not let us use io_uring");
         return NULL;

@@ -40,9 +40,10 @@ typedef struct ExpertCacheFaults {
 NODISCARD bool expert_cache_faults_read(const char *text, ExpertCacheFaults *out, Error *error);
 
 typedef enum ExpertCacheIoKind {
-    EXPERT_CACHE_IO_AUTO,
+    EXPERT_CACHE_IO_AUTO, /* io_uring if the system has it, else threads */
     EXPERT_CACHE_IO_URING,
-    EXPERT_CACHE_IO_THREADS
+    EXPERT_CACHE_IO_THREADS,
+    EXPERT_CACHE_IO_PAGE_CACHE, /* threads that read through the page cache and keep the pages: a baseline */
 } ExpertCacheIoKind;
 typedef struct ExpertCacheIo ExpertCacheIo;
 

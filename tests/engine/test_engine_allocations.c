@@ -8,7 +8,8 @@
 enum { CHOICES = 2, PROMPT = 10, LONG_PROMPT = 300, TOKENS = 3, TIMEOUT_MS = 60000 };
 
 static char directory[64], disk[64];
-static const char *cpu, *weights;
+static const char *cpu;
+static WeightsMode weights;
 static int threads;
 static bool paged; /* a prompt of several pages, some of them codes, left to be found in memory and on disk */
 
@@ -97,7 +98,7 @@ static bool live(Error *error) {
     return live_once(false, error) && live_once(true, error);
 }
 
-static void sweep(const char *fixture, const char *with_cpu, int with_threads, const char *with_weights) {
+static void sweep(const char *fixture, const char *with_cpu, int with_threads, WeightsMode with_weights) {
     Fixture f;
     if (!fixture_open(&f, fixture)) return;
     const bool written = fixture_write_variant(&f, 0, directory) &&
@@ -107,7 +108,7 @@ static void sweep(const char *fixture, const char *with_cpu, int with_threads, c
     threads = with_threads;
     weights = with_weights;
     char name[128];
-    snprintf(name, sizeof name, "%s on %s%s%s", fixture, cpu, weights ? ", weights " : "", weights ? weights : "");
+    snprintf(name, sizeof name, "%s on %s%s", fixture, cpu, weights ? ", weights read" : "");
     for (int mode = ALLOCATIONS_ONE; written && mode <= ALLOCATIONS_ALL; mode++)
         printf("%s: %ld allocations\n", name, allocations_sweep(name, live, mode));
     fixture_remove(directory);
@@ -117,12 +118,12 @@ static void sweep(const char *fixture, const char *with_cpu, int with_threads, c
 int main(int argc, char **argv) {
     allocations_verbose = argc > 1;
     log_set_level(LOG_ERROR + 1); /* a line for each step that fails */
-    sweep("llama", "ref", 1, NULL);
-    sweep("gemma3", "auto", 2, "ram");
+    sweep("llama", "ref", 1, WEIGHTS_LAZY);
+    sweep("gemma3", "auto", 2, WEIGHTS_READ);
     snprintf(disk, sizeof disk, "/tmp/apus-allocations-XXXXXX");
     paged = mkdtemp(disk);
     TEST(paged);
-    sweep("gemma3", "auto", 1, NULL);
+    sweep("gemma3", "auto", 1, WEIGHTS_LAZY);
     rmdir(disk);
     return test_done();
 }

@@ -170,9 +170,9 @@ static void check_fence(const char *name, const char *directory) {
 /* Experts that come from the file, a layer's at a time and with hitches: nobody can tell from the answers. */
 static void check_stream(const char *name, const char *directory) {
     const ModelOptions model = {.context = 512,
-        .stream_experts = true,
-        .expert_bytes_max = 1 << 19,
-        .expert_faults = "fail:0.001,cut:0.2,seed:3"};
+        .experts.stream = true,
+        .experts.bytes_max = 1 << 19,
+        .experts.cache.faults = "fail:0.001,cut:0.2,seed:3"};
     Party *alone = party_open(directory, "auto", 1, 256, FEW_REQUESTS);
     Party *streamed = party_open_model(directory, &model, "auto", 8, 48, FEW_REQUESTS);
     run_parties(&alone, 1);
@@ -191,7 +191,7 @@ static void check_budgets(const char *directory) {
     while (enough - small > 1) {
         const uint64_t budget = small + (enough - small) / 2;
         const EngineOptions options = {.directory = directory,
-            .model = {.context = 512, .stream_experts = true, .memory_budget = budget},
+            .model = {.context = 512, .experts.stream = true, .experts.memory_budget = budget},
             .backend = fixture_backend("auto", 2, 0),
             .slots = 1,
             .prefill_size = 48};
@@ -205,7 +205,7 @@ static void check_budgets(const char *directory) {
 
 /* A disk that fails fails requests, one after the other, and nothing else. */
 static void check_broken_disk(const char *directory) {
-    const ModelOptions model = {.context = 512, .stream_experts = true, .expert_faults = "fail:1"};
+    const ModelOptions model = {.context = 512, .experts.stream = true, .experts.cache.faults = "fail:1"};
     Party *p = party_open_model(directory, &model, "auto", 2, 48, 2);
     for (int i = 0; i < p->count; i++) {
         Error error = {0};

@@ -16,7 +16,7 @@ static char checkpoint[64], calibrations[] = "/tmp/apus-fitting-XXXXXX";
 
 static EngineOptions options_of(uint64_t budget) {
     return (EngineOptions){.directory = checkpoint,
-        .model = {.memory_budget = budget},
+        .model = {.experts.memory_budget = budget},
         .backend = fixture_backend("auto", 2, 0),
         .slots = 2,
         .queue_max = 4,
@@ -57,7 +57,7 @@ static void test_table(void) {
     Error error = {0};
     uint64_t bytes = 0, operations = 0;
     double step = 0, work = 0;
-    Model *streamed = model_open(checkpoint, &(ModelOptions){.stream_experts = true}, &error);
+    Model *streamed = model_open(checkpoint, &(ModelOptions){.experts.stream = true}, &error);
     TEST_MSG(streamed, "%s", error.text);
     if (!streamed) return;
     model_step_cost(streamed, &bytes, &operations);
@@ -78,7 +78,7 @@ static void test_table(void) {
 /* A budget in which not all experts fit: they are streamed, the disk is measured once and then known. */
 static void test_streamed(void) {
     EngineOptions options = options_of(0);
-    options.model.stream_experts = true;
+    options.model.experts.stream = true;
     const EnginePlan whole = must_plan(&options, PLAN_KNOWN);
     TEST(whole.fit.stream && whole.fit.held == whole.model.experts && whole.machine.disk.block_bytes > 0);
     TEST(kept(false) == 1);
@@ -89,11 +89,11 @@ static void test_streamed(void) {
     TEST(kept(false) == 1);
     Error error = {0};
     options = options_of(0);
-    options.model.stream_experts = true;
+    options.model.experts.stream = true;
     options.prefill_size = 0;
     TEST_MSG(engine_fit(&options, &error), "%s", error.text);
-    TEST(options.model.memory_budget > 0 && options.prefill_size > 512 && options.kv_bytes > 0);
-    TEST(options.model.expert_depth == plan.machine.disk.depth);
+    TEST(options.model.experts.memory_budget > 0 && options.prefill_size > 512 && options.kv_bytes > 0);
+    TEST(options.model.experts.cache.depth == plan.machine.disk.depth);
     options = options_of(whole.fit.floor + 4 * whole.model.expert_bytes);
     Engine *engine = engine_open(&options, &error);
     TEST_MSG(engine, "%s", error.text);
@@ -111,17 +111,17 @@ static void test_floor(void) {
     static const Pooling poolings[] = {POOLING_NONE, POOLING_LAST, POOLING_MEAN};
     for (size_t i = 0; i < COUNT_OF(poolings); i++) {
         EngineOptions options = options_of(0);
-        options.model.stream_experts = true;
+        options.model.experts.stream = true;
         options.pooling = poolings[i];
         const EnginePlan whole = must_plan(&options, PLAN_KNOWN);
         Error error = {0};
-        options.model.memory_budget = whole.fit.floor;
+        options.model.experts.memory_budget = whole.fit.floor;
         const EnginePlan least = must_plan(&options, PLAN_KNOWN);
         TEST(least.fit.held >= least.model.layer_cycle);
         Engine *engine = engine_open(&options, &error);
         TEST_MSG(engine, "%s", error.text);
         engine_close(engine);
-        options.model.memory_budget = whole.fit.floor - 1;
+        options.model.experts.memory_budget = whole.fit.floor - 1;
         EnginePlan none;
         TEST(!engine_plan(&options, PLAN_KNOWN, &none, &error) && error.code == ERROR_MEMORY);
         engine = engine_open(&options, &error);
@@ -147,7 +147,7 @@ static void test_split_cache(void) {
     Error error = {0};
     const EngineOptions options = {.slots = 1, .kv_bytes = CACHE};
     uint64_t room;
-    Model *model = model_open(checkpoint, &(ModelOptions){.stream_experts = true, .device_layers = SPLIT}, &error);
+    Model *model = model_open(checkpoint, &(ModelOptions){.experts.stream = true, .device_layers = SPLIT}, &error);
     TEST_MSG(model, "%s", error.text);
     if (!model) return;
     const int layers = model_layers(model);
@@ -207,7 +207,7 @@ static void test_too_small(void) {
     options.backend.device = "cuda"; /* whose memory nobody here knows */
     TEST(!engine_plan(&options, PLAN_KNOWN, &plan, &error) && error.code == ERROR_UNSUPPORTED);
     options.prefill_size = 0;
-    TEST(engine_fit(&options, &error) && options.prefill_size == 512 && !options.model.stream_experts);
+    TEST(engine_fit(&options, &error) && options.prefill_size == 512 && !options.model.experts.stream);
 }
 
 int main(void) {

@@ -70,12 +70,12 @@ static RunnerOptions runner_options(const char *cpu, bool fenced) {
 
 /* share: of all experts that the cache holds; 0: as few as it can. */
 static void walk_streamed(
-    Setup *s, const char *cpu, bool fenced, const char *io, double share, int chunk, const char *faults) {
+    Setup *s, const char *cpu, bool fenced, ExpertCacheIoKind io, double share, int chunk, const char *faults) {
     const ModelOptions streamed = {.strict_config = true,
-        .stream_experts = true,
-        .expert_io = io,
-        .expert_buffered = chunk == 1, /* through the page cache */
-        .expert_faults = faults};
+        .experts.stream = true,
+        .experts.cache.io = io,
+        .experts.cache.buffered = chunk == 1, /* through the page cache */
+        .experts.cache.faults = faults};
     const RunnerOptions options = runner_options(cpu, fenced);
     FixtureRun run;
     if (!fixture_run_open(&run, s->directory, &streamed, &options)) return;
@@ -86,7 +86,7 @@ static void walk_streamed(
     TEST_MSG(model_hold_experts(run.model, bytes > floor ? bytes : floor, &error), "%s", error.text);
     memset(s->streamed, 0, s->golden_bytes);
     TEST(fixture_walk(run.runner, s->f.tokens, s->f.count, chunk, 0, s->streamed));
-    TEST_MSG(!memcmp(s->resident, s->streamed, s->golden_bytes), "%s: %s%s, %s, %g of the experts, %d at a time",
+    TEST_MSG(!memcmp(s->resident, s->streamed, s->golden_bytes), "%s: %s%s, way %d, %g of the experts, %d at a time",
         s->f.name, cpu, fenced ? " behind a fence" : "", io, share, chunk);
     ExpertProvider *source = model_experts(run.model);
     const ExpertProviderStats stats = source->stats(source);
@@ -100,7 +100,7 @@ static void walk_streamed(
 static void check_parts(Setup *s, const char *cpu, bool fenced, int rows, bool streamed) {
     RunnerOptions options = runner_options(cpu, fenced);
     options.layer_tile_rows = rows;
-    const ModelOptions model = {.strict_config = true, .stream_experts = streamed};
+    const ModelOptions model = {.strict_config = true, .experts.stream = streamed};
     FixtureRun run;
     if (!fixture_run_open(&run, s->directory, &model, &options)) return;
     uint64_t touched = 0;
@@ -161,7 +161,7 @@ static void check_long_prompt(void) {
     options.backend.rows_max = ROWS;
     options.outputs_max = 1;
     for (int streamed = 0; streamed < 2; streamed++) {
-        const ModelOptions model = {.context = ROWS, .stream_experts = streamed};
+        const ModelOptions model = {.context = ROWS, .experts.stream = streamed};
         FixtureRun run;
         if (!fixture_run_open(&run, s.directory, &model, &options)) continue;
         const uint64_t all = streamed ? model_expert_bytes(run.model) : 0;
@@ -181,7 +181,7 @@ static void check_long_prompt(void) {
 
 static bool has_uring(Setup *s) {
     Error error = {0};
-    const ModelOptions options = {.stream_experts = true, .expert_io = "io_uring"};
+    const ModelOptions options = {.experts.stream = true, .experts.cache.io = EXPERT_CACHE_IO_URING};
     Model *model = model_open(s->directory, &options, &error);
     if (!model) {
         TEST_MSG(error.code == ERROR_UNSUPPORTED, "%s", error.text);
@@ -201,7 +201,7 @@ static void walk_resident(Setup *s, const char *cpu) {
 
 static void check_case(const Case *c) {
     static const double shares[] = {1, 0.5, 0.25, 0.12, 0};
-    static const char *const ways[] = {"threads", "io_uring"};
+    static const ExpertCacheIoKind ways[] = {EXPERT_CACHE_IO_THREADS, EXPERT_CACHE_IO_URING};
     const char *const some = "fail:0.002,cut:0.3,seed:7";
     Setup s = {0};
     if (!setup_open(&s, c)) return;
@@ -220,24 +220,24 @@ static void check_case(const Case *c) {
             walk_streamed(&s, cpu, false, ways[way], 0.25, 3, some);
             walk_streamed(&s, cpu, true, ways[way], 0.25, 3, NULL);
         }
-        walk_streamed(&s, cpu, false, "page-cache", 0.25, 3, NULL);
+        walk_streamed(&s, cpu, false, EXPERT_CACHE_IO_PAGE_CACHE, 0.25, 3, NULL);
     }
     setup_close(&s);
 }
 
 /* Whatever goes wrong with reading is an error of the step, and the next step is a step like any other. */
-static void check_errors(const char *io) {
+static void check_errors(ExpertCacheIoKind io) {
     Setup s = {0};
     char path[96];
     Error error = {0};
     if (!setup_open(&s, &cases[0])) return;
-    if (!strcmp(io, "io_uring") && !has_uring(&s)) {
+    if (io == EXPERT_CACHE_IO_URING && !has_uring(&s)) {
         setup_close(&s);
         return;
     }
     const RunnerOptions options = runner_options("auto", false);
     FixtureRun run;
-    const ModelOptions faulty = {.stream_experts = true, .expert_io = io, .expert_faults = "fail:1"};
+    const ModelOptions faulty = {.experts.stream = true, .experts.cache.io = io, .experts.cache.faults = "fail:1"};
     if (fixture_run_open(&run, s.directory, &faulty, &options)) {
         TEST(model_hold_experts(run.model, model_expert_bytes(run.model), &error));
         Error why = {0};
@@ -246,7 +246,7 @@ static void check_errors(const char *io) {
         fixture_run_close(&run);
     }
     walk_resident(&s, "auto");
-    const ModelOptions streamed = {.stream_experts = true, .expert_io = io};
+    const ModelOptions streamed = {.experts.stream = true, .experts.cache.io = io};
     if (fixture_run_open(&run, s.directory, &streamed, &options)) {
         TEST(model_hold_experts(run.model, model_expert_floor(run.model), &error));
         snprintf(path, sizeof path, "%s/model.safetensors", s.directory);
@@ -267,11 +267,11 @@ static void check_errors(const char *io) {
 }
 
 /* A disk that does not answer: an error soon, and the next step asks again; whatever is answered is right. */
-static void check_silence(const char *io) {
+static void check_silence(ExpertCacheIoKind io) {
     enum { STEPS = 12 };
     Setup s = {0};
     if (!setup_open(&s, &cases[0])) return;
-    if (!strcmp(io, "io_uring") && !has_uring(&s)) {
+    if (io == EXPERT_CACHE_IO_URING && !has_uring(&s)) {
         setup_close(&s);
         return;
     }
@@ -280,7 +280,8 @@ static void check_silence(const char *io) {
     static const char *const faults[] = {"hang:1,silence:100", "hang:0.02,silence:100,seed:5"};
     for (int some = 0; some < 2; some++) {
         FixtureRun run;
-        const ModelOptions silent = {.stream_experts = true, .expert_io = io, .expert_faults = faults[some]};
+        const ModelOptions silent = {
+            .experts.stream = true, .experts.cache.io = io, .experts.cache.faults = faults[some]};
         if (!fixture_run_open(&run, s.directory, &silent, &options)) continue;
         Error error = {0};
         TEST(model_hold_experts(
@@ -310,7 +311,7 @@ static void check_replaced(void) {
     if (!setup_open(&s, &cases[0])) return;
     walk_resident(&s, "auto");
     const RunnerOptions options = runner_options("auto", false);
-    const ModelOptions streamed = {.stream_experts = true};
+    const ModelOptions streamed = {.experts.stream = true};
     snprintf(path, sizeof path, "%s/model.safetensors", s.directory);
     snprintf(other, sizeof other, "%s.new", path);
     TEST(file_read(path, 0, &whole, &error));
@@ -398,7 +399,7 @@ static void check_ways(const Case *c, const char *cpu, bool fenced) {
         TEST(walk_pair(&s, run.runner, resident));
         fixture_run_close(&run);
     }
-    const ModelOptions ahead = {.strict_config = true, .stream_experts = true, .expert_prefetch = true};
+    const ModelOptions ahead = {.strict_config = true, .experts.stream = true, .experts.prefetch = true};
     for (int whole = 0; whole < 2; whole++) {
         if (!fixture_run_open(&run, s.directory, &ahead, &options)) continue;
         const uint64_t all = model_expert_bytes(run.model), cycle = model_expert_working_set(run.model);
@@ -427,8 +428,10 @@ static int take_all(ExpertProvider *source) {
 static void check_hints(void) {
     const int32_t here[] = {0, 1}, next[] = {2, 3};
     /* By threads of their own reads last that long; of io_uring's it is whoever looks for their end that waits. */
-    const ModelOptions slow = {
-        .strict_config = true, .stream_experts = true, .expert_io = "threads", .expert_faults = "slow:50"};
+    const ModelOptions slow = {.strict_config = true,
+        .experts.stream = true,
+        .experts.cache.io = EXPERT_CACHE_IO_THREADS,
+        .experts.cache.faults = "slow:50"};
     const RunnerOptions options = runner_options("auto", false);
     Setup s = {0};
     FixtureRun run;
@@ -465,7 +468,7 @@ static void check_hints(void) {
  * are found all the same. */
 static void check_crowd(void) {
     enum { STEPS = 12 };
-    const ModelOptions streamed = {.strict_config = true, .stream_experts = true};
+    const ModelOptions streamed = {.strict_config = true, .experts.stream = true};
     const RunnerOptions options = runner_options("auto", false);
     Setup s = {0};
     FixtureRun run;
@@ -509,7 +512,7 @@ static void check_cut(void) {
     for (int streamed = 0; streamed < 2; streamed++) {
         for (int all = 0; all < 2; all++) {
             int used, made_for;
-            const ModelOptions model = {.experts_used = all ? 30 : 1, .stream_experts = streamed};
+            const ModelOptions model = {.experts_used = all ? 30 : 1, .experts.stream = streamed};
             if (!fixture_run_open(&run, s.directory, &model, &options)) continue;
             Error error = {0};
             TEST(!streamed || model_hold_experts(run.model, model_expert_bytes(run.model), &error));
@@ -536,7 +539,7 @@ static void check_heads(void) {
     Setup s = {0};
     FixtureRun run;
     Error error = {0};
-    const ModelOptions streamed = {.strict_config = true, .stream_experts = true};
+    const ModelOptions streamed = {.strict_config = true, .experts.stream = true};
     const RunnerOptions options = runner_options("auto", false);
     if (!setup_open(&s, &(Case){"deepseek-v3", 0})) return;
     walk_resident(&s, "auto");
@@ -559,18 +562,17 @@ static void check_refusals(void) {
     Setup s = {0};
     Error error = {0};
     if (!setup_open(&s, &(Case){"llama", 0})) return;
-    TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true}, &error));
+    TEST(!model_open(s.directory, &(ModelOptions){.experts.stream = true}, &error));
     TEST_MSG(error.code == ERROR_USAGE && strstr(error.text, "no experts"), "%s", error.text);
     TEST(!model_open(s.directory, &(ModelOptions){.experts_used = 2}, &error) && error.code == ERROR_USAGE);
     setup_close(&s);
     if (!setup_open(&s, &cases[0])) return;
-    TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true, .expert_io = "hand"}, &error));
-    TEST(error.code == ERROR_USAGE);
     static const char *const faults[] = {
         "fail", "fail:", "fail:x", "fail:-1", "lose:1", "fail:1;cut:1", "fail:1,,cut:1", "fail:1,"};
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         error.code = ERROR_NONE;
-        TEST_MSG(!model_open(s.directory, &(ModelOptions){.stream_experts = true, .expert_faults = faults[i]}, &error),
+        TEST_MSG(!model_open(
+                     s.directory, &(ModelOptions){.experts.stream = true, .experts.cache.faults = faults[i]}, &error),
             "%s", faults[i]);
         TEST(error.code == ERROR_USAGE);
     }
@@ -600,10 +602,10 @@ static void check_device_layers(void) {
 int main(void) {
     check_device_layers();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_case(&cases[i]);
-    check_errors("threads");
-    check_errors("io_uring");
-    check_silence("threads");
-    check_silence("io_uring");
+    check_errors(EXPERT_CACHE_IO_THREADS);
+    check_errors(EXPERT_CACHE_IO_URING);
+    check_silence(EXPERT_CACHE_IO_THREADS);
+    check_silence(EXPERT_CACHE_IO_URING);
     check_replaced();
     check_long_prompt();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

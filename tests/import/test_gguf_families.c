@@ -425,7 +425,7 @@ static void check_streamed(const Fixture *f, const char *directory, const float 
     const size_t bytes = sizeof(float) * (size_t)(f->count * f->vocab);
     float *logits = malloc(bytes);
     for (size_t i = 0; logits && i < COUNT_OF(shares); i++) {
-        const ModelOptions options = {.context = f->count, .strict_config = true, .stream_experts = true};
+        const ModelOptions options = {.context = f->count, .strict_config = true, .experts.stream = true};
         FixtureRun run;
         Error error = {0};
         if (!fixture_run_open(&run, directory, &options, &runs)) continue;
