@@ -149,24 +149,23 @@ static bool step_long(Setup *s, Runner *runner, int rows, float *logits) {
     return ok;
 }
 
-/* A prompt of 40,000 tokens with memory for the experts of a layer: each is read but once. Sanitizers get a shorter
- * one, as the time of attention grows with its square. */
-enum { LONG_ROWS = SANITIZED ? 4000 : 40000 };
+/* A prompt of 40,000 tokens with memory for the experts of a layer: each is read but once. A sample is shorter, as
+ * the time of attention grows with its square. */
 static void check_long_prompt(void) {
-    enum { ROWS = LONG_ROWS };
+    const int rows = test_sampled() ? 4000 : 40000;
     Setup s = {0};
     Error error = {0};
     if (!setup_open(&s, &cases[0])) return;
     RunnerOptions options = runner_options("auto", false);
-    options.backend.rows_max = ROWS;
+    options.backend.rows_max = rows;
     options.outputs_max = 1;
     for (int streamed = 0; streamed < 2; streamed++) {
-        const ModelOptions model = {.context = ROWS, .experts.stream = streamed};
+        const ModelOptions model = {.context = rows, .experts.stream = streamed};
         FixtureRun run;
         if (!fixture_run_open(&run, s.directory, &model, &options)) continue;
         const uint64_t all = streamed ? model_expert_bytes(run.model) : 0;
         TEST(!streamed || model_hold_experts(run.model, all / (uint64_t)model_spec(run.model)->layer_count, &error));
-        TEST(step_long(&s, run.runner, ROWS, streamed ? s.streamed : s.resident));
+        TEST(step_long(&s, run.runner, rows, streamed ? s.streamed : s.resident));
         if (streamed) {
             const ExpertProviderStats stats = model_experts(run.model)->stats(model_experts(run.model));
             TEST_MSG(stats.misses <= (uint64_t)stats.experts && (double)stats.read_bytes <= 1.05 * (double)all,
@@ -185,7 +184,7 @@ static bool has_uring(Setup *s) {
     Model *model = model_open(s->directory, &options, &error);
     if (!model) {
         TEST_MSG(error.code == ERROR_UNSUPPORTED, "%s", error.text);
-        fprintf(stderr, "no io_uring here: %s\n", error.text);
+        test_skip("io_uring: %s", error.text);
     }
     model_close(model);
     return model != NULL;
