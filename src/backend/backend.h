@@ -54,6 +54,9 @@ typedef struct KvLayout {
     int value_dim; /* of V */
     DType dtype;   /* F16 or BF16; F32 in the exact mode */
     bool latent;   /* scores see values, too (Attention.q_latent) */
+    /* A recurrent state instead, in f32 (cache/cache_spec.h); kv_heads is 0. */
+    size_t anchor_bytes; /* the state before the first position of a page */
+    size_t row_bytes;    /* of each position */
 } KvLayout;
 
 /* Of the first `tokens` tokens of a page, as page_read gives them. */
@@ -74,6 +77,7 @@ typedef struct KvLayer {
     uint8_t *base; /* backend memory */
     size_t page_stride;
     size_t layer_offset;
+    int page_tokens;     /* positions of a page: KV_PAGE_TOKENS, fewer for recurrent states */
     int group;           /* which page table of a run: layers that keep pages alike share one */
     int index;           /* of the layer: which tables of a KvQuantView */
     const float *k_bias; /* [kv_heads·head_dim] what every key held before its rope, bound; NULL: nothing */
@@ -452,7 +456,8 @@ typedef struct BackendOps {
      * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, then the energy of the
      * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key, of
      * |q_latent·scale|² where there are such, which kv_calibrate reads; who codes nothing may leave the latter. It has
-     * kv_canonical_bytes() in host memory, aligned to nothing. False: the device failed, and wait() says why. */
+     * kv_canonical_bytes() in host memory, aligned to nothing. Of a recurrent state: the anchor, then the rows, in f32.
+     * False: the device failed, and wait() says why. */
     bool (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
     bool (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
     /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.

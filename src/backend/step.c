@@ -21,6 +21,7 @@ int64_t mla_width(const Mla *op) {
 }
 
 size_t kv_canonical_bytes(const KvLayout *l, int tokens) {
+    if (l->kv_heads == 0) return l->anchor_bytes + (size_t)tokens * l->row_bytes;
     return (size_t)tokens * (size_t)l->kv_heads *
         ((size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype) + sizeof(float));
 }

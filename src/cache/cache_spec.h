@@ -1,23 +1,38 @@
 /* One entry of a model's cache: what one component keeps of every sequence. The model describes entries
  * (model/component.h) and numbers them from 0; the cache stores them. Components that share an entry name the same
- * number. */
+ * number.
+ *
+ * An entry keeps keys and values (kv_heads > 0) or a recurrent state (row_bytes > 0); both are pages.
+ *
+ * Recurrent state. A page of page_tokens positions holds an anchor, which is the state before its first position, and
+ * a tail, which is one row for each of its positions: the inputs that the state has taken since the anchor. The state
+ * behind position p is a function of the anchor and the rows up to p, computed in one order wherever a step begins or
+ * ends. The operation that appends row p
+ *  - reads the page of position p − 1 (none for p = 0, where the state is zero),
+ *  - writes row p into the page of p, and, where p is the first position of a page, that page's anchor: a pure function
+ *    of the page before. An anchor is made again whenever its first row is written again, so rows that are not accepted
+ *    leave no trace,
+ *  - stores nothing for pages whose table entry is −1: pages that lie wholly inside a step, which no later row reads.
+ * Dropping tail rows takes positions back; a full page, or any beginning of it, is a snapshot. */
 #pragma once
 #include <stddef.h>
 
 #include "backend/backend.h"
 
-typedef enum CacheKind {
-    CACHE_PAGES, /* keys and values of every position, or of a window */
-    CACHE_STATE, /* a recurrent state of fixed size; at position 0 its bytes mean nothing and count as the start */
-} CacheKind;
-
 typedef struct CacheSpec {
-    CacheKind kind;
-    int layer;                         /* of the model, the first that uses the entry: for options and messages */
-    int kv_heads, head_dim, value_dim; /* PAGES */
-    bool latent;                       /* PAGES: as of KvLayout */
-    int window;                        /* PAGES; 0: every position */
-    const float *k_bias;               /* PAGES: as of KvLayer, bound; NULL: none */
-    const Rope *rope;                  /* PAGES: bound; NULL: none */
-    size_t state_bytes;                /* STATE */
+    int layer; /* of the model, the first that uses the entry: for options and messages */
+
+    /* Keys and values, in pages of KV_PAGE_TOKENS. */
+    int kv_heads, head_dim, value_dim;
+    bool latent;         /* as in KvLayout */
+    int window;          /* a row at position p reads positions > p − window; 0: all up to p */
+    const float *k_bias; /* as in KvLayer, bound; NULL: none */
+    const Rope *rope;    /* bound; NULL: none */
+
+    /* Recurrent state, in f32. */
+    int page_tokens;     /* a divisor of KV_PAGE_TOKENS, at least KV_PAGE_TOKENS / KV_GROUP_PAGES_MAX */
+    size_t anchor_bytes; /* may include the last inputs before the page, for convolutions */
+    size_t row_bytes;
+    int rewind; /* positions that kv_truncate() can always take back, also across an anchor, at the price of keeping the
+                   pages before; 0: those of a step until kv_advance() accepts them, and later those within a page */
 } CacheSpec;

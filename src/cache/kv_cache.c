@@ -7,27 +7,38 @@
 #include "base/math.h"
 #include "cache/kv_internal.h"
 
-enum { LAYER_ALIGN = 64 }; /* every layer's part of a page starts on a cache line */
+enum {
+    ENTRY_ALIGN = 64,     /* every entry's part of a page starts on a cache line */
+    RECURRENT_WINDOW = 2, /* a row reads the state behind the position before it */
+    STEP_PAGE_SETS = 2,   /* of a recurrent group during a step: pages before it and pages behind it */
+};
 
 /* ---- the plan ---- */
 
-/* The group of such a layer, a new one if need be; −1: there are too many. */
-static int find_group(KvPlan *plan, CacheKind kind, int window, bool quantised, Backend *backend) {
+/* The group of an entry with these properties, a new one if there is none; −1: there are too many. */
+static int find_group(KvPlan *plan, const CacheSpec *spec, bool quantised, Backend *backend) {
+    const bool recurrent = spec->row_bytes > 0;
+    const int page_tokens = recurrent ? spec->page_tokens : KV_PAGE_TOKENS, rewind = recurrent ? spec->rewind : 0;
+    const int window = recurrent ? RECURRENT_WINDOW : spec->window;
+    CHECK(KV_PAGE_TOKENS % page_tokens == 0 && KV_PAGE_TOKENS / page_tokens <= KV_GROUP_PAGES_MAX && rewind >= 0);
     for (int g = 0; g < plan->group_count; g++)
-        if (plan->group[g].kind == kind && plan->group[g].window == window && plan->group[g].quantised == quantised &&
-            plan->group[g].backend == backend)
+        if (plan->group[g].page_tokens == page_tokens && plan->group[g].window == window &&
+            plan->group[g].rewind == rewind && plan->group[g].recurrent == recurrent &&
+            plan->group[g].quantised == quantised && plan->group[g].backend == backend)
             return g;
     if (plan->group_count == KV_GROUPS_MAX) return -1;
-    plan->group[plan->group_count].kind = kind;
+    plan->group[plan->group_count].page_tokens = page_tokens;
     plan->group[plan->group_count].window = window;
+    plan->group[plan->group_count].rewind = rewind;
+    plan->group[plan->group_count].recurrent = recurrent;
     plan->group[plan->group_count].quantised = quantised;
     plan->group[plan->group_count].backend = backend;
     return plan->group_count++;
 }
 
-/* A sequence has one form in all layers: where one backend cannot code, none does. Exact pages of all then go together,
- * and what a device holds is its layers' part. */
-static bool can_code(const KvPlan *plan, const KvLayout *layout, Backend *const *backends) {
+/* A sequence has one form in all entries: where one backend cannot quantise, none does. Full-precision pages of all
+ * then live equally long, and what a device holds is its entries' part. */
+static bool can_quantise(const KvPlan *plan, const KvLayout *layout, Backend *const *backends) {
     bool can = true;
     for (int i = 0; can && i < plan->entry_count; i++)
         can = (i > 0 && backends[i] == backends[i - 1]) ||
@@ -38,9 +49,14 @@ static bool can_code(const KvPlan *plan, const KvLayout *layout, Backend *const 
 static bool plan_entry(KvPlan *plan, int i, const CacheSpec *spec, Backend *const *backends, Error *error) {
     KvLayer *entry = &plan->entries[i];
     Backend *backend = backends[i];
-    size_t bytes = spec->state_bytes;
     bool quantised = false;
-    if (spec->kind == CACHE_PAGES) {
+    size_t bytes;
+    CHECK((spec->kv_heads > 0) != (spec->row_bytes > 0));
+    if (spec->row_bytes > 0) {
+        entry->layout =
+            (KvLayout){.dtype = DTYPE_F32, .anchor_bytes = spec->anchor_bytes, .row_bytes = spec->row_bytes};
+        bytes = kv_canonical_bytes(&entry->layout, spec->page_tokens);
+    } else {
         entry->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,
             .value_dim = spec->value_dim,
@@ -51,16 +67,17 @@ static bool plan_entry(KvPlan *plan, int i, const CacheSpec *spec, Backend *cons
         entry->k_bias = spec->k_bias;
         entry->rope = spec->rope;
         bytes = backend->ops->kv_layer_bytes(backend, &entry->layout);
-        quantised = spec->window == 0 && can_code(plan, &entry->layout, backends);
+        quantised = spec->window == 0 && can_quantise(plan, &entry->layout, backends);
     }
-    const int g = find_group(plan, spec->kind, spec->window, quantised, backend);
+    const int g = find_group(plan, spec, quantised, backend);
     if (g < 0)
         return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
     plan->layers[i] = spec->layer;
     entry->index = i;
     entry->group = g;
+    entry->page_tokens = plan->group[g].page_tokens;
     entry->layer_offset = plan->group[g].page_bytes;
-    plan->group[g].page_bytes += (bytes + LAYER_ALIGN - 1) / LAYER_ALIGN * LAYER_ALIGN;
+    plan->group[g].page_bytes += (bytes + ENTRY_ALIGN - 1) / ENTRY_ALIGN * ENTRY_ALIGN;
     return true;
 }
 
@@ -87,12 +104,14 @@ void kv_plan_free(KvPlan *plan) {
     *plan = (KvPlan){0};
 }
 
-/* Pages of one group that so many tokens need, if none has left the window. */
-static int group_pages(const KvPlan *plan, int group, int64_t tokens) {
-    return plan->group[group].kind == CACHE_STATE ? tokens > 0 : kv_pages(tokens);
+/* The first page that a sequence of this length keeps. */
+static int first_kept(const KvPlan *plan, int group, int length) {
+    const int rewind = plan->group[group].rewind;
+    return kv_first_page(plan, group, length > rewind ? length - rewind : 0);
 }
 
-/* The larger of what is held in the first step with codes, when no exact page has been given back, and at the end. */
+/* The larger of two moments: the first step with quantised pages, when every full-precision page is still there, and
+ * the end. */
 static size_t quantised_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
     const int64_t step = format->hot + KV_PAGE_TOKENS;
     const int64_t first = min_i64(tokens, format->after + step);
@@ -104,15 +123,17 @@ static size_t quantised_bytes_for(const KvPlan *plan, const KvFormat *format, in
 }
 
 static size_t group_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
+    const int window = plan->group[g].window, page_tokens = plan->group[g].page_tokens;
     int64_t held = tokens;
-    const int window = plan->group[g].window;
-    if (window) { /* the largest step is written before anything leaves; both ends may be partly used pages */
-        const int64_t most = (int64_t)window + plan->rows_max + KV_PAGE_TOKENS;
-        held = held < most ? held : most;
+    if (plan->group[g].recurrent) {
+        const int kept = 1 + (plan->group[g].rewind + page_tokens - 1) / page_tokens;
+        held = min_i64(held, (int64_t)STEP_PAGE_SETS * kept * page_tokens);
+    } else if (window) { /* the largest step is written before anything is freed; both ends may be partly used pages */
+        held = min_i64(held, (int64_t)window + plan->rows_max + KV_PAGE_TOKENS);
     }
     const bool quantised = format && format->k != KV_FULL && plan->group[g].quantised;
     if (quantised && tokens > format->after) return quantised_bytes_for(plan, format, g, tokens);
-    return (size_t)group_pages(plan, g, held) * plan->group[g].page_bytes;
+    return (size_t)kv_group_pages(plan, g, held) * plan->group[g].page_bytes;
 }
 
 size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
@@ -123,17 +144,28 @@ size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
 
 /* ---- the cache ---- */
 
-/* What pages of a group can take of a budget. A sequence has as many pages of every exact group without a window, and
- * of one with a window at most as many as of these: wherever one page of the group is in use, so are those. */
+/* Bytes of a group's pages for KV_PAGE_TOKENS positions. */
+static size_t unit_bytes(const KvPlan *plan, int g) {
+    return plan->group[g].page_bytes * (size_t)(KV_PAGE_TOKENS / plan->group[g].page_tokens);
+}
+
+/* Whether wherever a page of group g is in use, so is one of `other` for the same positions: full-precision pages
+ * without a window are, and pages with the same window and size. */
+static bool comes_with(const KvPlan *plan, int g, int other) {
+    if (other == g) return true;
+    const bool same = plan->group[other].window == plan->group[g].window &&
+        plan->group[other].rewind == plan->group[g].rewind &&
+        plan->group[other].page_tokens == plan->group[g].page_tokens;
+    return !plan->group[other].quantised && (plan->group[other].window == 0 || same);
+}
+
+/* Bytes of a budget that pages of a group can take. The last unit may be there in part. */
 static size_t group_part(const KvPlan *plan, int g, size_t budget) {
     size_t together = 0;
-    for (int i = 0; i < plan->group_count; i++) {
-        const bool with = plan->group[i].kind == CACHE_PAGES && !plan->group[i].quantised &&
-            (plan->group[i].window == 0 || plan->group[i].window == plan->group[g].window);
-        if (i == g || with) together += plan->group[i].page_bytes;
-    }
-    if (plan->group[g].kind != CACHE_PAGES) return budget;
-    return (budget < together ? 1 : budget / together) * plan->group[g].page_bytes;
+    for (int i = 0; i < plan->group_count; i++)
+        if (comes_with(plan, g, i)) together += unit_bytes(plan, i);
+    const size_t unit = unit_bytes(plan, g);
+    return (budget < together ? 1 : budget / together) * unit + (unit - plan->group[g].page_bytes);
 }
 
 size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget) {
@@ -199,8 +231,12 @@ size_t kv_bytes_total(const KvCache *cache) { return page_pool_budget(cache->poo
 
 /* ---- sequences ---- */
 
-static bool open_exact(KvCache *cache, KvSequence *sequence, Error *error) {
-    const size_t groups = (size_t)cache->plan->group_count, entries = groups * (size_t)cache->table_pages;
+static bool open_tables(KvCache *cache, KvSequence *sequence, Error *error) {
+    const KvPlan *plan = cache->plan;
+    const size_t groups = (size_t)plan->group_count;
+    const int tokens = cache->table_pages * KV_PAGE_TOKENS;
+    size_t entries = 0;
+    for (int g = 0; g < plan->group_count; g++) entries += (size_t)kv_group_pages(plan, g, tokens);
     *sequence = (KvSequence){.tables = calloc(groups ? groups : 1, sizeof *sequence->tables)};
     int32_t *table = malloc((entries ? entries : 1) * sizeof *table);
     if (!sequence->tables || !table) {
@@ -211,12 +247,13 @@ static bool open_exact(KvCache *cache, KvSequence *sequence, Error *error) {
     }
     memset(table, 0xff, entries * sizeof *table); /* −1 everywhere */
     sequence->tables[0] = table;
-    for (size_t g = 1; g < groups; g++) sequence->tables[g] = table + g * (size_t)cache->table_pages;
+    for (int g = 1; g < plan->group_count; g++)
+        sequence->tables[g] = sequence->tables[g - 1] + kv_group_pages(plan, g - 1, tokens);
     return true;
 }
 
 bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error) {
-    if (!open_exact(cache, sequence, error)) return false;
+    if (!open_tables(cache, sequence, error)) return false;
     bool quantised = false;
     for (int g = 0; format && format->k != KV_FULL && g < cache->plan->group_count; g++)
         quantised = quantised || cache->plan->group[g].quantised;
@@ -229,13 +266,13 @@ void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
     if (!sequence->tables) return;
     kv_quant_pages_close(cache, sequence);
     for (int g = 0; g < cache->plan->group_count; g++)
-        page_release_range(cache->pool, g, sequence->tables[g], 0, group_pages(cache->plan, g, sequence->reserved));
+        page_release_range(cache->pool, g, sequence->tables[g], 0, kv_group_pages(cache->plan, g, sequence->reserved));
     free(sequence->tables[0]);
     free(sequence->tables);
     *sequence = (KvSequence){0};
 }
 
-/* A page that others hold too must not be written: the sequence gets its own copy. */
+/* A page with other owners must not be written: the sequence gets its own copy. */
 static bool own_page(KvCache *cache, int g, int32_t *page, Error *error) {
     if (*page < 0 || page_owners(cache->pool, g, *page) == 1) return true;
     const int32_t copy = page_take(cache->pool, g);
@@ -246,20 +283,18 @@ static bool own_page(KvCache *cache, int g, int32_t *page, Error *error) {
     return true;
 }
 
-/* The page of a group that the next token is written into. */
-static int filling_page(const KvPlan *plan, int g, int length) {
-    return plan->group[g].kind == CACHE_STATE ? 0 : length / KV_PAGE_TOKENS;
-}
-
 static bool reserve_group(KvCache *cache, KvSequence *sequence, int g, int64_t end, Error *error) {
-    const int before = group_pages(cache->plan, g, sequence->reserved), after = group_pages(cache->plan, g, end);
-    const int filling = filling_page(cache->plan, g, sequence->length);
+    const KvPlan *plan = cache->plan;
+    const int before = kv_group_pages(plan, g, sequence->reserved), after = kv_group_pages(plan, g, end);
+    const int filling = sequence->length / plan->group[g].page_tokens;
     int32_t *table = sequence->tables[g];
     if (end > sequence->length && filling < before && !own_page(cache, g, &table[filling], error)) return false;
+    /* Pages that lie wholly inside the step are not stored. */
+    const int first = plan->group[g].recurrent ? max_int(filling, first_kept(plan, g, (int)end)) : before;
     const bool view = sequence->quant && sequence->quant->active;
-    for (int i = before; i < after; i++) {
-        const int page = view ? after - 1 - (i - before) : i; /* the last, which stay the longest, take low places */
-        table[page] = page_take(cache->pool, g);
+    for (int i = first; i < after; i++) {
+        const int page = view ? after - 1 - (i - first) : i; /* the last, which stay the longest, take low places */
+        if (table[page] < 0) table[page] = page_take(cache->pool, g);
         if (table[page] < 0) return page_pool_full(cache->pool, error);
     }
     return true;
@@ -278,10 +313,9 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
     bool ok = true;
     for (int g = 0; ok && g < plan->group_count; g++) ok = reserve_group(cache, sequence, g, end, error);
     for (int g = 0; !ok && g < plan->group_count; g++)
-        page_release_range(
-            cache->pool, g, sequence->tables[g], group_pages(plan, g, sequence->reserved), group_pages(plan, g, end));
-    const int reserved = kv_pages(end) * KV_PAGE_TOKENS;
-    if (ok && reserved > sequence->reserved) sequence->reserved = reserved;
+        page_release_range(cache->pool, g, sequence->tables[g], kv_group_pages(plan, g, sequence->reserved),
+            kv_group_pages(plan, g, end));
+    if (ok && end > sequence->reserved) sequence->reserved = (int)end;
     return ok;
 }
 
@@ -291,19 +325,18 @@ void kv_run(const KvSequence *sequence, SequenceChunk *chunk) {
     chunk->position = sequence->length;
 }
 
-/* The first page that a token at this position, or a later one, can see. */
-static int first_visible_page(const KvPlan *plan, int g, int position) {
-    const int window = plan->group[g].window;
-    return (window && position >= window ? position - window + 1 : 0) / KV_PAGE_TOKENS;
-}
-
 void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
+    const KvPlan *plan = cache->plan;
     const int before = sequence->length;
     CHECK(tokens >= 0 && tokens <= sequence->reserved - before);
     sequence->length += tokens;
-    for (int g = 0; g < cache->plan->group_count; g++)
-        page_release_range(cache->pool, g, sequence->tables[g], first_visible_page(cache->plan, g, before),
-            first_visible_page(cache->plan, g, sequence->length));
+    for (int g = 0; g < plan->group_count; g++) {
+        const int32_t *table = sequence->tables[g];
+        CHECK(
+            !plan->group[g].recurrent || sequence->length == 0 || table[kv_first_page(plan, g, sequence->length)] >= 0);
+        page_release_range(
+            cache->pool, g, sequence->tables[g], first_kept(plan, g, before), first_kept(plan, g, sequence->length));
+    }
     kv_quant_pages_advance(cache, sequence);
 }
 
@@ -311,25 +344,24 @@ bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
     CHECK(length >= 0 && length <= sequence->length);
     const KvPlan *plan = cache->plan;
     for (int g = 0; g < plan->group_count; g++) {
-        if (plan->group[g].kind == CACHE_STATE && length > 0 && length < sequence->length) return false;
-        const int first = first_visible_page(plan, g, length);
-        if (plan->group[g].window && first * KV_PAGE_TOKENS < length && sequence->tables[g][first] < 0) return false;
+        const int first = kv_first_page(plan, g, length);
+        const bool reads = plan->group[g].window && first * plan->group[g].page_tokens < length;
+        if (reads && sequence->tables[g][first] < 0) return false;
     }
     if (!kv_quant_pages_can_truncate(cache, sequence, length)) return false;
     for (int g = 0; g < plan->group_count; g++)
-        page_release_range(cache->pool, g, sequence->tables[g], group_pages(plan, g, length),
-            group_pages(plan, g, sequence->reserved));
+        page_release_range(cache->pool, g, sequence->tables[g], kv_group_pages(plan, g, length),
+            kv_group_pages(plan, g, sequence->reserved));
     kv_quant_pages_truncate(cache, sequence, length);
     if (sequence->tail_pages > length / KV_PAGE_TOKENS) sequence->tail_pages = 0; /* its key cannot be shortened */
-    sequence->length = length;
-    sequence->reserved = kv_pages(length) * KV_PAGE_TOKENS;
+    sequence->length = sequence->reserved = length;
     return true;
 }
 
 void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
     CHECK(to->length == 0 && to->reserved == 0);
     for (int g = 0; g < cache->plan->group_count; g++) {
-        const int pages = group_pages(cache->plan, g, from->length);
+        const int pages = kv_group_pages(cache->plan, g, from->length);
         for (int i = 0; i < pages; i++) {
             const int32_t page = from->tables[g][i];
             to->tables[g][i] = page;
@@ -339,6 +371,5 @@ void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
     kv_quant_pages_fork(cache, from, to);
     to->tail_pages = from->tail_pages;
     to->tail_key = from->tail_key;
-    to->length = from->length;
-    to->reserved = kv_pages(from->length) * KV_PAGE_TOKENS;
+    to->length = to->reserved = from->length;
 }

@@ -20,6 +20,17 @@ struct KvCache {
     KvCalibration *calibration;                     /* [entry] */
 };
 
+/* Pages of a group that so many tokens fill or begin. */
+static inline int kv_group_pages(const KvPlan *plan, int group, int64_t tokens) {
+    const int page = plan->group[group].page_tokens;
+    return (int)((tokens + page - 1) / page);
+}
+/* The first page of a group that a row at this position, or a later one, reads. */
+static inline int kv_first_page(const KvPlan *plan, int group, int position) {
+    const int window = plan->group[group].window;
+    return (window && position >= window ? position - window + 1 : 0) / plan->group[group].page_tokens;
+}
+/* Pages of KV_PAGE_TOKENS that so many tokens fill or begin. */
 static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
 
 /* ---- kv_codes.c ---- */

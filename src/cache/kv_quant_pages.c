@@ -168,7 +168,7 @@ void kv_use(const KvCache *cache, KvUse *use) {
 void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *use) {
     const KvPlan *plan = cache->plan;
     for (int g = 0; sequence->tables && g < plan->group_count; g++) {
-        const int pages = plan->group[g].kind == CACHE_STATE ? sequence->length > 0 : kv_pages(sequence->reserved);
+        const int pages = kv_group_pages(plan, g, sequence->reserved);
         for (int page = 0; page < pages; page++) add_use(cache, use, KV_FULL, g, sequence->tables[g][page] >= 0);
     }
     const KvQuantPages *quant = sequence->quant;

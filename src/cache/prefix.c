@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/math.h"
 #include "cache/prefix_internal.h"
 
 /* ---- making room ---- */
@@ -14,9 +15,9 @@ static bool evict_stale(PrefixCache *p) {
             prefix_renew(p, PREFIX_STALE, node);
             continue;
         }
-        for (int g = 0; g < KV_GROUPS_MAX; g++) {
-            if (!(node->stale >> g & 1)) continue;
-            prefix_release_group(p, node, g);
+        for (int s = 0; s < p->slot_count; s++) {
+            if (!(node->stale >> s & 1)) continue;
+            prefix_release_slot(p, node, s);
             p->stats.evictions++;
         }
         prefix_set_stale(p, node, 0);
@@ -53,6 +54,10 @@ PrefixCache *prefix_open(KvCache *cache, Error *error) {
         return NULL;
     }
     p->kv = cache;
+    for (int g = 0; g < cache->plan->group_count; g++) {
+        const int each = KV_PAGE_TOKENS / cache->plan->group[g].page_tokens;
+        for (int i = 0; i < each; i++) p->slots[p->slot_count++] = (PrefixSlot){.group = g, .index = i, .each = each};
+    }
     page_pool_set_evict(cache->pool, evict, p);
     return p;
 }
@@ -78,7 +83,7 @@ void prefix_close(PrefixCache *p) {
 /* How far down a walk is, and what lies behind it. */
 typedef struct Walk {
     PrefixNode *node;
-    int start[KV_GROUPS_MAX];   /* exact pages without a gap from here up to the node; */
+    int start[KV_GROUPS_MAX];   /* pages of the group without a gap from here up to the node; */
     int leading[KV_GROUPS_MAX]; /* and so many from the sequence's beginning on */
     int codes_end;              /* −1: not decided */
 } Walk;
@@ -89,12 +94,15 @@ typedef struct Found {
     bool active;
 } Found;
 
-static void walk_pages(const PrefixCache *p, Walk *walk, const PrefixNode *node) {
-    for (int g = 0; g < p->kv->plan->group_count; g++) {
-        if (node->pages[g] < 0)
-            walk->start[g] = node->depth;
-        else if (walk->leading[g] == node->depth - 1)
-            walk->leading[g] = node->depth;
+/* Goes into a node of which a text of this length has the beginning. */
+static void walk_pages(const PrefixCache *p, Walk *walk, const PrefixNode *node, int length) {
+    for (int s = 0; s < p->slot_count; s++) {
+        const int g = p->slots[s].group, page = prefix_group_page(p, s, node->depth - 1);
+        if (page >= kv_group_pages(p->kv->plan, g, length)) continue;
+        if (!prefix_has(p, node, s, length - (node->depth - 1) * KV_PAGE_TOKENS))
+            walk->start[g] = page + 1;
+        else if (walk->leading[g] == page)
+            walk->leading[g] = page + 1;
     }
 }
 
@@ -107,18 +115,12 @@ static void walk_codes(Walk *walk, PrefixNode *node) {
         walk->codes_end = before + KV_PAGE_TOKENS;
 }
 
-/* Whether a sequence of this length can begin with what the walk has seen, its last page in `tip`. */
-static bool is_whole(const PrefixCache *p, const Walk *walk, const PrefixNode *tip, const PrefixNeed *need) {
+/* Whether a sequence can begin with what the walk has seen. */
+static bool is_whole(const PrefixCache *p, const Walk *walk, const PrefixNeed *need) {
     const KvPlan *plan = p->kv->plan;
-    for (int g = 0; g < plan->group_count; g++) {
-        if (plan->group[g].kind == CACHE_STATE) {
-            const int end = (tip->depth - 1) * KV_PAGE_TOKENS + tip->count;
-            if (tip->pages[g] < 0 || end != need->length) return false;
-            continue;
-        }
-        const int sink = need->sink < need->pages ? need->sink : need->pages;
-        if (need->exact[g] < walk->start[g] || (plan->group[g].quantised && walk->leading[g] < sink)) return false;
-    }
+    const int sink = min_int(need->sink, kv_pages(need->length));
+    for (int g = 0; g < plan->group_count; g++)
+        if (need->first[g] < walk->start[g] || (plan->group[g].quantised && walk->leading[g] < sink)) return false;
     return true;
 }
 
@@ -127,23 +129,32 @@ static void consider(
     const KvFormat *format = sequence->quant ? &sequence->quant->format : NULL;
     if (!format || length <= format->after) {
         const PrefixNeed need = prefix_need(p, format, length, -1);
-        if (is_whole(p, walk, tip, &need)) *found = (Found){tip, need, false};
+        if (is_whole(p, walk, &need)) *found = (Found){tip, need, false};
     }
     if (format && walk->codes_end >= 0 && length >= format->after) {
         const PrefixNeed need = prefix_need(p, format, length, walk->codes_end);
-        if (is_whole(p, walk, tip, &need)) *found = (Found){tip, need, true};
+        if (is_whole(p, walk, &need)) *found = (Found){tip, need, true};
     }
 }
 
-/* A page of which only the first tokens are wanted. */
+static void consider_inside(
+    const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child, int count, Found *found) {
+    const int length = walk->node->depth * KV_PAGE_TOKENS + count;
+    if (count < PREFIX_PART_LEAST || (found->tip && found->need.length >= length)) return;
+    Walk part = *walk;
+    walk_pages(p, &part, child, length);
+    consider(p, sequence, &part, child, length, found);
+}
+
+/* A page of which only the first tokens are wanted: as many as agree, or as an earlier end had. */
 static void consider_part(const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child,
     const uint64_t *ids, int count, Found *found) {
     const int common = child ? prefix_common_tokens(child, ids, count) : 0;
     if (common < PREFIX_PART_LEAST) return;
-    Walk part = *walk;
-    walk_pages(p, &part, child);
-    const int length = walk->node->depth * KV_PAGE_TOKENS + common;
-    if (!found->tip || found->need.length < length) consider(p, sequence, &part, child, length, found);
+    consider_inside(p, sequence, walk, child, common, found);
+    for (int s = 0; s < p->slot_count; s++)
+        if (child->pages[s] >= 0 && child->held[s] < common)
+            consider_inside(p, sequence, walk, child, child->held[s], found);
 }
 
 static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *root, const uint64_t *ids, int count) {
@@ -157,12 +168,10 @@ static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *
         PrefixNode *next = prefix_child_at(walk.node, place);
         const bool whole = next && wanted == KV_PAGE_TOKENS && prefix_common_tokens(next, ids + at, wanted) == wanted;
         consider_part(p, sequence, &walk, prefix_child_at(walk.node, place - 1), ids + at, wanted, &found);
-        if (!whole) {
-            consider_part(p, sequence, &walk, next, ids + at, wanted, &found);
-            return found;
-        }
+        consider_part(p, sequence, &walk, next, ids + at, wanted, &found);
+        if (!whole) return found;
         walk.node = next;
-        walk_pages(p, &walk, next);
+        walk_pages(p, &walk, next, at + KV_PAGE_TOKENS);
         walk_codes(&walk, next);
         consider(p, sequence, &walk, next, at + KV_PAGE_TOKENS, &found);
     }
@@ -179,22 +188,20 @@ int prefix_find(PrefixCache *p, uint64_t salt, const uint64_t *ids, int count, K
     for (PrefixNode *node = found.tip; node->parent; node = node->parent) {
         const int page = node->depth - 1;
         prefix_lend(p, node, page, &found.need, sequence);
-        unsigned stale = node->stale;
-        for (int g = 0; g < p->kv->plan->group_count; g++)
-            if (prefix_needs(p, &found.need, g, page)) stale &= ~(1u << g);
+        uint32_t stale = node->stale;
+        for (int s = 0; s < p->slot_count; s++)
+            if (prefix_needs(p, &found.need, s, page)) stale &= ~(UINT32_C(1) << s);
         if (stale != node->stale) prefix_set_stale(p, node, stale);
     }
     prefix_touch(p, found.tip);
-    sequence->length = found.need.length;
-    sequence->reserved = found.need.pages * KV_PAGE_TOKENS;
+    sequence->length = sequence->reserved = found.need.length;
     return sequence->length;
 }
 
 bool prefix_forgets(const PrefixCache *p, const KvSequence *sequence) {
     const KvPlan *plan = p->kv->plan;
     bool forgets = sequence->quant != NULL;
-    for (int g = 0; g < plan->group_count; g++)
-        forgets = forgets || plan->group[g].window > 0 || plan->group[g].kind == CACHE_STATE;
+    for (int g = 0; g < plan->group_count; g++) forgets = forgets || plan->group[g].window > 0;
     return forgets;
 }
 
@@ -245,11 +252,11 @@ typedef struct Kept {
 
 /* Other pages serve earlier ends only. */
 static void mark_stale(PrefixCache *p, PrefixNode *node, const Kept *kept) {
-    unsigned stale = 0;
+    uint32_t stale = 0;
     const int page = node->depth - 1;
-    for (int g = 0; g < p->kv->plan->group_count; g++)
-        if (node->pages[g] >= 0 && !prefix_needs(p, &kept->end, g, page) && !prefix_needs(p, &kept->parting, g, page))
-            stale |= 1u << g;
+    for (int s = 0; s < p->slot_count; s++)
+        if (node->pages[s] >= 0 && !prefix_needs(p, &kept->end, s, page) && !prefix_needs(p, &kept->parting, s, page))
+            stale |= UINT32_C(1) << s;
     prefix_set_stale(p, node, stale);
 }
 
@@ -259,22 +266,18 @@ static PrefixNeed need_of(const PrefixCache *p, const KvSequence *s, int length)
     return prefix_need(p, quant ? &quant->format : NULL, length, active ? quant->end : -1);
 }
 
-/* A page that ended earlier in the same text goes on: it becomes the longer one, unless that lacks what it has. */
-static bool extends(
-    const PrefixCache *p, const PrefixNode *child, const uint64_t *ids, int count, const PrefixNeed *need) {
-    if (!child || child->count >= count || prefix_common_tokens(child, ids, count) < child->count) return false;
-    for (int g = 0; g < p->kv->plan->group_count; g++)
-        if (child->pages[g] >= 0 && !prefix_needs(p, need, g, child->depth - 1)) return false;
-    return true;
+/* Whether the child is a page that ended earlier in the same text. It becomes the longer one, and keeps those of its
+ * pages that a continuation from its earlier end needs and this one does not. */
+static bool extends(const PrefixNode *child, const uint64_t *ids, int count) {
+    return child && child->count < count && prefix_common_tokens(child, ids, count) == child->count;
 }
 
 /* The child for these tokens. NULL: there is no memory. */
-static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
+static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const uint64_t *ids, int count) {
     const int place = prefix_child_place(node, ids, count);
     PrefixNode *next = prefix_child_at(node, place), *before = prefix_child_at(node, place - 1);
     if (next && next->count == count && prefix_common_tokens(next, ids, count) == count) return next;
-    if (!extends(p, before, ids, count, need)) return prefix_add_child(p, node, place, ids, count);
-    for (int g = 0; g < p->kv->plan->group_count; g++) prefix_release_group(p, before, g);
+    if (!extends(before, ids, count)) return prefix_add_child(p, node, place, ids, count);
     memcpy(before->ids, ids, (size_t)count * sizeof *ids); /* still the same place among the children */
     before->count = count;
     return before;
@@ -285,11 +288,8 @@ static PrefixNode *covering(
     const PrefixCache *p, const PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
     PrefixNode *next = prefix_child_at(node, prefix_child_place(node, ids, count));
     if (!next || prefix_common_tokens(next, ids, count) < count) return NULL;
-    for (int g = 0; g < p->kv->plan->group_count; g++) {
-        const bool state = p->kv->plan->group[g].kind == CACHE_STATE;
-        if ((state && next->count > count) || (next->pages[g] < 0 && prefix_needs(p, need, g, node->depth)))
-            return NULL;
-    }
+    for (int s = 0; s < p->slot_count; s++)
+        if (!prefix_has(p, next, s, count) && prefix_needs(p, need, s, node->depth)) return NULL;
     return next;
 }
 
@@ -298,12 +298,12 @@ static bool leave(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const Kv
     const PrefixNeed *need = &kept->end;
     const KvQuantPages *quant = s->quant;
     const bool active = quant && quant->active;
-    for (int page = 0; page < need->pages; page++) {
+    for (int page = 0; page < kv_pages(need->length); page++) {
         const int begin = page * KV_PAGE_TOKENS, left = s->length - begin;
         const int count = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
         if (active && begin == quant->format.after && !prefix_hold_decision(p, node, s)) return false;
         PrefixNode *next = count < KV_PAGE_TOKENS ? covering(p, node, ids + begin, count, need) : NULL;
-        if (!next) next = enter(p, node, ids + begin, count, need);
+        if (!next) next = enter(p, node, ids + begin, count);
         if (!next) return false;
         *at = node = next;
         const bool held = prefix_hold(p, node, page, s, need);

@@ -3,6 +3,8 @@
 #include "cache/kv_internal.h"
 #include "cache/prefix.h"
 
+enum { PREFIX_SLOTS_MAX = KV_GROUPS_MAX * KV_GROUP_PAGES_MAX };
+
 /* In a list from the most to the least recently used. */
 typedef struct PrefixLink {
     struct PrefixNode *newer, *older;
@@ -25,9 +27,10 @@ typedef struct PrefixNode {
     int depth; /* pages from the root up to this one's end */
     int count; /* tokens; fewer than a page: no children */
     PrefixLink link[PREFIX_ORDERS];
-    unsigned stale;               /* bit g: the group's page serves earlier ends only; any: in the list of stale ones */
-    int32_t pages[KV_GROUPS_MAX]; /* exact; −1: none. A state is that of this node's end */
-    int32_t *quant;               /* [2·layer] keys', then values' pages of each layer; NULL: none */
+    uint32_t stale; /* bit s: the page of slot s serves earlier ends only; any: the node is in the list of stale ones */
+    int32_t pages[PREFIX_SLOTS_MAX]; /* [slot] in full precision; −1: none */
+    int16_t held[PREFIX_SLOTS_MAX];  /* [slot] of the node's tokens, so many were there when the page was taken over */
+    int32_t *quant;                  /* [2·layer] keys', then values' pages of each layer; NULL: none */
     PrefixDecision *decision;     /* of the node at depth after / KV_PAGE_TOKENS, and of all below it; NULL: none yet */
     uint64_t ids[KV_PAGE_TOKENS]; /* content id of each position */
 } PrefixNode;
@@ -39,8 +42,16 @@ typedef struct PrefixRoot {
     PrefixNode *node;
 } PrefixRoot;
 
+/* A node has a slot for each page of each group that lies in its positions. */
+typedef struct PrefixSlot {
+    int group, index; /* the slot is for page `index` of `each` of this group, in the order of positions */
+    int each;
+} PrefixSlot;
+
 struct PrefixCache {
     KvCache *kv;
+    PrefixSlot slots[PREFIX_SLOTS_MAX];
+    int slot_count;
     PrefixRoot *roots; /* by space and format, ascending */
     int root_count, root_room;
     PrefixNode *newest[PREFIX_ORDERS], *oldest[PREFIX_ORDERS];
@@ -50,19 +61,26 @@ struct PrefixCache {
 
 /* What a continuation at a length needs of a sequence's pages. */
 typedef struct PrefixNeed {
-    int length, pages;        /* pages: that so many tokens fill or begin */
-    int sink;                 /* pages before this are needed of coded groups; */
-    int exact[KV_GROUPS_MAX]; /* and from here on, of all */
-    int codes_end;            /* and codes from sink to here; sink: none */
+    int length;
+    int sink;                 /* of quantised groups the pages before this one, */
+    int first[KV_GROUPS_MAX]; /* and of every group its pages from this one on */
+    int codes_end;            /* quantised pages from sink up to this token; sink: none */
 } PrefixNeed;
 /* codes_end: pages coded so far; −1: nothing is coded, nor to be. */
 PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int length, int codes_end);
-bool prefix_needs(const PrefixCache *prefix, const PrefixNeed *need, int group, int page);
+/* Whether the slot's page is needed of the node that is page number `page` of a sequence. */
+bool prefix_needs(const PrefixCache *prefix, const PrefixNeed *need, int slot, int page);
+/* Whether the node has the slot's page with all its rows before `count` tokens of the node. */
+bool prefix_has(const PrefixCache *prefix, const PrefixNode *node, int slot, int count);
+/* The number of the slot's page in its group's table, for the node that is page number `page`. */
+static inline int prefix_group_page(const PrefixCache *prefix, int slot, int page) {
+    return page * prefix->slots[slot].each + prefix->slots[slot].index;
+}
 
 /* ---- prefix_nodes.c ---- */
 
 void prefix_renew(PrefixCache *prefix, PrefixOrder order, PrefixNode *node);
-void prefix_set_stale(PrefixCache *prefix, PrefixNode *node, unsigned stale);
+void prefix_set_stale(PrefixCache *prefix, PrefixNode *node, uint32_t stale);
 /* From a tip to its root, so that a page is never older than what follows it. */
 void prefix_touch(PrefixCache *prefix, PrefixNode *node);
 PrefixRoot prefix_root_key(uint64_t salt, const KvSequence *sequence);
@@ -84,7 +102,7 @@ void prefix_remove_tip(PrefixCache *prefix, PrefixNode *node); /* its root, too,
 NODISCARD bool prefix_hold(
     PrefixCache *prefix, PrefixNode *node, int page, const KvSequence *sequence, const PrefixNeed *need);
 NODISCARD bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequence *sequence);
-void prefix_release_group(PrefixCache *prefix, PrefixNode *node, int group);
+void prefix_release_slot(PrefixCache *prefix, PrefixNode *node, int slot);
 /* All pages; the decision, too, where it is the node's own. */
 void prefix_release_pages(PrefixCache *prefix, PrefixNode *node);
 bool prefix_holds(const PrefixCache *prefix, const PrefixNode *node);

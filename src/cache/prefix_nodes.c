@@ -29,7 +29,7 @@ void prefix_renew(PrefixCache *p, PrefixOrder order, PrefixNode *node) {
     list_push(p, order, node);
 }
 
-void prefix_set_stale(PrefixCache *p, PrefixNode *node, unsigned stale) {
+void prefix_set_stale(PrefixCache *p, PrefixNode *node, uint32_t stale) {
     if (node->stale) list_remove(p, PREFIX_STALE, node);
     node->stale = stale;
     if (stale) list_push(p, PREFIX_STALE, node);
@@ -72,7 +72,7 @@ static PrefixNode *new_node(PrefixNode *parent) {
     node->parent = parent;
     node->depth = parent ? parent->depth + 1 : 0;
     node->decision = parent ? parent->decision : NULL;
-    for (int g = 0; g < KV_GROUPS_MAX; g++) node->pages[g] = -1;
+    for (int s = 0; s < PREFIX_SLOTS_MAX; s++) node->pages[s] = -1;
     return node;
 }
 

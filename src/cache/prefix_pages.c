@@ -9,7 +9,7 @@
 
 PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int length, int codes_end) {
     const KvPlan *plan = prefix->kv->plan;
-    PrefixNeed need = {.length = length, .pages = kv_pages(length)};
+    PrefixNeed need = {.length = length};
     int exact = 0; /* of coded groups */
     if (codes_end >= 0) {
         const KvQuantView view = {.after = format->after, .hot = format->hot, .sink = format->sink};
@@ -18,20 +18,22 @@ PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int le
         need.codes_end = codes_end;
     }
     for (int g = 0; g < plan->group_count; g++) {
-        const int window = plan->group[g].window;
-        if (plan->group[g].kind == CACHE_STATE)
-            need.exact[g] = need.pages - 1;
-        else if (window)
-            need.exact[g] = (length >= window ? length - window + 1 : 0) / KV_PAGE_TOKENS;
-        else if (plan->group[g].quantised)
-            need.exact[g] = exact;
+        need.first[g] = plan->group[g].quantised ? exact : kv_first_page(plan, g, length);
     }
     return need;
 }
 
-bool prefix_needs(const PrefixCache *prefix, const PrefixNeed *need, int group, int page) {
-    if (page >= need->pages) return false;
-    return page >= need->exact[group] || (prefix->kv->plan->group[group].quantised && page < need->sink);
+bool prefix_needs(const PrefixCache *prefix, const PrefixNeed *need, int slot, int page) {
+    const KvPlan *plan = prefix->kv->plan;
+    const int group = prefix->slots[slot].group, number = prefix_group_page(prefix, slot, page);
+    if (number >= kv_group_pages(plan, group, need->length)) return false;
+    return number >= need->first[group] || (plan->group[group].quantised && page < need->sink);
+}
+
+bool prefix_has(const PrefixCache *prefix, const PrefixNode *node, int slot, int count) {
+    const PrefixSlot *s = &prefix->slots[slot];
+    const int end = (s->index + 1) * (KV_PAGE_TOKENS / s->each);
+    return node->pages[slot] >= 0 && node->held[slot] >= min_int(count, end);
 }
 
 /* ---- references ---- */
@@ -72,12 +74,16 @@ static int32_t *hold_codes(PrefixCache *prefix, const KvSequence *sequence, int 
 /* ---- holding ---- */
 
 bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequence *sequence, const PrefixNeed *need) {
-    const KvPlan *plan = prefix->kv->plan;
-    for (int g = 0; g < plan->group_count; g++) {
-        const int32_t exact = sequence->tables[g][plan->group[g].kind == CACHE_STATE ? 0 : page];
-        if (node->pages[g] >= 0 || exact < 0 || !prefix_needs(prefix, need, g, page)) continue;
-        retain(prefix, g, exact);
-        node->pages[g] = exact;
+    const int count = min_int(KV_PAGE_TOKENS, need->length - page * KV_PAGE_TOKENS);
+    for (int s = 0; s < prefix->slot_count; s++) {
+        if (prefix_has(prefix, node, s, count) || !prefix_needs(prefix, need, s, page)) continue;
+        const int group = prefix->slots[s].group;
+        const int32_t own = sequence->tables[group][prefix_group_page(prefix, s, page)];
+        if (own < 0) continue;
+        prefix_release_slot(prefix, node, s);
+        retain(prefix, group, own);
+        node->pages[s] = own;
+        node->held[s] = (int16_t)count;
     }
     if (!node->decision || node->quant || (page + 1) * KV_PAGE_TOKENS > need->codes_end) return true;
     if (page < node->decision->first || page * KV_PAGE_TOKENS < sequence->quant->format.after) return true;
@@ -125,9 +131,9 @@ bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequenc
 
 /* ---- giving back ---- */
 
-void prefix_release_group(PrefixCache *prefix, PrefixNode *node, int group) {
-    if (node->pages[group] >= 0) release(prefix, group, node->pages[group]);
-    node->pages[group] = -1;
+void prefix_release_slot(PrefixCache *prefix, PrefixNode *node, int slot) {
+    if (node->pages[slot] >= 0) release(prefix, prefix->slots[slot].group, node->pages[slot]);
+    node->pages[slot] = -1;
 }
 
 static bool owns_decision(const PrefixNode *node) {
@@ -135,7 +141,7 @@ static bool owns_decision(const PrefixNode *node) {
 }
 
 void prefix_release_pages(PrefixCache *prefix, PrefixNode *node) {
-    for (int g = 0; g < prefix->kv->plan->group_count; g++) prefix_release_group(prefix, node, g);
+    for (int s = 0; s < prefix->slot_count; s++) prefix_release_slot(prefix, node, s);
     PrefixDecision *decision = node->decision;
     if (node->quant) release_codes(prefix, decision->layers, node->quant);
     node->quant = NULL;
@@ -162,15 +168,16 @@ static size_t idle_codes(const PrefixCache *prefix, const KvQuant *layers, const
     return bytes;
 }
 
-static size_t idle_group(const PrefixCache *prefix, const PrefixNode *node, int g) {
+static size_t idle_slot(const PrefixCache *prefix, const PrefixNode *node, int slot) {
     const PagePool *pool = prefix->kv->pool;
-    const int32_t page = node->pages[g];
+    const int g = prefix->slots[slot].group;
+    const int32_t page = node->pages[slot];
     return page >= 0 && page_owners(pool, g, page) == 1 ? page_pool_page_bytes(pool, g) : 0;
 }
 
 size_t prefix_node_idle(const PrefixCache *prefix, const PrefixNode *node) {
     size_t bytes = 0;
-    for (int g = 0; g < prefix->kv->plan->group_count; g++) bytes += idle_group(prefix, node, g);
+    for (int s = 0; s < prefix->slot_count; s++) bytes += idle_slot(prefix, node, s);
     const PrefixDecision *decision = node->decision;
     if (node->quant) bytes += idle_codes(prefix, decision->layers, node->quant);
     if (owns_decision(node))
@@ -180,14 +187,14 @@ size_t prefix_node_idle(const PrefixCache *prefix, const PrefixNode *node) {
 }
 
 bool prefix_frees_stale(const PrefixCache *prefix, const PrefixNode *node) {
-    for (int g = 0; g < prefix->kv->plan->group_count; g++)
-        if (node->stale >> g & 1 && idle_group(prefix, node, g) > 0) return true;
+    for (int s = 0; s < prefix->slot_count; s++)
+        if (node->stale >> s & 1 && idle_slot(prefix, node, s) > 0) return true;
     return false;
 }
 
 bool prefix_holds(const PrefixCache *prefix, const PrefixNode *node) {
-    for (int g = 0; g < prefix->kv->plan->group_count; g++)
-        if (node->pages[g] >= 0) return true;
+    for (int s = 0; s < prefix->slot_count; s++)
+        if (node->pages[s] >= 0) return true;
     return node->quant || owns_decision(node);
 }
 
@@ -203,12 +210,12 @@ static void lend_codes(
 }
 
 void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const PrefixNeed *need, KvSequence *sequence) {
-    const KvPlan *plan = prefix->kv->plan;
-    for (int g = 0; g < plan->group_count; g++) {
-        if (!prefix_needs(prefix, need, g, page)) continue;
-        CHECK(node->pages[g] >= 0);
-        sequence->tables[g][plan->group[g].kind == CACHE_STATE ? 0 : page] = node->pages[g];
-        page_retain(prefix->kv->pool, g, node->pages[g]);
+    for (int s = 0; s < prefix->slot_count; s++) {
+        if (!prefix_needs(prefix, need, s, page)) continue;
+        const int group = prefix->slots[s].group;
+        CHECK(node->pages[s] >= 0);
+        sequence->tables[group][prefix_group_page(prefix, s, page)] = node->pages[s];
+        page_retain(prefix->kv->pool, group, node->pages[s]);
     }
     if (node->quant && (page + 1) * KV_PAGE_TOKENS <= need->codes_end)
         lend_codes(prefix, node->decision->layers, node->quant, page, sequence);

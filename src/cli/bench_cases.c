@@ -207,8 +207,11 @@ static int64_t run_embed(BenchFixture *fixture, BenchCase *bench_case, int calls
 }
 
 static KvLayout layout_of(const BenchCase *bench_case) {
-    return (KvLayout){bench_case->kv_heads, bench_case->dim, bench_case->latent ? LATENT : bench_case->dim, DTYPE_F16,
-        bench_case->latent};
+    return (KvLayout){.kv_heads = bench_case->kv_heads,
+        .head_dim = bench_case->dim,
+        .value_dim = bench_case->latent ? LATENT : bench_case->dim,
+        .dtype = DTYPE_F16,
+        .latent = bench_case->latent};
 }
 
 static size_t code_bytes(const BenchCase *bench_case, bool values) {

@@ -666,7 +666,7 @@ const KvFormat *engine_kv_format(const Engine *engine) { return &engine->kv_form
 DType engine_kv_dtype(const Engine *engine) {
     const KvPlan *plan = runner_kv_plan(engine->runner);
     for (int i = 0; i < plan->entry_count; i++)
-        if (plan->group[plan->entries[i].group].kind == CACHE_PAGES) return plan->entries[i].layout.dtype;
+        if (!plan->group[plan->entries[i].group].recurrent) return plan->entries[i].layout.dtype;
     return DTYPE_F16;
 }
 

@@ -132,6 +132,7 @@ static void leave(Sequences *s, Request *request, AnswerChoice *choice) {
     if (!s->prefix || request->cache_off || !kv->tables) return;
     sequence_ids(request, choice, 0, kv->length, s->ids);
     prefix_insert(s->prefix, request->salt, s->ids, kv);
+    if (s->disk) disk_tier_put_state(s->disk, kv);
 }
 
 void sequence_publish(Sequences *s, Request *request) { leave(s, request, NULL); }

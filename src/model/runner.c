@@ -210,7 +210,16 @@ static void check_codes(const KvPlan *kv, const KvQuantView *quant, int cold) {
     }
 }
 
-/* A step must hold together: runs in row order over all rows, every position that a row may see in a page of the
+/* Whether a chunk reads or writes this page of a group; the pages of a recurrent group between its first and its last
+ * are neither. */
+static bool uses_page(const KvPlan *kv, int g, const SequenceChunk *chunk, int page, int first, int last) {
+    const KvQuantView *quant = kv->group[g].quantised ? chunk->quant : NULL;
+    if (kv->group[g].recurrent) return page == last || (page == first && chunk->position > 0);
+    return page < (quant ? quant->sink : 0) / KV_PAGE_TOKENS ||
+        page >= kv_cold_end(quant, chunk->position) / KV_PAGE_TOKENS;
+}
+
+/* A step must hold together: chunks in row order over all rows, every position that a row may read in a page of the
  * sequence. */
 static void check_run(const KvPlan *kv, const SequenceChunk *chunk) {
     CHECK(chunk->rows > 0 && chunk->position >= 0);
@@ -220,13 +229,10 @@ static void check_run(const KvPlan *kv, const SequenceChunk *chunk) {
         CHECK(span->begin >= (i ? span[-1].end : chunk->position) && span->begin < span->end && span->end <= end);
     }
     for (int g = 0; g < kv->group_count; g++) {
-        const KvQuantView *quant = kv->group[g].quantised ? chunk->quant : NULL;
-        const int first = attention_range(chunk, kv->group[g].window, chunk->position).first;
-        const int pages = kv->group[g].kind == CACHE_STATE ? 1 : (end - 1) / KV_PAGE_TOKENS + 1;
-        const int sink = quant ? quant->sink / KV_PAGE_TOKENS : 0;
-        const int cold = kv_cold_end(quant, chunk->position) / KV_PAGE_TOKENS; /* 0 without codes */
-        for (int page = first / KV_PAGE_TOKENS; page < pages; page++)
-            CHECK((page >= sink && page < cold) || chunk->tables[g][page] >= 0);
+        const int first = attention_range(chunk, kv->group[g].window, chunk->position).first / kv->group[g].page_tokens;
+        const int last = (end - 1) / kv->group[g].page_tokens;
+        for (int page = first; page <= last; page++)
+            CHECK(!uses_page(kv, g, chunk, page, first, last) || chunk->tables[g][page] >= 0);
     }
     if (chunk->quant) check_codes(kv, chunk->quant, kv_cold_end(chunk->quant, end - 1));
 }
@@ -273,11 +279,8 @@ static float *forward(Runner *runner, KvCache *cache, const Step *step, int coun
 
 bool runner_samples(const Runner *runner) { return runner->backends[runner->backend_count - 1]->ops->sample; }
 
-/* Tokens are where the last layer is, and experts that are read for one step would be taken from another. A state
- * would have gone on with a token that is dropped later. */
+/* Tokens are where the last layer is, and experts that are read for one step would be taken from another. */
 bool runner_can_lookahead(const Runner *runner) {
-    for (int g = 0; g < runner->kv.group_count; g++)
-        if (runner->kv.group[g].kind == CACHE_STATE) return false;
     return runner_samples(runner) && runner->backend_count == 1 && !runner->model->bank;
 }
 

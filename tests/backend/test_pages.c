@@ -19,7 +19,9 @@ static int tokens_in_page(const Sequence *seq, int page) {
 }
 
 static size_t canonical_bytes(const Shape *s, int tokens) {
-    return kv_canonical_bytes(&(KvLayout){s->kv_heads, s->head_dim, s->value_dim, s->dtype, false}, tokens);
+    const KvLayout layout = {
+        .kv_heads = s->kv_heads, .head_dim = s->head_dim, .value_dim = s->value_dim, .dtype = s->dtype};
+    return kv_canonical_bytes(&layout, tokens);
 }
 
 /* All pages of a sequence, one after another, each in its canonical order. */

@@ -9,7 +9,7 @@
 #include "cache/fake_pages.h"
 #include "test.h"
 
-enum { CONTEXT = 2048, PAGES = CONTEXT / KV_PAGE_TOKENS, LAYERS = 2, STEP_MAX = 300, TOKEN_BYTES = 4 };
+enum { CONTEXT = 2048, PAGES = CONTEXT / KV_PAGE_TOKENS, ENTRIES = 2, STEP_MAX = 300, TOKEN_BYTES = 4 };
 
 /* ---- allocations of this thread ---- */
 
@@ -122,7 +122,7 @@ static void compute(Process *process, KvSequence *s, uint64_t salt, uint64_t tex
     const int end = s->length + rows, first = disk_tier_position(s);
     TEST(kv_reserve(process->cache, s, rows, NULL));
     for (int p = s->length; p < end; p++)
-        for (int l = 0; l < LAYERS; l++)
+        for (int l = 0; l < ENTRIES; l++)
             *token_memory(process->cache, s, l, p) = value_of(content_id(text, p), l) & 0x3fff3fff;
     for (int p = first; p < end; p++) ids[p - first] = content_id(text, p);
     TEST(first <= s->length && s->length - first < KV_PAGE_TOKENS);
@@ -145,7 +145,7 @@ static int found(const char *identity, uint64_t salt, uint64_t text) {
     TEST(disk_tier_position(&s) == s.length);
     int wrong = 0;
     for (int p = 0; p < s.length; p++)
-        for (int l = 0; l < LAYERS; l++)
+        for (int l = 0; l < ENTRIES; l++)
             wrong += *token_memory(process.cache, &s, l, p) != (value_of(ids[p], l) & 0x3fff3fff);
     TEST(wrong == 0);
     const int length = s.length;
@@ -182,11 +182,11 @@ static void test_cuts(const int *cuts, int count) {
 }
 
 int main(void) {
-    static const CacheSpec spec = {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1};
-    const CacheSpec specs[LAYERS] = {spec, spec};
-    Backend *const backends[LAYERS] = {&fake_backend, &fake_backend};
+    static const CacheSpec spec = {.kv_heads = 1, .head_dim = 1, .value_dim = 1};
+    const CacheSpec specs[ENTRIES] = {spec, spec};
+    Backend *const backends[ENTRIES] = {&fake_backend, &fake_backend};
     fake_token_bytes = TOKEN_BYTES;
-    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL));
+    TEST(kv_plan_make(&plan, specs, backends, ENTRIES, CONTEXT, NULL));
     test_cuts((const int[]){1}, 1);
     test_cuts((const int[]){127, 1, 2, 300, 128}, 5);
     test_cuts((const int[]){300}, 1);

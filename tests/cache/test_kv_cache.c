@@ -19,10 +19,10 @@ static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 /* Entries 0 and 2 keep everything, 1 and 3 see a window. Layer 1 has two entries, layer 2 none. */
 static const CacheSpec specs[ENTRIES] = {
-    {.kind = CACHE_PAGES, .layer = 0, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
-    {.kind = CACHE_PAGES, .layer = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
-    {.kind = CACHE_PAGES, .layer = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
-    {.kind = CACHE_PAGES, .layer = 3, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
+    {.layer = 0, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+    {.layer = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
+    {.layer = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+    {.layer = 3, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
 };
 
 static KvPlan make_plan(void) {
@@ -195,36 +195,6 @@ static void test_memory_returns(void) {
     fake_token_bytes = 8;
 }
 
-/* A recurrent state is one page per sequence: shared by a fork until either goes on, and it cannot go back. */
-static void test_state(void) {
-    const CacheSpec mixed[2] = {{.kind = CACHE_STATE, .state_bytes = 640}, specs[0]};
-    Backend *backends[2] = {&fake_backend, &fake_backend};
-    KvPlan plan;
-    TEST(kv_plan_make(&plan, mixed, backends, 2, CONTEXT, NULL) && plan.group_count == 2);
-    TEST(plan.group[0].page_bytes == 640);
-    const size_t page = KV_PAGE_TOKENS * fake_token_bytes;
-    TEST(kv_bytes_for(&plan, NULL, 0) == 0 && kv_bytes_for(&plan, NULL, 129) == 640 + 2 * page);
-    KvCache *cache = kv_open(&plan, 100 * page, NULL);
-    KvSequence a = {0}, b = {0};
-    TEST(kv_sequence_open(cache, NULL, &a, NULL) && kv_sequence_open(cache, NULL, &b, NULL));
-    TEST(kv_reserve(cache, &a, 300, NULL));
-    kv_advance(cache, &a, 300);
-    TEST(kv_bytes_used(cache) == 640 + 3 * page && a.tables[0][0] >= 0 && a.tables[0][1] == -1);
-    uint8_t *base = kv_entries(cache)[0].base;
-    memset(base + (size_t)a.tables[0][0] * 640, 7, 640);
-    kv_fork(cache, &a, &b);
-    TEST(a.tables[0][0] == b.tables[0][0]);
-    TEST(kv_reserve(cache, &b, 1, NULL));
-    kv_advance(cache, &b, 1);
-    TEST(a.tables[0][0] != b.tables[0][0] && base[(size_t)b.tables[0][0] * 640 + 639] == 7);
-    TEST(!kv_truncate(cache, &b, 300) && kv_truncate(cache, &b, 301) && kv_truncate(cache, &b, 0));
-    kv_sequence_close(cache, &a);
-    kv_sequence_close(cache, &b);
-    TEST(kv_bytes_used(cache) == 0);
-    kv_close(cache);
-    kv_plan_free(&plan);
-}
-
 /* What a backend that takes memory at once must give for a budget: never more than pages of its groups can be in use.
  */
 static void test_taken(void) {
@@ -270,6 +240,5 @@ int main(void) {
     test_random_life();
     test_counts();
     test_memory_returns();
-    test_state();
     return test_done();
 }

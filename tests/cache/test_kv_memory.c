@@ -23,7 +23,8 @@ static double resident(void) {
 /* What a step writes: whole pages, in f16 of an ordinary size. */
 static void write_pages(const KvCache *cache, const KvSequence *sequence, const uint8_t *contents) {
     const KvLayer *first = &kv_entries(cache)[0];
-    for (int page = sequence->length / KV_PAGE_TOKENS; page < sequence->reserved / KV_PAGE_TOKENS; page++)
+    for (int page = sequence->length / KV_PAGE_TOKENS;
+         page < (sequence->reserved + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; page++)
         memcpy(first->base + (size_t)sequence->tables[0][page] * first->page_stride, contents, first->page_stride);
 }
 
@@ -97,10 +98,10 @@ int main(void) {
     if (resident() == 0) return test_skip_all("memory of kinds of pages: the system does not say what is resident");
     backend = backend_open(&(BackendOptions){.cpu = "auto", .threads = 1, .rows_max = STEP}, NULL);
     if (!backend) return test_skip_all("memory of kinds of pages: no backend");
-    const CacheSpec usual = {.kind = CACHE_PAGES, .kv_heads = 2, .head_dim = 128, .value_dim = 128};
+    const CacheSpec usual = {.kv_heads = 2, .head_dim = 128, .value_dim = 128};
     check_model(usual, LAYERS, &(Bars){{3.2, 3.5}, {3.6, 4.1}});
     /* Latents have one form fewer, and 8 bits beside them: 3.4 times at last. */
-    const CacheSpec latents = {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 64, .value_dim = 512, .latent = true};
+    const CacheSpec latents = {.kv_heads = 1, .head_dim = 64, .value_dim = 512, .latent = true};
     check_model(latents, LATENT_LAYERS, &(Bars){{2.9, 2.9}, {3.2, 3.2}});
     backend_close(backend);
     return test_done();

@@ -59,9 +59,9 @@ static const BackendOps fake_ops = {
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 static const CacheSpec specs[ENTRIES] = {
-    {.kind = CACHE_PAGES, .kv_heads = HEADS, .head_dim = 1, .value_dim = 1},
-    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
-    {.kind = CACHE_PAGES, .kv_heads = HEADS, .head_dim = 1, .value_dim = 1},
+    {.kv_heads = HEADS, .head_dim = 1, .value_dim = 1},
+    {.kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
+    {.kv_heads = HEADS, .head_dim = 1, .value_dim = 1},
 };
 
 static KvPlan make_plan(int layers) {
@@ -386,38 +386,10 @@ static void test_parting(void) {
     kv_plan_free(&plan);
 }
 
-/* A recurrent state is good for exactly its length. */
-static void test_state(void) {
-    const CacheSpec mixed[2] = {{.kind = CACHE_STATE, .state_bytes = 640}, specs[0]};
-    Backend *backends[2] = {&fake_backend, &fake_backend};
-    KvPlan plan;
-    TEST(kv_plan_make(&plan, mixed, backends, 2, CONTEXT, NULL));
-    KvCache *cache = kv_open(&plan, (size_t)40 * PAGE_BYTES, NULL);
-    PrefixCache *prefix = prefix_open(cache, NULL);
-    Shadow *x = calloc(1, sizeof *x);
-    start(cache, x, NULL, 0);
-    TEST(kv_reserve(cache, &x->s, 300, NULL));
-    kv_advance(cache, &x->s, 300);
-    prefix_insert(prefix, 0, x->text, &x->s);
-    TEST(kv_reserve(cache, &x->s, 84, NULL)); /* 384: a whole page */
-    kv_advance(cache, &x->s, 84);
-    prefix_insert(prefix, 0, x->text, &x->s);
-    TEST(kv_reserve(cache, &x->s, 100, NULL));
-    stop(cache, x);
-    TEST(found(prefix, cache, x, NULL, 0, 299) == 0 && found(prefix, cache, x, NULL, 0, 383) == 0);
-    TEST(found(prefix, cache, x, NULL, 0, 384) == 384 && found(prefix, cache, x, NULL, 0, 1000) == 384);
-    free(x);
-    prefix_close(prefix);
-    TEST(kv_bytes_used(cache) == 0);
-    kv_close(cache);
-    kv_plan_free(&plan);
-}
-
 int main(void) {
     test_exact();
     test_coded();
     test_parting();
-    test_state();
     test_random_life(80, 1);
     test_random_life(700, 2);
     return test_done();

@@ -268,8 +268,8 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         .scratch = scratch,
         .sampled = {sampled, sampled + options->outputs_max},
         .backend = {.ops = &fake_ops, .rows_max = options->backend.rows_max}};
-    const CacheSpec specs[2] = {{.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
-        {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window}};
+    const CacheSpec specs[2] = {{.kv_heads = 1, .head_dim = 1, .value_dim = 1},
+        {.kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window}};
     Backend *backends[2] = {&runner->backend, &runner->backend};
     if (kv_plan_make(&runner->plan, specs, backends, fake.window ? 2 : 1, fake.context, error)) return runner;
     runner_close(runner);

@@ -34,8 +34,7 @@ static ComponentCost attention_cost(const Layer *layer, int depth) {
 
 static CacheSpec attention_cache(const Layer *layer) {
     const Attention *op = &layer->attention.op;
-    return (CacheSpec){.kind = CACHE_PAGES,
-        .kv_heads = op->kv.layout.kv_heads,
+    return (CacheSpec){.kv_heads = op->kv.layout.kv_heads,
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
         .window = op->window,

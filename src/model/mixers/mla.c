@@ -46,8 +46,7 @@ static ComponentCost mla_cost(const Layer *layer, int depth) {
 
 static CacheSpec mla_cache(const Layer *layer) {
     const Attention *op = &layer->latent.op;
-    return (CacheSpec){.kind = CACHE_PAGES,
-        .kv_heads = 1,
+    return (CacheSpec){.kv_heads = 1,
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
         .latent = true,
