@@ -99,8 +99,10 @@ unit() {
     ctest --test-dir "$1" -N "${@:2}" | tail -n 1 # Total Tests: N
     return $code
 }
-cuda_build() { # where there is no GPU, compiling is all that can be tested
-    tools/install.sh cuda && build release build-cuda apus-cuda -- -DAPUS_CUDA=ON ${1:+-DAPUS_CUDA_CODE="$1"}
+cuda_build() { # [CODE]: all architectures without; where there is no GPU, compiling is all that can be tested
+    local code=-UAPUS_CUDA_CODE # takes the default again
+    [ $# = 0 ] || code=-DAPUS_CUDA_CODE=$1
+    tools/install.sh cuda && build release build-cuda apus-cuda -- -DAPUS_CUDA=ON "$code"
 }
 emulated_build() { # with the headers that tools/install.sh brings
     tools/install.sh cuda && build release build emulated
@@ -149,8 +151,8 @@ asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,s
 asan() {
     unit build-asan -LE '^(backend|family)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
-step asan-build build asan build-asan "${asan_targets[@]}" && step asan asan
-step tsan-build build tsan build-tsan tests-threads && step tsan unit build-tsan -L '^threads$'
+step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF && step asan asan
+step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF && step tsan unit build-tsan -L '^threads$'
 
 # Two lanes of what takes a core, the longest first.
 beside 2 cuda-build cuda_build compute_90a,code=sm_90a
