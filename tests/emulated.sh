@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The CUDA backend's kernels on the processor, against the reference (tests/emulator/emulator.h), a line each:
-#   tests/emulated.sh BUILD         what takes about a minute
-#   tests/emulated.sh BUILD all     whole models as well, which takes many
+#   tests/emulated.sh BUILD         kernels of decoding, prompts, pages and rope: about a minute
+#   tests/emulated.sh BUILD all     every operation and whole models as well: many minutes
 # Skipped where there is no BUILD/emulated/apus-cuda.so (cmake --build BUILD --target emulated).
 set -uo pipefail
 build=$(realpath "${1:-build}") set=${2:-usual} failed=0
@@ -27,12 +27,12 @@ step handed 2 1
 step rope 3 4
 step pages 4 3
 step sums 5 4
-step ops 6 4
 step generated 7 4 short
 step prompts 3 4 520
 step whole 5 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
+    step ops 6 4
     step ops 8 11
     step attention 9 2
 fi
