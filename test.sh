@@ -199,5 +199,6 @@ step tls "$python" tests/server/check_tls.py
 step operations "$python" tests/server/check_operations.py
 step replicas "$python" tests/server/check_replicas.py
 step app tests/app/run.sh journeys
+step app-webkit tests/app/run.sh webkit
 step real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
 finish

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../app"
 
 node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 11) ? 0 : 1)' || {
-    echo "Node.js 20.11 or later is wanted, $(node --version) is here"
+    echo "skipped: Node.js 20.11 or later is wanted, $(node --version) is here"
     exit 77
 }
 

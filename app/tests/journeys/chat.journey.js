@@ -66,7 +66,7 @@ export async function stopAndContinue(/** @type {Tools} */ { browser, url }) {
 /** A page that is closed while an answer is written: the answer goes on, and the next page shows all of it. */
 export async function reloadWhileWriting(/** @type {Tools} */ { browser, url }) {
     const { page, faults } = await openApp(browser, url);
-    await setDefaults(page, { max_tokens: 60, temperature: 0, seed: 1 });
+    await setDefaults(page, { max_tokens: 30, temperature: 0, seed: 1 });
     await send(page, 'Tell a story about a bird.');
     await answered(page);
     const whole = await page.textContent('.message.assistant .markdown');
@@ -83,7 +83,7 @@ export async function reloadWhileWriting(/** @type {Tools} */ { browser, url }) 
 /** The network goes away for a moment while an answer is written. */
 export async function networkChange(/** @type {Tools} */ { browser, url }) {
     const { page, context, faults } = await openApp(browser, url);
-    await setDefaults(page, { max_tokens: 80, temperature: 0, seed: 1 });
+    await setDefaults(page, { max_tokens: 30, temperature: 0, seed: 1 });
     await send(page, 'Tell a story about a river.');
     await page.waitForSelector('.message.assistant .markdown');
     await context.setOffline(true);
@@ -102,7 +102,7 @@ export async function networkChange(/** @type {Tools} */ { browser, url }) {
 export async function serverKilled(/** @type {Tools} */ { browser }) {
     const server = await serve(['--port', '0', '--slots', '1']);
     const { page } = await openApp(browser, server.url);
-    await setDefaults(page, { max_tokens: 60, temperature: 0 });
+    await setDefaults(page, { max_tokens: 24, temperature: 0 });
     await send(page, 'Tell a story about a tree.');
     await page.waitForSelector('.message.assistant .markdown');
     await server.stop('SIGKILL');
@@ -123,7 +123,7 @@ export async function serverKilled(/** @type {Tools} */ { browser }) {
 /** With a schema, answers are JSON of that form; what is no JSON is not used. */
 export async function schema(/** @type {Tools} */ { browser, url }) {
     const { page, faults } = await openApp(browser, url);
-    await setDefaults(page, { temperature: 0, max_tokens: 60 });
+    await setDefaults(page, { temperature: 0, max_tokens: 40 });
     await page.keyboard.press('Control+.');
     const area = page.getByLabel('JSON schema');
     await area.fill('{"type": "object", "properties"');

@@ -117,7 +117,7 @@ export async function send(page, text) {
 /** Until nothing is written. @param {import('playwright-core').Page} page */
 export async function answered(page) {
     await page.waitForSelector('.message.assistant');
-    await page.waitForSelector('button.send:not(.stop)', { timeout: 60_000 });
+    await page.waitForSelector('button.send:not(.stop)', { timeout: 120_000 });
 }
 
 /** Sets what new chats start with. @param {import('playwright-core').Page} page @param {any} params */

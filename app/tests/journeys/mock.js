@@ -8,16 +8,21 @@ export class Mock {
     /** @param {string} base of the real server */
     constructor(base) {
         this.base = base;
+        this.url = '';
+        this.reset();
+        this.server = createServer((from, to) => this.#serve(from, to));
+    }
+
+    /** As it is before a journey. */
+    reset() {
         /** @type {(body: any) => Piece[]} */
         this.answer = () => [{ delta: { content: 'Hello.' } }, { finish: 'stop' }];
         /** @type {any[]} bodies of chats */
         this.asked = [];
         /** @type {Record<string, any>} answers of routes; a function gets the body */
         this.routes = {};
-        this.url = '';
         /** @type {any[]} */
         this.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
-        this.server = createServer((from, to) => this.#serve(from, to));
     }
 
     async start() {

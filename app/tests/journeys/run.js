@@ -8,7 +8,7 @@ import { Mock } from './mock.js';
 
 const executable = process.env.CHROMIUM ?? ['/usr/bin/chromium', '/usr/bin/google-chrome'].find(existsSync);
 if (!executable) {
-    console.log('no Chromium here (apt install chromium)');
+    console.log('skipped: no Chromium here (apt install chromium)');
     process.exit(77);
 }
 
@@ -43,8 +43,8 @@ let failed = 0;
 for (const [name, run] of chosen) {
     const begun = Date.now();
     try {
-        mock.asked = [];
-        mock.routes = {};
+        mock.reset();
+        hub.fault({});
         await run({ browser, url: real.url, mock, hub });
         console.log(`ok     ${name} ${((Date.now() - begun) / 1000).toFixed(1)} s`);
     } catch (error) {
@@ -53,7 +53,7 @@ for (const [name, run] of chosen) {
             `FAILED ${name} ${((Date.now() - begun) / 1000).toFixed(1)} s\n${/** @type {Error} */ (error).stack}`,
         );
     }
-    for (const context of browser.contexts()) await context.close();
+    for (const context of browser.contexts()) await context.close().catch(() => {});
 }
 await browser.close();
 mock.stop();

@@ -9,7 +9,7 @@ const driverPath = '/usr/bin/WebKitWebDriver';
 const folders = ['/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu'];
 const browser = folders.map((folder) => `${folder}/webkit2gtk-4.1/MiniBrowser`).find(existsSync);
 if (!existsSync(driverPath) || !browser || !existsSync('/usr/bin/Xvfb')) {
-    console.log('no WebKitGTK driver here (apt install webkit2gtk-driver xvfb)');
+    console.log('skipped: no WebKitGTK driver here (apt install webkit2gtk-driver xvfb)');
     process.exit(77);
 }
 
