@@ -1,17 +1,17 @@
-/* Calls of tools as constraints of answers. Threads: any to make; then the engine's. */
+/* Constraints for tool calls and for reasoning. Threads: any creates one; then the engine's. */
 #pragma once
 #include "chat/constraint.h"
 #include "text/calls/call_grammar.h"
 
-/* demanded: the answer is calls, and nothing else. Otherwise it is any text, but from where a call begins, its name and
- * arguments are valid: behind the format's marker, when what follows looks like a call, and at the beginning of the
- * answer where a call may stand there without one. Errors are those of grammar_compile. */
+/* demanded: the answer consists of calls only. Otherwise it is any text, in which every call is valid from its
+ * beginning: after the format's marker if a call follows, and at the beginning of the answer in formats that need no
+ * marker. Errors are those of grammar_compile. */
 NODISCARD Constraint *call_constraint(ChatModel *model, const CallRules *rules, bool demanded, Error *error);
 
-/* Whether a model's reasoning can be told from its answer while it is written. open: the prompt has begun it. */
+/* Whether reasoning is distinguishable from the answer during generation. open: the prompt ends within reasoning. */
 bool reasoning_is_counted(const ChatModel *model, bool open);
-/* What holds behind reasoning: the inner constraint (NULL: anything), whose reference is taken over. open: the prompt
- * has begun the reasoning; else the answer may begin with it. budget: after so many tokens of it, what ends it follows;
- * −1: any number. An answer whose reasoning cannot be told gets the inner one. */
+/* A constraint that lets the answer reason first and then applies `inner` (NULL: any text), whose reference it takes
+ * over. open: the prompt ends within reasoning; else the answer may begin with it. budget: largest number of reasoning
+ * tokens, after which the end marker is forced; −1: no limit. Returns `inner` if reasoning is not distinguishable. */
 NODISCARD Constraint *reasoning_constraint(
     ChatModel *model, Constraint *inner, bool open, int64_t budget, Error *error);

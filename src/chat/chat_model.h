@@ -1,9 +1,9 @@
-/* chat/: from messages to an answer, for every way to ask: server, terminal, tests. A model with its text side
- * (chat_model.h), a prompt from messages (prompt.h), an answer as pieces of text (generation.h). Here live no HTTP, no
- * JSON of a protocol and no terminal.
+/* chat/: from messages to an answer, for server, terminal and tests: a model with its tokenizer and template
+ * (chat_model.h), a request as plain data (request.h), a prompt from messages (prompt.h), an answer as text
+ * (generation.h). No HTTP, no JSON of an API, no terminal.
  *
- * A model as those who talk to it see it: engine, tokenizer, template and what a request that says nothing gets.
- * Constant while it is open, but for what chat_model_vocabulary() makes. Threads: any number use one. */
+ * A model with everything that a conversation needs: engine, tokenizer, template, defaults. Constant while it is open,
+ * except the members under the mutex. Threads: any number. */
 #pragma once
 #include <stdint.h>
 
@@ -17,34 +17,35 @@
 #include "text/tokenizer/tokenizer.h"
 
 typedef struct ChatModel {
-    char *name;      /* by which requests ask for it */
-    int64_t created; /* when it was opened, in seconds since 1970 */
+    char *name;      /* id in requests */
+    int64_t created; /* time of opening, in seconds since 1970 */
     Engine *engine;
     Tokenizer *tokenizer;
-    Template *template;               /* NULL: the model has none, so messages cannot become a prompt */
-    const CallFormat *calls;          /* how the template has tools called; NULL: it shows no way */
-    const ReasoningFormat *reasoning; /* NULL: it shows none */
-    const Json *special_tokens;       /* an object: bos_token, eos_token …, for the template */
-    SamplingOptions sampling;         /* what the model recommends (generation_config.json), else OpenAI's defaults */
-    char fingerprint[24];             /* of what decides the numbers: program, model, instruction set */
-    Arena arena;                      /* of special_tokens */
-    Mutex mutex;                      /* of what follows */
-    Vocabulary *vocabulary;           /* NULL: nobody has asked for it */
-    Vocabulary *call_vocabulary;      /* with the markers of calls spelled; NULL too where there are no such tokens */
-    Tokens call_openers;              /* tokens that may begin a call behind its marker */
+    Template *template;               /* NULL: the model has no chat template */
+    const CallFormat *calls;          /* of the template; NULL: it has none */
+    const ReasoningFormat *reasoning; /* of the template; NULL: it has none */
+    const Json *special_tokens;       /* an object for the template: bos_token, eos_token … */
+    SamplingOptions sampling;         /* defaults: the model's (generation_config.json), else OpenAI's */
+    char fingerprint[24];             /* hash of program, model and instruction set, which determine results */
+    Arena arena;                      /* owns special_tokens */
+    Mutex mutex;                      /* guards the following members */
+    Vocabulary *vocabulary;           /* NULL: not made yet */
+    Vocabulary *call_vocabulary;      /* with call markers as text; NULL: not made yet, or no token is a marker */
+    Tokens call_openers;              /* tokens that may begin a call after its marker */
     bool calls_ready;
 } ChatModel;
 
-/* options->directory holds the model, its tokenizer and its template, and with pooling NONE says how its states become
- * embeddings (pooling.h), if they do. */
+/* options->directory holds the model, its tokenizer and its template; with options->pooling NONE, the pooling is read
+ * from it, too (pooling.h). */
 NODISCARD ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error *error);
-void chat_model_close(ChatModel *model); /* ends what runs; no generation may be left. NULL is fine */
+void chat_model_close(ChatModel *model); /* cancels requests; all generations must be closed. NULL is fine */
 
-/* Its tokens as grammars see them; the first call takes 0.1 s. Any thread. */
+/* The vocabulary for grammars, made by the first call in about 0.1 s. Thread: any. */
 NODISCARD const Vocabulary *chat_model_vocabulary(ChatModel *model, Error *error);
-/* The same for grammars of calls. Special tokens that are markers stand for their spelling. Makes call_openers, too. */
+/* The vocabulary for grammars of calls, where markers that are special tokens have their text. Makes call_openers, too.
+ */
 NODISCARD const Vocabulary *chat_model_call_vocabulary(ChatModel *model, Error *error);
-/* How it calls tools: as its template shows, else as Hermes does. */
+/* The template's call format, else Hermes'. */
 const CallFormat *chat_model_calls(const ChatModel *model);
 int chat_model_vocab(const ChatModel *model);
-int chat_model_context(const ChatModel *model); /* tokens that prompt and answer may have together */
+int chat_model_context(const ChatModel *model); /* tokens of prompt and answer together */

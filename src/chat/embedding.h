@@ -1,18 +1,17 @@
-/* Embeddings: prompts as vectors of length 1, several at once on the engine. Threads: any. */
+/* Embeddings: each prompt becomes a vector of Euclidean length 1. Threads: any. */
 #pragma once
 #include "chat/chat_model.h"
 
 typedef struct EmbeddingJob {
-    const Tokens *prompts; /* each of at least one token, and fewer than the context holds */
+    const Tokens *prompts; /* [count]; each has at least one token and fewer than the context holds */
     int count;
-    int dimensions;      /* of each vector: so many of the model's first ones */
-    uint64_t cache_salt; /* as of RequestOptions */
-    /* Asked for each, and ten times a second: nobody wants them. waits: none has begun. */
+    int dimensions;      /* leading elements of the model's vector that are kept */
+    uint64_t cache_salt; /* as in RequestOptions */
+    /* Called for each prompt and ten times per second; true cancels the job. waits: no prompt has been started. */
     bool (*given_up)(void *context, bool waits);
     void *context;
 } EmbeddingJob;
 
-/* Into out, [count, dimensions]. A vector of nothing but zeros stays one. The model must pool (ChatModel.pooling).
- * Errors are those of engine_submit; ERROR_CANCELLED when it was given up; ERROR_DEVICE when what was computed is no
- * numbers. */
+/* Writes out: [count, dimensions]. A zero vector stays zero. The model must have a pooling (engine_pooling). Errors are
+ * those of engine_submit; ERROR_CANCELLED after given_up; ERROR_DEVICE for results that are not finite. */
 NODISCARD bool embedding_compute(const ChatModel *model, const EmbeddingJob *job, float *out, Error *error);

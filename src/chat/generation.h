@@ -1,12 +1,11 @@
-/* Answers as pieces of text: prompts × choices on the engine, each choice with its own detokenizer and stop strings.
- * What could be the beginning of a stop string, or is part of a character, is held back. Streams, whole answers, text
- * completions and the terminal all read this. Threads: one reader. */
+/* Answers as text: prompts × choices on the engine, each choice with its own detokenizer and stop strings. A possible
+ * beginning of a stop string and an incomplete character are held back. Threads: one reader. */
 #pragma once
 #include "chat/chat_model.h"
 #include "text/calls/answer.h"
 #include "text/stream/stream_text.h"
 
-enum { CALLS_MAX = 32 }; /* of tools, in one answer: it ends behind the last */
+enum { CALLS_MAX = 32 }; /* tool calls per answer; it ends after the last one */
 
 typedef struct GenerationOptions {
     /* One per prompt, with its prompt and prompt_count set by generation_open. With sampling.logprobs ≥ 0, tokens are
@@ -23,17 +22,17 @@ typedef struct GenerationOptions {
 
 typedef struct Choice {
     Request *request;
-    int request_choice; /* its number inside the request */
-    int prompt;         /* whose answer it is */
+    int request_choice; /* index in the request */
+    int prompt;         /* index of the prompt */
     Detokenizer *detokenizer;
     StreamText stream;
-    Buffer text; /* that the reader has not taken: buffer_clear takes it */
+    Buffer text; /* not taken by the reader yet; buffer_clear takes it */
     AnswerParser parser;
-    AnswerEvents events; /* instead of text; taken by answer_events_clear */
-    TokenOut *tokens;    /* that the reader has not taken; only with logprobs. Taken by token_count = 0 */
+    AnswerEvents events; /* with `parsed`, instead of text; answer_events_clear takes them */
+    TokenOut *tokens;    /* with logprobs: not taken by the reader yet; token_count = 0 takes them */
     int token_count, token_capacity;
-    int64_t generated; /* tokens so far, */
-    int64_t reasoned;  /* and of these within reasoning */
+    int64_t generated; /* tokens so far */
+    int64_t reasoned;  /* tokens within reasoning so far */
     Finish finish;     /* FINISH_NONE while it runs; never FINISH_ERROR */
 } Choice;
 
@@ -41,31 +40,31 @@ typedef struct Generation {
     const ChatModel *model;
     int request_count, choice_count;
     Request **requests;
-    char *stops;     /* the bytes of all stop strings */
-    Choice *choices; /* of the first prompt, then of the second, … */
+    char *stops;     /* bytes of all stop strings */
+    Choice *choices; /* [choice_count], ordered by prompt */
     int64_t prompt_tokens;
     bool logprobs, parsed, cancelled;
     int ended;      /* choices with a finish */
-    uint64_t round; /* of the engine, whose outcome was taken in */
-    Buffer piece;   /* a token's text, while it is taken in */
+    uint64_t round; /* last round of the engine that was read */
+    Buffer piece;   /* text of the token being read */
 } Generation;
 
-/* Submits; on failure nothing stays behind. Errors are those of engine_submit. */
+/* Submits the requests; on failure none is left. Errors are those of engine_submit. */
 NODISCARD bool generation_open(Generation *g, const ChatModel *model, const GenerationOptions *options, Error *error);
-/* Cancels what still runs; safe on a zeroed struct. */
+/* Cancels running requests and frees everything; safe on a zeroed struct. */
 void generation_close(Generation *g);
 
-/* Takes in what is new. False: a fault ended all of it, as when memory ends (ERROR_MEMORY) or the model is being closed
- * (ERROR_CANCELLED). */
+/* Reads new tokens. False: the whole generation failed, such as ERROR_MEMORY or ERROR_CANCELLED when the model is being
+ * closed. */
 NODISCARD bool generation_take(Generation *g, Error *error);
-/* The same after waiting up to timeout_ms for something new. */
+/* The same, after waiting up to timeout_ms for new tokens. */
 NODISCARD bool generation_pump(Generation *g, int timeout_ms, Error *error);
-/* Choices that run end with FINISH_CANCELLED in a moment. */
+/* Running choices end with FINISH_CANCELLED soon. */
 void generation_cancel(Generation *g);
 
 static inline bool generation_done(const Generation *g) { return g->ended == g->choice_count; }
-/* Whether the computation of any of it has begun. */
+/* Whether any of its requests has left the queue. */
 bool generation_admitted(const Generation *g);
 int64_t generation_answer_tokens(const Generation *g);
 int64_t generation_reasoning_tokens(const Generation *g);
-int64_t generation_cached_tokens(const Generation *g); /* of the prompts */
+int64_t generation_cached_tokens(const Generation *g); /* prompt tokens from the prefix cache */

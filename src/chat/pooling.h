@@ -1,8 +1,8 @@
-/* How a checkpoint's states become one vector for a text, as sentence-transformers' files say it: modules.json, which
- * names a Pooling module, and that module's config.json. Threads: any. */
+/* The pooling of an embedding model, from sentence-transformers' files: modules.json names a Pooling module, whose
+ * config.json says how hidden states become one vector. Threads: any. */
 #pragma once
 #include "engine/engine.h"
 
-/* POOLING_NONE: no such files, so it was not made for it. False: files that cannot be read, or that ask for more than
- * the last token's state or the mean of all (ERROR_UNSUPPORTED). */
+/* POOLING_NONE: there are no such files. False: unreadable files, or a pooling other than last token and mean
+ * (ERROR_UNSUPPORTED). */
 NODISCARD bool pooling_read(const char *directory, Pooling *pooling, Error *error);

@@ -1,8 +1,8 @@
-/* Tools for models whose template knows none: said in plain text, calls as Hermes spells them. */
+/* Tools for models whose template has none: described in plain text, with calls in the Hermes format. */
 #pragma once
 #include "chat/prompt.h"
 
-/* Whether the model's template shows tools to the model. */
+/* Whether the model's template uses the variable `tools`. */
 bool tool_prompt_known(const ChatModel *model);
-/* The same conversation without tools, calls and messages of the role "tool"; what it points to is in the arena. */
+/* The conversation with tools, calls and results as plain text. *out points into the prompt and the arena. */
 NODISCARD bool tool_prompt_spell(const ChatPrompt *prompt, Arena *arena, ChatPrompt *out, Error *error);

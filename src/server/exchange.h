@@ -1,5 +1,5 @@
-/* What the files of this folder work on: the server, and one HTTP request with its answer, from the first header to the
- * last byte. An exchange is owned by the thread that works on it: the one of connections, then the one that answers. */
+/* The server, and the exchange: one HTTP request with its response, from the first header to the last byte. An exchange
+ * is owned by one thread at a time: the thread of connections, then a worker that answers. */
 #pragma once
 #include "chat/generation.h"
 #include "chat/models.h"
@@ -40,32 +40,33 @@ static inline bool server_stopped(const Server *server) {
     return __atomic_load_n(&server->stopping, __ATOMIC_RELAXED) > 1;
 }
 
-/* How much of a choice the client has been given. */
+/* How much of a choice has been written. */
 typedef struct Given {
-    bool finish;
-    int64_t tokens, told_ns; /* that have come, and when the last of them did */
-    double score;            /* of an answer, where the best are shown (completions) */
-    bool echo;               /* the prompt (completions) */
-    int calls;               /* that have begun (chat) */
-    int64_t characters;      /* of the text with its logprobs (completions) */
+    bool finish;        /* its end has been written */
+    int64_t tokens;     /* counted for metrics */
+    int64_t told_ns;    /* time of the last of these tokens */
+    double score;       /* completions with best_of: log-probability per token */
+    bool echo;          /* completions: the prompt has been written */
+    int calls;          /* chat: tool calls that have begun */
+    int64_t characters; /* completions: of the text with log-probabilities */
 } Given;
 
-/* Where a stream of blocks stands, of doors that have such. */
+/* Position in a stream of blocks or items (Messages, Responses). */
 typedef struct AnswerBlock {
     bool open;
     AnswerEventKind kind;
-    int index;    /* of the block; of the next when none is open */
-    int calls;    /* so far */
-    int sequence; /* of events */
-    int kept;     /* the event in `kept` with which it began */
+    int index;    /* of the open block, else of the next one */
+    int calls;    /* tool calls so far */
+    int sequence; /* number of the next event */
+    int kept;     /* index in Exchange.kept of the event that began the block */
 } AnswerBlock;
 
-/* What the log says of a request. */
+/* A request's line in the log. */
 typedef struct RequestRecord {
-    int status;         /* 0: nothing was answered */
-    const char *code;   /* of an error, also within a stream; NULL: none */
+    int status;         /* 0: no response */
+    const char *code;   /* of the error, also within a stream; NULL: none */
     const char *model;  /* NULL: none */
-    const char *finish; /* of the first answer; NULL: none */
+    const char *finish; /* reason of the first choice; NULL: none */
     int64_t prompt_tokens, cached_tokens, answer_tokens;
     double queued_s, prefill_s, decode_s;
 } RequestRecord;
@@ -74,46 +75,46 @@ typedef struct Exchange {
     Server *server;
     const HttpRequest *request;
     struct Transport *transport;
-    const struct Route *route; /* NULL: there is none */
-    const char *allowed;       /* of a known path asked for with another method: the method it has */
-    const char *key;           /* the API key that was sent, right or wrong; NULL: none */
+    const struct Route *route; /* NULL: no such path and method */
+    const char *allowed;       /* the method that the path has; NULL: no such path */
+    const char *key;           /* API key as sent, valid or not; NULL: none */
     char request_id[REQUEST_ID_MAX];
     const char *client; /* its address */
-    bool trusted;       /* it has a key where one is asked for */
+    bool trusted;       /* it sent a valid key, or none is required */
     int64_t started_ns;
     int64_t deadline_ns, queue_deadline_ns; /* 0: none */
     RequestRecord record;
-    ApiError refusal; /* decided from the headers; answered once the body is in */
+    ApiError refusal; /* decided from the headers, sent when the body has arrived */
     Buffer body;
-    size_t text_bytes; /* counted in the server's for what is made of it */
-    uint64_t discarded;
-    bool last;    /* the connection ends with the answer */
-    Buffer reply; /* to be sent */
+    size_t text_bytes;  /* this exchange's share of Server.text_bytes */
+    uint64_t discarded; /* bytes of the body that were not kept */
+    bool last;          /* the connection ends after the response */
+    Buffer response;    /* bytes to be sent */
 
-    struct Pull *pull; /* NULL: it is none */
+    struct Pull *pull; /* a download; NULL: none */
 
-    /* a completion, once it is submitted: its body and what was made of it are gone */
-    const struct Endpoint *endpoint; /* NULL: it is none */
-    ChatModel *model;                /* taken until the answer is out; */
-    int model_index;                 /* its number among the server's */
-    ResponseOptions response;
+    /* Generation */
+    const struct Endpoint *endpoint; /* NULL: the request generates nothing */
+    ChatModel *model;                /* held until completion_close */
+    int model_index;                 /* in Server.models */
+    ResponseOptions response_options;
     Arena request_arena; /* the body's nodes and what was made of them; freed on submission unless reads_request */
     bool reads_request;  /* the response reads the request: its tools, what it repeats */
-    Arena arena;         /* of what follows */
+    Arena arena;         /* of the following members */
     Tokens *prompts;
     int prompt_count;
-    Slice *prompt_texts; /* for echo */
+    Slice *prompt_texts; /* [prompt_count] with echo */
     Generation generation;
-    Given *given;       /* by choice */
-    int64_t read_told;  /* tokens of the prompts, in the last event about them */
-    KvFormat kv_format; /* that it gets, */
-    int kv_bits;        /* and how many bits it asked for; 0: it did not */
+    Given *given;       /* [choices] */
+    int64_t read_told;  /* prompt tokens in the last progress event */
+    KvFormat kv_format; /* of the answer */
+    int kv_bits;        /* as requested; 0: not given */
     char id[COMPLETION_ID_MAX];
     int64_t created;
-    AnswerEvents kept; /* of an answer that is shown again when it is whole, or in pieces that are whole */
+    AnswerEvents kept; /* events that a later part of the response shows again */
     AnswerBlock block;
-    Buffer head;                 /* with which every event begins; made by the first */
-    Buffer out;                  /* events that no chunk holds yet */
+    Buffer head;                 /* beginning of every event; written once */
+    Buffer event_bytes;          /* events that are not in a chunk yet */
     struct Resumable *resumable; /* keeps the events; NULL: they are not kept */
-    bool ended;                  /* the last event is in out */
+    bool ended;                  /* event_bytes holds the last event */
 } Exchange;

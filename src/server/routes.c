@@ -22,7 +22,7 @@ static bool count(Exchange *x, Slice rest) { return completion_count(x, x->route
 static bool answer_metrics(Exchange *x, Slice rest) {
     Buffer body = {0};
     metrics_write(x->server, &body);
-    return reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &body);
+    return response_text(x, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
 static bool answer_root(Exchange *x, Slice rest) {
@@ -36,7 +36,7 @@ static bool answer_root(Exchange *x, Slice rest) {
         "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/"
         "embeddings\",\"/api/chat\",\"/"
         "v1/models\",\"/health\",\"/metrics\"]}");
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }
 
 static const Route routes[] = {

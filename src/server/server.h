@@ -1,6 +1,5 @@
-/* server/: the OpenAI API over HTTP/1.1, strictly and within limits (sizes, times, Host, Origin, key); requests checked
- * field by field; the shapes of answers and events. Here lives what a client can see on the wire; what an answer says
- * is made in chat/. */
+/* server/: HTTP/1.1 and the APIs: everything that a client can see on the wire, within limits of size and time. http/
+ * holds connections, api/ the APIs, admin/ the endpoints for operators. Prompts and answers are made in chat/. */
 #pragma once
 #include "base/error.h"
 #include "chat/models.h"
@@ -29,15 +28,16 @@ typedef struct ServerOptions {
 } ServerOptions;
 
 typedef struct Server Server;
-/* Listens, so that a probe hears that it loads, and loads. */
+/* Listens, then loads the models; probes are answered meanwhile. */
 NODISCARD Server *server_open(const ServerOptions *options, Error *error);
-/* Reads the certificate and its key anew, for connections that come from now on, and takes these keys (NULL: keeps
- * those it has). On failure everything stays as it was. Thread: any, one at a time. */
+/* Reads the TLS certificate and its key again, for new connections, and replaces the API keys (data NULL: keeps them).
+ * On failure nothing changes. Thread: any, one at a time. */
 NODISCARD bool server_reload(Server *server, Slice api_keys, Error *error);
 int server_port(const Server *server);
-void server_close(Server *server); /* refuses new work, ends what runs, joins */
-/* /health tells this beside a status that is not well, from now on. Thread: any. */
+void server_close(Server *server); /* refuses new work, ends running answers after drain_s, joins all threads */
+/* Sets the reason that /health shows beside an unhealthy status. Thread: any. */
 void server_explain(Server *server, const char *reason);
-/* For another server to take its place: requests are refused, what runs may finish for a moment, and who connects waits
- * in the queue of the socket, which this returns. Nothing else is let go: the process is to become another program. */
+/* Prepares the replacement of the server by another process image: new requests are refused, running answers may finish
+ * for a few seconds, and new connections wait in the queue of the listening socket, which is returned. Everything else
+ * stays allocated, because the process executes another program. */
 int server_drain(Server *server, const char *reason);

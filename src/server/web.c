@@ -59,13 +59,13 @@ static bool answer_with(Exchange *x, Slice path) {
         if (x->server->options.mcp_origins) buffer_printf(&headers, " %s", x->server->options.mcp_origins);
         buffer_printf(&headers, "\r\n%s%s", protections, same ? "" : "Content-Encoding: gzip\r\n");
         const Slice bytes = {asset->bytes, (size_t)(asset->end - asset->bytes)};
-        const bool ok = !headers.failed && reply_file(x, same ? 304 : 200, asset->type, headers.data, bytes);
+        const bool ok = !headers.failed && response_file(x, same ? 304 : 200, asset->type, headers.data, bytes);
         buffer_free(&headers);
         return ok;
     }
     ApiError error = {0};
     api_fail(&error, 404, NULL, NULL, "The app has no file %.*s.", SLICE_SHOWN(path));
-    return reply_error(x, &error);
+    return response_error(x, &error);
 }
 
 bool answer_asset(Exchange *x, Slice name) { return answer_with(x, slice_of(x->request->path)); }

@@ -15,7 +15,7 @@ typedef struct Member {
 } Member;
 
 typedef struct AdapterCase {
-    Adapter adapter;
+    Api api;
     Member members[4];                                                     /* of a body that is right */
     bool (*read)(ChatRequest *request, const Json *body, ApiError *error); /* NULL: it writes no chat */
 } AdapterCase;
@@ -23,14 +23,14 @@ typedef struct AdapterCase {
 #define SAID(text) "[{\"role\":\"user\",\"content\":\"" text "\"}]"
 
 static const AdapterCase adapters[] = {
-    {DOOR_RESPONSES, {{"model", "\"m\""}, {"input", "\"x\""}}, request_read_responses},
-    {DOOR_MESSAGES, {{"model", "\"m\""}, {"max_tokens", "9"}, {"messages", SAID("x")}}, request_read_messages},
-    {DOOR_OLLAMA_CHAT, {{"model", "\"m\""}, {"messages", SAID("x")}}, request_read_ollama_chat},
-    {DOOR_GENERATE, {{"model", "\"m\""}, {"prompt", "\"x\""}}, request_read_ollama_generate},
-    {DOOR_TOKENIZE, {{"content", "\"x\""}}, NULL},
-    {DOOR_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
-    {DOOR_OLLAMA_EMBED, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
-    {DOOR_EMBEDDINGS, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
+    {API_RESPONSES, {{"model", "\"m\""}, {"input", "\"x\""}}, request_read_responses},
+    {API_MESSAGES, {{"model", "\"m\""}, {"max_tokens", "9"}, {"messages", SAID("x")}}, request_read_messages},
+    {API_OLLAMA_CHAT, {{"model", "\"m\""}, {"messages", SAID("x")}}, request_read_ollama_chat},
+    {API_OLLAMA_GENERATE, {{"model", "\"m\""}, {"prompt", "\"x\""}}, request_read_ollama_generate},
+    {API_TOKENIZE, {{"content", "\"x\""}}, NULL},
+    {API_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
+    {API_OLLAMA_EMBED, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
+    {API_EMBEDDINGS, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
 };
 
 /* Values that are not the default. */
@@ -79,15 +79,15 @@ static const Member others[] = {
     {"top_p", "0.5"},
 };
 
-static const char *other_value(const Field *f, AdapterCase const *adapter, const Member **beside) {
+static const char *other_value(const Field *f, AdapterCase const *api, const Member **beside) {
     static const Member stream = {"stream", "true"};
     *beside = !strncmp(f->name, "stream_options", 14) ? &stream : NULL;
-    if (!strcmp(f->name, "tool_choice") && adapter->adapter == DOOR_RESPONSES) return "\"none\"";
-    if (!strcmp(f->name, "context_management") && adapter->adapter == DOOR_RESPONSES) return "[]";
-    if (!strcmp(f->name, "service_tier") && adapter->adapter == DOOR_RESPONSES) return "\"flex\"";
-    if (!strcmp(f->name, "metadata") && adapter->adapter == DOOR_RESPONSES) return "{\"a\":\"b\"}";
-    if (!strcmp(f->name, "tools") && adapter->adapter == DOOR_MESSAGES) return "[{\"name\":\"f\",\"input_schema\":{}}]";
-    if (!strcmp(f->name, "stream")) return adapter->adapter & (DOOR_OLLAMA_CHAT | DOOR_GENERATE) ? "false" : "true";
+    if (!strcmp(f->name, "tool_choice") && api->api == API_RESPONSES) return "\"none\"";
+    if (!strcmp(f->name, "context_management") && api->api == API_RESPONSES) return "[]";
+    if (!strcmp(f->name, "service_tier") && api->api == API_RESPONSES) return "\"flex\"";
+    if (!strcmp(f->name, "metadata") && api->api == API_RESPONSES) return "{\"a\":\"b\"}";
+    if (!strcmp(f->name, "tools") && api->api == API_MESSAGES) return "[{\"name\":\"f\",\"input_schema\":{}}]";
+    if (!strcmp(f->name, "stream")) return api->api & (API_OLLAMA_CHAT | API_OLLAMA_GENERATE) ? "false" : "true";
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (!strcmp(others[i].name, f->name)) return others[i].value;
     switch (f->type) {
@@ -116,11 +116,11 @@ static void write_member(const char *name, const char *value, Buffer *out) {
 }
 
 /* The door's body with a field in place of its own. */
-static const Json *make_body(const AdapterCase *adapter, const char *name, const char *value, const Member *beside) {
+static const Json *make_body(const AdapterCase *api, const char *name, const char *value, const Member *beside) {
     Error why = {0};
     Buffer text = {0};
     buffer_byte(&text, '{');
-    for (const Member *m = adapter->members; m->name; m++)
+    for (const Member *m = api->members; m->name; m++)
         if (strcmp(m->name, name) != 0) write_member(m->name, m->value, &text);
     write_member(name, value, &text);
     if (beside) write_member(beside->name, beside->value, &text);
@@ -159,22 +159,22 @@ static void show(const ChatRequest *r, Buffer *out) {
     }
 }
 
-static bool read_body(const AdapterCase *adapter, const Json *body, Buffer *shown, ApiError *error) {
+static bool read_body(const AdapterCase *api, const Json *body, Buffer *shown, ApiError *error) {
     ChatRequest r = request_init(&arena, 1000);
     r.generation.request.sampling.repetition_penalty = 1.1f;
     r.generation.request.sampling.seed = 5;
     *error = (ApiError){0};
     buffer_clear(shown);
-    if (!adapter->read) return fields_read(NULL, adapter->adapter, body, error);
-    const bool ok = adapter->read(&r, body, error);
+    if (!api->read) return fields_read(NULL, api->api, body, error);
+    const bool ok = api->read(&r, body, error);
     if (ok) show(&r, shown);
     return ok;
 }
 
-static void refuses(const AdapterCase *adapter, const char *name, const char *value) {
+static void refuses(const AdapterCase *api, const char *name, const char *value) {
     ApiError error;
     Buffer shown = {0};
-    const bool ok = read_body(adapter, make_body(adapter, name, value, NULL), &shown, &error);
+    const bool ok = read_body(api, make_body(api, name, value, NULL), &shown, &error);
     const size_t size = strlen(name);
     const bool named = !strncmp(error.param, name, size) && (!error.param[size] || strchr(".[", error.param[size]));
     TEST_MSG(!ok && error.status == 400 && named, "%s = %s: %d %s %s", name, value, error.status, error.param,
@@ -182,47 +182,45 @@ static void refuses(const AdapterCase *adapter, const char *name, const char *va
     buffer_free(&shown);
 }
 
-static void test_types(const AdapterCase *adapter, const Field *f) {
+static void test_types(const AdapterCase *api, const Field *f) {
     static const char *const wrong[] = {"\"text\"", "[[]]", "{\"a\":[]}", "true", "1.5", "-1e300", "1e300"};
     static const FieldType types[] = {
         FIELD_TEXT, FIELD_ARRAY, FIELD_OBJECT, FIELD_BOOL, FIELD_NUMBER, FIELD_NUMBER, FIELD_NUMBER};
     for (size_t i = 0; i < COUNT_OF(wrong) && f->type != FIELD_ANY; i++)
-        if (f->type != types[i]) refuses(adapter, f->name, wrong[i]);
+        if (f->type != types[i]) refuses(api, f->name, wrong[i]);
     char value[64];
     if (f->type > FIELD_INTEGER || (f->min == 0 && f->max == 0)) return;
     snprintf(value, sizeof value, "%.17g", f->min - 1);
-    refuses(adapter, f->name, value);
+    refuses(api, f->name, value);
     snprintf(value, sizeof value, "%.17g", f->max + 1);
-    refuses(adapter, f->name, value);
+    refuses(api, f->name, value);
 }
 
-static bool is_parent(const AdapterCase *adapter, const Field *f) {
+static bool is_parent(const AdapterCase *api, const Field *f) {
     size_t count;
     const Field *rows = adapter_fields_all(&count);
     const size_t size = strlen(f->name);
     for (size_t i = 0; i < count; i++) {
         const Field *other = &rows[i];
-        if (other->adapters & adapter->adapter && !strncmp(other->name, f->name, size) && other->name[size] == '.')
-            return true;
+        if (other->apis & api->api && !strncmp(other->name, f->name, size) && other->name[size] == '.') return true;
     }
     return false;
 }
 
-static void test_effect(const AdapterCase *adapter, const Field *f) {
+static void test_effect(const AdapterCase *api, const Field *f) {
     ApiError error;
     Buffer without = {0}, with = {0};
     const Member *beside;
-    const char *value = other_value(f, adapter, &beside);
+    const char *value = other_value(f, api, &beside);
     const char *name = beside ? beside->name : "model", *given = beside ? beside->value : "\"m\"";
-    const bool fine = read_body(adapter, make_body(adapter, name, given, NULL), &without, &error);
+    const bool fine = read_body(api, make_body(api, name, given, NULL), &without, &error);
     TEST_MSG(fine, "%s %s", error.param, error.message);
-    const bool ok = read_body(adapter, make_body(adapter, f->name, value, beside), &with, &error);
+    const bool ok = read_body(api, make_body(api, f->name, value, beside), &with, &error);
     const bool changed = ok && !slice_equal(buffer_view(&with), buffer_view(&without));
     switch (f->status) {
     case FIELD_HONOURED:
     case FIELD_EXTENSION: /* objects with rows for their members are those; tokens are no request */
-        TEST_MSG(
-            ok && (changed || is_parent(adapter, f) || !adapter->read), "%s is ignored: %s", f->name, error.message);
+        TEST_MSG(ok && (changed || is_parent(api, f) || !api->read), "%s is ignored: %s", f->name, error.message);
         break;
     case FIELD_ACCEPTED: TEST_MSG(ok && !changed, "%s: %s", f->name, error.message); break;
     case FIELD_NEUTRAL:
@@ -232,31 +230,30 @@ static void test_effect(const AdapterCase *adapter, const Field *f) {
         break;
     }
     if (!f->standing)
-        TEST_MSG(read_body(adapter, make_body(adapter, f->name, "null", beside), &with, &error),
-            "%s: null is not absent: %s", f->name, error.message);
+        TEST_MSG(read_body(api, make_body(api, f->name, "null", beside), &with, &error), "%s: null is not absent: %s",
+            f->name, error.message);
     buffer_free(&without);
     buffer_free(&with);
 }
 
-static void test_adapter(const AdapterCase *adapter) {
+static void test_adapter(const AdapterCase *api) {
     size_t count;
     const Field *rows = adapter_fields_all(&count);
     for (size_t i = 0; i < count; i++) {
         const Field *f = &rows[i];
         int found = 0;
-        for (size_t k = 0; k < count; k++)
-            found += (rows[k].adapters & adapter->adapter) && !strcmp(rows[k].name, f->name);
+        for (size_t k = 0; k < count; k++) found += (rows[k].apis & api->api) && !strcmp(rows[k].name, f->name);
         TEST_MSG(found <= 1, "%s is %d times in the table", f->name, found);
-        if (found == 0 && !strchr(f->name, '.')) refuses(adapter, f->name, "1");
-        if (!(f->adapters & adapter->adapter)) continue;
-        test_types(adapter, f);
-        test_effect(adapter, f);
+        if (found == 0 && !strchr(f->name, '.')) refuses(api, f->name, "1");
+        if (!(f->apis & api->api)) continue;
+        test_types(api, f);
+        test_effect(api, f);
     }
-    refuses(adapter, "no_such_field", "1");
+    refuses(api, "no_such_field", "1");
     ApiError error;
     Buffer shown = {0};
-    TEST(adapter->adapter == DOOR_OLLAMA_EMBED ||
-        !read_body(adapter, make_body(adapter, "options.no_such_option", "1", NULL), &shown, &error));
+    TEST(api->api == API_OLLAMA_EMBED ||
+        !read_body(api, make_body(api, "options.no_such_option", "1", NULL), &shown, &error));
     buffer_free(&shown);
     arena_free(&arena);
     arena = (Arena){0};

@@ -30,10 +30,10 @@ static ChatRequest defaults(void) {
 }
 
 /* {model, messages or prompt, and a field with a value} */
-static bool read_with(Adapter adapter, const char *field, const char *value, ChatRequest *request, ApiError *error) {
+static bool read_with(Api api, const char *field, const char *value, ChatRequest *request, ApiError *error) {
     Error why = {0};
     Buffer text = {0};
-    const bool chat = adapter == DOOR_CHAT;
+    const bool chat = api == API_CHAT;
     buffer_text(&text, "{");
     if (strcmp(field, "model") != 0) buffer_text(&text, "\"model\":\"m\",");
     if (chat && strcmp(field, "messages") != 0) buffer_text(&text, "\"messages\":[" MESSAGE "],");
@@ -52,10 +52,10 @@ static bool read_with(Adapter adapter, const char *field, const char *value, Cha
     return chat ? request_read_chat(request, body, error) : request_read_completion(request, body, error);
 }
 
-static bool refuses(Adapter adapter, const char *field, const char *value) {
+static bool refuses(Api api, const char *field, const char *value) {
     ChatRequest request;
     ApiError error;
-    const bool ok = read_with(adapter, field, value, &request, &error);
+    const bool ok = read_with(api, field, value, &request, &error);
     const size_t size = strlen(field);
     const bool named = !strncmp(error.param, field, size) && (!error.param[size] || strchr(".[", error.param[size]));
     TEST_MSG(!ok && error.status == 400 && named, "%s = %.60s: %d %s %s", field, value, error.status, error.param,
@@ -96,7 +96,7 @@ static const char *other_value(const Field *f) {
     return "null";
 }
 
-static void test_types(const Field *f, Adapter adapter) {
+static void test_types(const Field *f, Api api) {
     static const char *const wrong[] = {"\"text\"", "[[]]", "{\"a\":[]}", "true", "1.5", "-1e300", "1e300"};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         const bool text = i == 0, array = i == 1, object = i == 2, boolean = i == 3;
@@ -106,17 +106,17 @@ static void test_types(const Field *f, Adapter adapter) {
             : f->type == FIELD_BOOL              ? boolean
             : f->type == FIELD_NUMBER            ? i == 4
                                                  : f->type == FIELD_ANY;
-        if (!right) refuses(adapter, f->name, wrong[i]);
+        if (!right) refuses(api, f->name, wrong[i]);
     }
     char value[64];
     if (f->type > FIELD_INTEGER || (f->min == 0 && f->max == 0)) return;
     snprintf(value, sizeof value, "%.17g", f->min - 1);
-    refuses(adapter, f->name, value);
+    refuses(api, f->name, value);
     snprintf(value, sizeof value, "%.17g", f->max + 1);
-    refuses(adapter, f->name, value);
+    refuses(api, f->name, value);
 }
 
-static void test_effect(const Field *f, Adapter adapter) {
+static void test_effect(const Field *f, Api api) {
     ChatRequest without, with;
     ApiError error;
     /* What a field needs beside it is in both. */
@@ -128,8 +128,8 @@ static void test_effect(const Field *f, Adapter adapter) {
             field = beside[i][1];
             value = beside[i][2];
         }
-    CHECK(read_with(adapter, field, value, &without, &error));
-    const bool ok = read_with(adapter, f->name, other_value(f), &with, &error);
+    CHECK(read_with(api, field, value, &without, &error));
+    const bool ok = read_with(api, f->name, other_value(f), &with, &error);
     const bool refused = !ok && error.status == 400 && !strncmp(error.param, f->name, strlen(f->name));
     /* Where a body's values lie does not count. */
     with.model = without.model;
@@ -147,28 +147,27 @@ static void test_effect(const Field *f, Adapter adapter) {
     }
     ChatRequest absent;
     if (!strcmp(f->standing, "required")) {
-        TEST_MSG(refuses(adapter, f->name, "null"), "%s may be absent", f->name);
+        TEST_MSG(refuses(api, f->name, "null"), "%s may be absent", f->name);
         return;
     }
-    CHECK(read_with(adapter, "user", "null", &without, &error));
-    TEST_MSG(
-        read_with(adapter, f->name, "null", &absent, &error), "%s: null is not absent: %s", f->name, error.message);
+    CHECK(read_with(api, "user", "null", &without, &error));
+    TEST_MSG(read_with(api, f->name, "null", &absent, &error), "%s: null is not absent: %s", f->name, error.message);
 }
 
 static void test_every_field(void) {
     size_t count;
     const Field *fields = fields_all(&count);
     for (size_t i = 0; i < count; i++) {
-        for (unsigned adapter = DOOR_CHAT; adapter <= DOOR_TEXT; adapter++) {
-            if (!(fields[i].adapters & adapter)) {
+        for (unsigned api = API_CHAT; api <= API_COMPLETIONS; api++) {
+            if (!(fields[i].apis & api)) {
                 bool other = false; /* the same name in another row */
                 for (size_t k = 0; k < count; k++)
-                    other |= (fields[k].adapters & adapter) && !strcmp(fields[k].name, fields[i].name);
-                if (!other) refuses((Adapter)adapter, fields[i].name, "1");
+                    other |= (fields[k].apis & api) && !strcmp(fields[k].name, fields[i].name);
+                if (!other) refuses((Api)api, fields[i].name, "1");
                 continue;
             }
-            test_types(&fields[i], (Adapter)adapter);
-            test_effect(&fields[i], (Adapter)adapter);
+            test_types(&fields[i], (Api)api);
+            test_effect(&fields[i], (Api)api);
             arena_free(&arena);
             arena = (Arena){0};
         }
@@ -189,13 +188,13 @@ static void test_openai(void) {
         "temperature", "top_p", "user"};
     size_t count;
     const Field *fields = fields_all(&count);
-    for (int adapter = 0; adapter < 2; adapter++) {
-        const char *const *names = adapter ? text : chat;
-        for (size_t i = 0; i < (adapter ? COUNT_OF(text) : COUNT_OF(chat)); i++) {
+    for (int api = 0; api < 2; api++) {
+        const char *const *names = api ? text : chat;
+        for (size_t i = 0; i < (api ? COUNT_OF(text) : COUNT_OF(chat)); i++) {
             int found = 0;
             for (size_t k = 0; k < count; k++)
-                found += (fields[k].adapters & (adapter ? DOOR_TEXT : DOOR_CHAT)) &&
-                    !strcmp(fields[k].name, names[i]) && fields[k].status != FIELD_EXTENSION;
+                found += (fields[k].apis & (api ? API_COMPLETIONS : API_CHAT)) && !strcmp(fields[k].name, names[i]) &&
+                    fields[k].status != FIELD_EXTENSION;
             TEST_MSG(found == 1, "%s is %d times in the table", names[i], found);
         }
     }
@@ -205,44 +204,43 @@ static void test_openai(void) {
 
 static void test_limits(void) {
     static const struct {
-        Adapter adapter;
+        Api api;
         const char *field, *value;
-    } wrong[] = {{DOOR_CHAT, "tools", "{}"}, {DOOR_CHAT, "functions", "{}"}, {DOOR_CHAT, "stop", "[]"},
-        {DOOR_CHAT, "modalities", "[]"}, {DOOR_CHAT, "modalities", "[\"video\"]"}, {DOOR_CHAT, "service_tier", "\"x\""},
-        {DOOR_CHAT, "repetition_penalty", "1e-40"}, {DOOR_CHAT, "metadata", "{\"a\":5}"},
-        {DOOR_CHAT, "moderation", "{}"}, {DOOR_CHAT, "stop", "[\"\"]"},
-        {DOOR_CHAT, "response_format", "{\"type\":\"text\",\"schema\":{}}"}, {DOOR_CHAT, "response_format", "{}"},
-        {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\"}"},
-        {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}"},
-        {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a b\",\"schema\":{}}}"},
-        {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":5}}"},
-        {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"strict\":5}}"},
-        {DOOR_CHAT, "structured_outputs", "{}"}, {DOOR_CHAT, "structured_outputs", "{\"regex\":\"a\",\"json\":{}}"},
-        {DOOR_CHAT, "structured_outputs", "{\"structural_tag\":\"x\"}"}, {DOOR_CHAT, "guided_choice", "[]"},
-        {DOOR_CHAT, "prediction", "{\"type\":\"content\"}"}, {DOOR_CHAT, "prediction", "{\"content\":\"x\"}"},
-        {DOOR_CHAT, "prediction", "{\"type\":\"content\",\"content\":[{\"type\":\"image\"}]}"}};
+    } wrong[] = {{API_CHAT, "tools", "{}"}, {API_CHAT, "functions", "{}"}, {API_CHAT, "stop", "[]"},
+        {API_CHAT, "modalities", "[]"}, {API_CHAT, "modalities", "[\"video\"]"}, {API_CHAT, "service_tier", "\"x\""},
+        {API_CHAT, "repetition_penalty", "1e-40"}, {API_CHAT, "metadata", "{\"a\":5}"}, {API_CHAT, "moderation", "{}"},
+        {API_CHAT, "stop", "[\"\"]"}, {API_CHAT, "response_format", "{\"type\":\"text\",\"schema\":{}}"},
+        {API_CHAT, "response_format", "{}"}, {API_CHAT, "response_format", "{\"type\":\"json_schema\"}"},
+        {API_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}"},
+        {API_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a b\",\"schema\":{}}}"},
+        {API_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":5}}"},
+        {API_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"strict\":5}}"},
+        {API_CHAT, "structured_outputs", "{}"}, {API_CHAT, "structured_outputs", "{\"regex\":\"a\",\"json\":{}}"},
+        {API_CHAT, "structured_outputs", "{\"structural_tag\":\"x\"}"}, {API_CHAT, "guided_choice", "[]"},
+        {API_CHAT, "prediction", "{\"type\":\"content\"}"}, {API_CHAT, "prediction", "{\"content\":\"x\"}"},
+        {API_CHAT, "prediction", "{\"type\":\"content\",\"content\":[{\"type\":\"image\"}]}"}};
     ChatRequest request;
     ApiError error;
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) refuses(wrong[i].adapter, wrong[i].field, wrong[i].value);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) refuses(wrong[i].api, wrong[i].field, wrong[i].value);
     char text[700];
     for (int over = 0; over < 2; over++) {
         snprintf(text, sizeof text, "\"%0*d\"", 64 + over, 0);
-        TEST(read_with(DOOR_CHAT, "safety_identifier", text, &request, &error) == !over);
+        TEST(read_with(API_CHAT, "safety_identifier", text, &request, &error) == !over);
         snprintf(text, sizeof text, "{\"%0*d\":\"\"}", 64 + over, 0);
-        TEST(read_with(DOOR_CHAT, "metadata", text, &request, &error) == !over);
+        TEST(read_with(API_CHAT, "metadata", text, &request, &error) == !over);
         snprintf(text, sizeof text, "{\"a\":\"%0*d\"}", 512 + over, 0);
-        TEST(read_with(DOOR_CHAT, "metadata", text, &request, &error) == !over);
+        TEST(read_with(API_CHAT, "metadata", text, &request, &error) == !over);
     }
-    TEST(read_with(DOOR_CHAT, "moderation", "null", &request, &error));
-    TEST(!read_with(DOOR_TEXT, "n\":3,\"best_of", "2", &request, &error) && !strcmp(error.param, "best_of"));
-    TEST(!read_with(DOOR_CHAT, "max_tokens\":3,\"min_tokens", "4", &request, &error));
-    TEST(!read_with(DOOR_CHAT, "grammar\":\"root ::= \\\"a\\\"\",\"response_format", "{\"type\":\"json_object\"}",
+    TEST(read_with(API_CHAT, "moderation", "null", &request, &error));
+    TEST(!read_with(API_COMPLETIONS, "n\":3,\"best_of", "2", &request, &error) && !strcmp(error.param, "best_of"));
+    TEST(!read_with(API_CHAT, "max_tokens\":3,\"min_tokens", "4", &request, &error));
+    TEST(!read_with(API_CHAT, "grammar\":\"root ::= \\\"a\\\"\",\"response_format", "{\"type\":\"json_object\"}",
              &request, &error) &&
         !strcmp(error.param, "response_format"));
-    TEST(read_with(DOOR_CHAT, "grammar\":\"root ::= \\\"a\\\"\",\"response_format", "{\"type\":\"text\"}", &request,
-             &error) &&
+    TEST(read_with(
+             API_CHAT, "grammar\":\"root ::= \\\"a\\\"\",\"response_format", "{\"type\":\"text\"}", &request, &error) &&
         request.format.kind == GRAMMAR_GBNF);
-    TEST(read_with(DOOR_CHAT, "grammar", "\"start: /a/\"", &request, &error) && request.format.kind == GRAMMAR_LARK);
+    TEST(read_with(API_CHAT, "grammar", "\"start: /a/\"", &request, &error) && request.format.kind == GRAMMAR_LARK);
     arena_free(&arena);
 }
 
@@ -263,10 +261,10 @@ static void test_documents(void) {
         buffer_free(&table);
         buffer_free(&document);
     }
-    for (size_t i = 0; i < fields; i++) TEST(field[i].adapters & tables[0].adapters);
+    for (size_t i = 0; i < fields; i++) TEST(field[i].apis & tables[0].apis);
     for (size_t i = 0; i < adapter_fields; i++) {
         int shown = 0;
-        for (size_t t = 0; t < count; t++) shown += adapter_field[i].adapters == tables[t].adapters;
+        for (size_t t = 0; t < count; t++) shown += adapter_field[i].apis == tables[t].apis;
         TEST(shown == 1);
     }
 }

@@ -95,13 +95,13 @@ static void test_unread_answers(void) {
     buffer_text(&body, "{\"with_pieces\":true,\"content\":\"");
     for (int i = 0; i < LETTERS; i++) buffer_byte(&body, 'a');
     buffer_text(&body, "\"}");
-    server->http->reply_bytes += REPLIES_BYTES_MAX; /* others' */
+    server->http->response_bytes += RESPONSES_BYTES_MAX; /* others' */
     int clients[2];
     for (int i = 0; i < 2; i++) {
         clients[i] = connect_client();
         wait_connections(i + 1);
         client_post(clients[i], "/tokenize", buffer_view(&body));
-        while (i == 0 && __atomic_load_n(&server->http->reply_bytes, __ATOMIC_RELAXED) == REPLIES_BYTES_MAX)
+        while (i == 0 && __atomic_load_n(&server->http->response_bytes, __ATOMIC_RELAXED) == RESPONSES_BYTES_MAX)
             sleep_ms(10);
     }
     wait_connections(1);
@@ -109,8 +109,8 @@ static void test_unread_answers(void) {
     TEST_MSG(client_read(clients[0], &answer) == 0, "%zu bytes", answer.size);
     for (int i = 0; i < 2; i++) close(clients[i]);
     sleep_ms(100);
-    TEST(server->http->reply_bytes == REPLIES_BYTES_MAX);
-    server->http->reply_bytes = 0;
+    TEST(server->http->response_bytes == RESPONSES_BYTES_MAX);
+    server->http->response_bytes = 0;
     buffer_free(&body);
     close_server();
 }

@@ -106,5 +106,5 @@ bool answer_health(Exchange *x, Slice rest) {
     body.failed |= h.models.failed || h.experts.failed;
     buffer_free(&h.models);
     buffer_free(&h.experts);
-    return reply_json(x, status ? 503 : 200, &body);
+    return response_json(x, status ? 503 : 200, &body);
 }

@@ -83,9 +83,9 @@ bool answer_hub_search(Exchange *x, Slice rest) {
     if (!x->server->options.allow_pull) {
         api_fail(
             &error, 403, "pull_not_allowed", NULL, "This server does not search the hub; start it with --allow-pull.");
-        return reply_error(x, &error);
+        return response_error(x, &error);
     }
-    if (!read_search(x, &search, &error)) return reply_error(x, &error);
+    if (!read_search(x, &search, &error)) return response_error(x, &error);
     bool ok = hub_settings_read(&settings, &why);
     if (ok) {
         ok = hub_search(&settings, search.query, search.order, (int)search.limit, &hits, &why);
@@ -94,7 +94,7 @@ bool answer_hub_search(Exchange *x, Slice rest) {
     if (!ok) {
         log_warn("search of the hub: %s", why.text);
         api_fail(&error, 503, "hub_failed", NULL, "%s.", why.text);
-        return reply_error(x, &error);
+        return response_error(x, &error);
     }
     Buffer body = {0};
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
@@ -104,5 +104,5 @@ bool answer_hub_search(Exchange *x, Slice rest) {
     }
     buffer_text(&body, "]}");
     hub_hits_free(&hits);
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }

@@ -33,10 +33,10 @@ static bool remove_model(const Exchange *x, const char *name, uint64_t *freed_by
 bool answer_local_remove(Exchange *x, Slice name) {
     uint64_t freed_bytes = 0;
     ApiError error;
-    if (!remove_model(x, name.data, &freed_bytes, &error)) return reply_error(x, &error);
+    if (!remove_model(x, name.data, &freed_bytes, &error)) return response_error(x, &error);
     Buffer body = {0};
     buffer_text(&body, "{\"id\":");
     json_write_string(&body, name);
     buffer_printf(&body, ",\"deleted\":true,\"freed_bytes\":%" PRIu64 "}", freed_bytes);
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }

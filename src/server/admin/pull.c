@@ -117,13 +117,13 @@ static void next_events(Pull *pull) {
 
 static bool send_events(Exchange *x) {
     Pull *pull = x->pull;
-    reply_stream_head(x);
+    response_stream_head(x);
     while (!pull->last) {
-        if (reply_client_gone(x)) return false;
+        if (response_client_gone(x)) return false;
         next_events(pull);
         if (pull->out.failed) return false;
-        reply_stream_chunk(x, buffer_view(&pull->out), pull->last);
-        if (!reply_send(x)) return false;
+        response_stream_chunk(x, buffer_view(&pull->out), pull->last);
+        if (!response_send(x)) return false;
     }
     return true;
 }
@@ -180,7 +180,7 @@ bool answer_pull(Exchange *x, Slice rest) {
             &error, 403, "pull_not_allowed", NULL, "This server does not pull models; start it with --allow-pull.");
     else if (read_request(x, &name, &error) && start(x, &name, &error))
         return send_events(x);
-    return reply_error(x, &error);
+    return response_error(x, &error);
 }
 
 void pull_close(Exchange *x) {
@@ -211,7 +211,7 @@ bool answer_local(Exchange *x, Slice rest) {
     if (!ok) {
         log_warn("the list of local models: %s", why.text);
         api_fail(&error, 503, NULL, NULL, "The models of this machine cannot be listed; the server's log says why.");
-        return reply_error(x, &error);
+        return response_error(x, &error);
     }
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < models.count; i++) {
@@ -224,5 +224,5 @@ bool answer_local(Exchange *x, Slice rest) {
     }
     buffer_printf(&body, "],\"unfinished_bytes\":%" PRIu64 "}", models.unfinished_bytes);
     hub_models_free(&models);
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }

@@ -37,7 +37,7 @@ void request_log_write(const Exchange *x) {
         {"status", NULL, r->status ? r->status : CLIENT_CLOSED},
         {r->code ? "code" : NULL, r->code ? r->code : "", 0},
         {r->model ? "model" : NULL, r->model ? r->model : "", 0},
-        {x->response.stream ? "stream" : NULL, NULL, 1},
+        {x->response_options.stream ? "stream" : NULL, NULL, 1},
         {r->finish ? "finish" : NULL, r->finish ? r->finish : "", 0},
         {made ? "prompt_tokens" : NULL, NULL, (double)r->prompt_tokens},
         {made ? "cached_tokens" : NULL, NULL, (double)r->cached_tokens},

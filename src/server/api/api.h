@@ -1,5 +1,4 @@
-/* What an API handler works with: the parsed request, errors in OpenAI's shape, and typed access to fields.
- * Shapes and codes: OpenAI's OpenAPI document 2.3.0 (components Error, CreateChatCompletionRequest, …). */
+/* Errors of the APIs, and typed access to JSON values. Codes: OpenAI's OpenAPI document 2.3.0 (component Error). */
 #pragma once
 #include "base/arena.h"
 #include "base/buffer.h"
@@ -20,13 +19,13 @@ bool api_fail(ApiError *error, int status, const char *code, const char *param, 
     PRINTF_LIKE(5, 6);
 bool api_missing(const char *param, ApiError *error); /* a field that must be there */
 bool api_out_of_memory(ApiError *error);
-bool api_unsupported(const char *param, ApiError *error); /* a field, or a value of it, that is not built */
-/* What a request on the engine failed with: 429, 503 or 500. */
+bool api_unsupported(const char *param, ApiError *error); /* a field, or its value, that is not supported */
+/* The engine's error as 429, 503 or 500. */
 bool api_engine_failed(ApiError *error, const Error *why);
 /* {"error":{…}} */
 void api_write_error(Buffer *out, const ApiError *error);
 
-/* Typed values; param is the path shown to the client. null never reaches these: it means absent. */
+/* Typed values; param is the path in the request. The caller has treated null as absent. */
 NODISCARD bool api_integer(
     const Json *value, const char *param, int64_t min, int64_t max, int64_t *out, ApiError *error);
 NODISCARD bool api_number(const Json *value, const char *param, double min, double max, double *out, ApiError *error);

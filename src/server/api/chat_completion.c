@@ -45,7 +45,7 @@ static void begin_choice(Exchange *x, int choice, Buffer *out) {
 }
 
 static void end_event(Exchange *x, Buffer *out) {
-    buffer_text(out, x->response.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    buffer_text(out, x->response_options.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void write_start(Exchange *x, int choice, Buffer *out) {
@@ -57,7 +57,7 @@ static void write_start(Exchange *x, int choice, Buffer *out) {
 }
 
 static void write_logprobs(Exchange *x, Choice *choice, Buffer *out) {
-    if (x->response.logprobs)
+    if (x->response_options.logprobs)
         writer_chat_logprobs(x, choice, out);
     else
         buffer_text(out, "null");

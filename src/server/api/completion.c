@@ -180,9 +180,9 @@ static bool understand(Exchange *x, Arena *arena, ApiError *error) {
     const bool ok = submit(x, &request, constraint, error);
     constraint_release(constraint); /* the requests have their own references */
     if (!ok) return false;
-    x->response = request.response;
+    x->response_options = request.response;
     x->reads_request = request.generation.tools || request.response.repeated.data;
-    if (!x->response.echo) free_prompts(x);
+    if (!x->response_options.echo) free_prompts(x);
     return true;
 }
 
@@ -213,10 +213,10 @@ static void close_generation(Exchange *x) {
 
 static bool answer_stream(Exchange *x) {
     for (int i = 0; x->endpoint->write_start && i < x->generation.choice_count; i++)
-        x->endpoint->write_start(x, i, &x->out);
+        x->endpoint->write_start(x, i, &x->event_bytes);
     if (!stream_write(x->server->streams, x)) return false;
     close_generation(x);
-    reply_stream_chunk(x, SLICE(""), true);
+    response_stream_chunk(x, SLICE(""), true);
     return true;
 }
 
@@ -224,21 +224,21 @@ static bool answer_whole(Exchange *x) {
     ApiError error = {0};
     Error why = {0};
     while (!generation_done(&x->generation)) {
-        if (reply_client_gone(x)) return false;
+        if (response_client_gone(x)) return false;
         if (!generation_pump(&x->generation, PUMP_MS, &why)) {
             api_engine_failed(&error, &why);
-            return reply_error(x, &error);
+            return response_error(x, &error);
         }
         metrics_note_tokens(x->server->metrics, x->model_index, &x->generation, x->given);
-        if (!generation_done(&x->generation) && deadlines_must_end(x, &error)) return reply_error(x, &error);
+        if (!generation_done(&x->generation) && deadlines_must_end(x, &error)) return response_error(x, &error);
     }
     Buffer body = {0};
     x->endpoint->write_whole(x, &body);
     close_generation(x);
-    if (!body.failed) return reply_json(x, 200, &body);
+    if (!body.failed) return response_json(x, 200, &body);
     buffer_free(&body);
     api_out_of_memory(&error);
-    return reply_error(x, &error);
+    return response_error(x, &error);
 }
 
 bool completion_answer(Exchange *x, const Endpoint *endpoint) {
@@ -246,9 +246,9 @@ bool completion_answer(Exchange *x, const Endpoint *endpoint) {
     x->endpoint = endpoint;
     x->created = (int64_t)time(NULL);
     make_id(x, endpoint->id_prefix);
-    if (!prepare(x, &error)) return reply_error(x, &error);
-    if (x->response.stream && !endpoint->media && !resumable_begin(x, &error)) return reply_error(x, &error);
-    return x->response.stream ? answer_stream(x) : answer_whole(x);
+    if (!prepare(x, &error)) return response_error(x, &error);
+    if (x->response_options.stream && !endpoint->media && !resumable_begin(x, &error)) return response_error(x, &error);
+    return x->response_options.stream ? answer_stream(x) : answer_whole(x);
 }
 
 bool completion_count(Exchange *x, const Endpoint *endpoint) {
@@ -258,10 +258,10 @@ bool completion_count(Exchange *x, const Endpoint *endpoint) {
     x->endpoint = endpoint;
     const bool ok = read_request(x, &request, &arena, &error);
     arena_free(&arena);
-    if (!ok) return reply_error(x, &error);
+    if (!ok) return response_error(x, &error);
     Buffer body = {0};
     buffer_printf(&body, "{\"input_tokens\":%zu}", x->prompts->count);
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }
 
 void completion_close(Exchange *x) {
@@ -271,7 +271,7 @@ void completion_close(Exchange *x) {
     free_prompts(x);
     answer_events_free(&x->kept);
     buffer_free(&x->head);
-    buffer_free(&x->out);
+    buffer_free(&x->event_bytes);
     arena_free(&x->arena);
     arena_free(&x->request_arena);
     models_release(x->server->models, x->model);

@@ -18,7 +18,7 @@
 enum { ANSWER_BYTES_MAX = 256 << 20 };
 
 typedef struct Embedding {
-    Adapter adapter;
+    Api api;
     ChatModel *model;
     Tokens *inputs;
     int count, dimensions;
@@ -79,7 +79,7 @@ static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *er
 }
 
 static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding *e, ApiError *error) {
-    if (!fields_read(NULL, e->adapter, body, error)) return false;
+    if (!fields_read(NULL, e->api, body, error)) return false;
     const Json *input = member_get(body, "input"), *dimensions = member_get(body, "dimensions");
     if (!input) return api_missing("input", error);
     e->base64 = member_is(body, "encoding_format", "base64");
@@ -100,7 +100,8 @@ typedef struct Wait {
 
 static bool given_up(void *context, bool waits) {
     Wait *wait = context;
-    return server_stopped(wait->x->server) || deadlines_over(wait->x, waits, &wait->over) || reply_client_gone(wait->x);
+    return server_stopped(wait->x->server) || deadlines_over(wait->x, waits, &wait->over) ||
+        response_client_gone(wait->x);
 }
 
 static void write_base64(const float *vector, int dimensions, Buffer *out) {
@@ -167,7 +168,7 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
         .context = &wait};
     Error why = {0};
     body_free(x);
-    if (!body_hold(x, numbers * (sizeof *e->vectors + 2 * size), error)) return false; /* twice: also in the reply */
+    if (!body_hold(x, numbers * (sizeof *e->vectors + 2 * size), error)) return false; /* twice: also in the response */
     e->vectors = arena_alloc(arena, numbers, sizeof *e->vectors);
     if (!e->vectors) return api_out_of_memory(error);
     if (!embedding_compute(e->model, &job, e->vectors, &why)) {
@@ -178,7 +179,7 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
     metrics_note_embeddings(
         x->server->metrics, x->model_index, e->inputs, e->count, (double)(clock_ns() - x->started_ns) * 1e-9);
     x->record.prompt_tokens = e->tokens;
-    if (e->adapter == DOOR_OLLAMA_EMBED)
+    if (e->api == API_OLLAMA_EMBED)
         write_lists(x, e, out);
     else
         write_answer(e, out);
@@ -188,10 +189,10 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
         : api_out_of_memory(error);
 }
 
-static bool answer(Exchange *x, Adapter adapter) {
+static bool answer(Exchange *x, Api api) {
     enum { VECTORS_BYTES_MAX = 64 << 20 };
     ApiError error = {0};
-    Embedding e = {.adapter = adapter};
+    Embedding e = {.api = api};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE + VECTORS_BYTES_MAX};
     Buffer out = {.limit = ANSWER_BYTES_MAX};
     const Json *body = body_object(x, &arena, &error);
@@ -199,10 +200,10 @@ static bool answer(Exchange *x, Adapter adapter) {
     for (int i = 0; i < e.count; i++) tokens_free(&e.inputs[i]);
     models_release(x->server->models, e.model);
     arena_free(&arena);
-    if (ok) return reply_json(x, 200, &out);
+    if (ok) return response_json(x, 200, &out);
     buffer_free(&out);
-    return reply_error(x, &error);
+    return response_error(x, &error);
 }
 
-bool answer_embeddings(Exchange *x, Slice rest) { return answer(x, DOOR_EMBEDDINGS); }
-bool answer_embed(Exchange *x, Slice rest) { return answer(x, DOOR_OLLAMA_EMBED); }
+bool answer_embeddings(Exchange *x, Slice rest) { return answer(x, API_EMBEDDINGS); }
+bool answer_embed(Exchange *x, Slice rest) { return answer(x, API_OLLAMA_EMBED); }

@@ -1,33 +1,34 @@
 /* server/api/: the APIs. An adapter per API reads requests (*_request.c) and writes responses and events.
  *
- * An endpoint that generates: what differs between the APIs. */
+ * An endpoint that generates text: the functions that differ between the APIs. Writers append to `out`; memory that
+ * ends is noted there. */
 #pragma once
 #include "server/exchange.h"
 
 typedef struct Endpoint {
     const char *id_prefix;
-    const char *event_object; /* the "object" of a stream's events */
-    const char *media;        /* of streams; NULL: server-sent events */
-    const char *done;         /* what ends a stream */
-    const char *heartbeat;    /* while there is nothing to say; NULL: nothing */
-    void (*write_error)(const Exchange *x, const ApiError *error, Buffer *out); /* a body; NULL: OpenAI's */
-    void (*write_failure)(Exchange *x, const ApiError *error, Buffer *out);     /* an event; NULL: OpenAI's */
+    const char *event_object; /* "object" of stream events; NULL: they have none */
+    const char *media;        /* media type of streams; NULL: server-sent events */
+    const char *done;         /* bytes that end a stream */
+    const char *heartbeat;    /* bytes that keep an idle stream open; NULL: none */
+    void (*write_error)(const Exchange *x, const ApiError *error, Buffer *out); /* response body; NULL: OpenAI's */
+    void (*write_failure)(Exchange *x, const ApiError *error, Buffer *out);     /* stream event; NULL: OpenAI's */
     bool (*read)(ChatRequest *request, const Json *body, ApiError *error);
     bool (*make_prompts)(Exchange *x, const ChatRequest *request, ApiError *error);
-    /* Events of a stream. The opening one of a choice; may be NULL. */
-    void (*write_start)(Exchange *x, int choice, Buffer *out);
-    void (*write_delta)(Exchange *x, int choice, Buffer *out); /* takes the choice's text and tokens */
+    /* Events of a stream. */
+    void (*write_start)(Exchange *x, int choice, Buffer *out); /* before the first delta; may be NULL */
+    void (*write_delta)(Exchange *x, int choice, Buffer *out); /* takes the choice's new text and tokens */
     void (*write_finish)(Exchange *x, int choice, Buffer *out);
-    void (*write_usage)(Exchange *x, Buffer *out); /* the last events, when asked for */
-    /* The whole answer. */
+    void (*write_usage)(Exchange *x, Buffer *out); /* with include_usage; NULL: never */
+    /* The body of a response that is not streamed. */
     void (*write_whole)(Exchange *x, Buffer *out);
 } Endpoint;
 
-/* Before a text of so many bytes is made tokens: false when that could only show that the context is too short. */
+/* Checks before tokenization that a text of `bytes` bytes can fit into the context. field: named in the error. */
 NODISCARD bool completion_fits(const ChatModel *model, size_t bytes, const char *field, ApiError *error);
-/* Whether the model has every token of the prompt: a tokenizer may have more than it. */
+/* Checks that the prompt's ids are in the model's vocabulary; a tokenizer may have more tokens than the model. */
 NODISCARD bool completion_knows(const ChatModel *model, const Tokens *prompt, const char *field, ApiError *error);
-/* The prompt of a request that is a chat. */
+/* Endpoint.make_prompts of chats: the prompt of the request's messages. */
 bool chat_make_prompts(Exchange *x, const ChatRequest *request, ApiError *error);
 
 extern const Endpoint endpoint_chat, endpoint_text, endpoint_messages, endpoint_responses, endpoint_ollama_chat,

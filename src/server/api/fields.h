@@ -6,35 +6,35 @@
 #include "chat/request.h"
 #include "server/api/api.h"
 
-typedef enum Adapter {
-    DOOR_CHAT = 1 << 0, /* /v1/chat/completions */
-    DOOR_TEXT = 1 << 1, /* /v1/completions */
-    DOOR_RESPONSES = 1 << 2,
-    DOOR_MESSAGES = 1 << 3,
-    DOOR_OLLAMA_CHAT = 1 << 4, /* /api/chat */
-    DOOR_GENERATE = 1 << 5,    /* /api/generate */
-    DOOR_TOKENIZE = 1 << 6,
-    DOOR_DETOKENIZE = 1 << 7,
-    DOOR_EMBEDDINGS = 1 << 8,
-    DOOR_OLLAMA_EMBED = 1 << 9, /* /api/embed */
-} Adapter;
+typedef enum Api {
+    API_CHAT = 1 << 0,        /* /v1/chat/completions */
+    API_COMPLETIONS = 1 << 1, /* /v1/completions */
+    API_RESPONSES = 1 << 2,
+    API_MESSAGES = 1 << 3,
+    API_OLLAMA_CHAT = 1 << 4,     /* /api/chat */
+    API_OLLAMA_GENERATE = 1 << 5, /* /api/generate */
+    API_TOKENIZE = 1 << 6,
+    API_DETOKENIZE = 1 << 7,
+    API_EMBEDDINGS = 1 << 8,
+    API_OLLAMA_EMBED = 1 << 9, /* /api/embed */
+} Api;
 
 typedef enum FieldStatus {
     FIELD_HONOURED,
-    FIELD_EXTENSION, /* honoured, and not of OpenAI's schema */
-    FIELD_ACCEPTED,  /* checked; what it asks for cannot change the answer */
-    FIELD_NEUTRAL,   /* only the values that ask for what happens anyway */
-    FIELD_REFUSED,   /* known, and not built */
+    FIELD_EXTENSION, /* honoured, but not in OpenAI's schema */
+    FIELD_ACCEPTED,  /* checked; cannot change the answer */
+    FIELD_NEUTRAL,   /* only values that change nothing are permitted */
+    FIELD_REFUSED,   /* known, not supported */
 } FieldStatus;
 
 typedef enum FieldType {
     FIELD_NUMBER,  /* float */
     FIELD_INTEGER, /* int */
     FIELD_BOOL,    /* bool */
-    FIELD_TEXT,    /* Slice; of at most max characters, 0: any number */
-    FIELD_ARRAY,   /* const Json *; of min to max items, 0: any number */
+    FIELD_TEXT,    /* Slice; at most max characters; max 0: no limit */
+    FIELD_ARRAY,   /* const Json *; min to max items; max 0: no limit */
     FIELD_OBJECT,  /* const Json * */
-    FIELD_ANY,     /* const Json *; its reader says what it may be */
+    FIELD_ANY,     /* const Json *; checked by the field's reader */
 } FieldType;
 
 typedef bool (*FieldReader)(ChatRequest *request, const Json *value, const char *name, ApiError *error);
@@ -45,7 +45,7 @@ enum { NOWHERE = -1, MANY = INT32_MAX };
 
 typedef struct Field {
     const char *name; /* the path of a member of an object: "options.seed" */
-    unsigned adapters;
+    unsigned apis;
     FieldStatus status;
     FieldType type;
     int at; /* AT() of the member that gets the value; or NOWHERE */
@@ -60,13 +60,13 @@ const Field *fields_all(size_t *count);         /* of Chat Completions and Compl
 const Field *adapter_fields_all(size_t *count); /* of the other APIs */
 /* Reads every field of a body into the request; null is absent, unknown fields are errors. A field whose name has a dot
  * is a member of an object. request: NULL for APIs whose rows are only checked. */
-NODISCARD bool fields_read(ChatRequest *request, Adapter adapter, const Json *body, ApiError *error);
+NODISCARD bool fields_read(ChatRequest *request, Api api, const Json *body, ApiError *error);
 
-/* A table of fields in the documents. Every field with these `doors` is a row of one table. */
+/* A table of fields in the documents: all fields with exactly these `apis`. */
 typedef struct FieldTable {
     const char *document; /* path in the repository */
     const char *routes;   /* paths of the API, as the marker before the table names them */
-    unsigned adapters;
+    unsigned apis;
 } FieldTable;
 
 const FieldTable *field_tables(size_t *count);

@@ -76,26 +76,26 @@ typedef struct Table {
     size_t count;
 } Table;
 
-static Table table_of(Adapter adapter) {
+static Table table_of(Api api) {
     Table table;
-    table.fields = adapter & (DOOR_CHAT | DOOR_TEXT) ? fields_all(&table.count) : adapter_fields_all(&table.count);
+    table.fields = api & (API_CHAT | API_COMPLETIONS) ? fields_all(&table.count) : adapter_fields_all(&table.count);
     return table;
 }
 
-static const Field *find_field(Adapter adapter, Slice path) {
-    const Table table = table_of(adapter);
+static const Field *find_field(Api api, Slice path) {
+    const Table table = table_of(api);
     for (size_t i = 0; i < table.count; i++)
-        if (table.fields[i].adapters & adapter && slice_is(path, table.fields[i].name)) return &table.fields[i];
+        if (table.fields[i].apis & api && slice_is(path, table.fields[i].name)) return &table.fields[i];
     return NULL;
 }
 
 /* Whether the members of an object have rows of their own. */
-static bool has_members(Adapter adapter, const char *path) {
-    const Table table = table_of(adapter);
+static bool has_members(Api api, const char *path) {
+    const Table table = table_of(api);
     const size_t size = strlen(path);
     for (size_t i = 0; i < table.count; i++) {
         const Field *f = &table.fields[i];
-        if (f->adapters & adapter && !strncmp(f->name, path, size) && f->name[size] == '.') return true;
+        if (f->apis & api && !strncmp(f->name, path, size) && f->name[size] == '.') return true;
     }
     return false;
 }
@@ -117,8 +117,7 @@ static bool read_field(ChatRequest *request, const Field *field, const Json *val
 }
 
 /* inside: the path of the object with a dot; "" for a body. Objects are two deep at most. */
-static bool read_object(
-    ChatRequest *request, Adapter adapter, const char *inside, const Json *object, ApiError *error) {
+static bool read_object(ChatRequest *request, Api api, const char *inside, const Json *object, ApiError *error) {
     for (JSON_EACH_PAIR(key, value, object)) {
         char path[API_PARAM_MAX];
         const Slice name = json_slice(key);
@@ -126,16 +125,16 @@ static bool read_object(
         if (memchr(name.data, '.', name.size) || (size_t)size != strlen(inside) + name.size ||
             strlen(path) != (size_t)size)
             return unknown(*inside ? slice_of(path) : name, error); /* it may look like one of a table */
-        const Field *field = find_field(adapter, slice_of(path));
+        const Field *field = find_field(api, slice_of(path));
         if (!field) return unknown(slice_of(path), error);
         if (!read_field(request, field, value, error)) return false;
-        if (value->type != JSON_OBJECT || !has_members(adapter, path)) continue;
+        if (value->type != JSON_OBJECT || !has_members(api, path)) continue;
         snprintf(path + size, sizeof path - (size_t)size, ".");
-        if (!read_object(request, adapter, path, value, error)) return false;
+        if (!read_object(request, api, path, value, error)) return false;
     }
     return true;
 }
 
-bool fields_read(ChatRequest *request, Adapter adapter, const Json *body, ApiError *error) {
-    return read_object(request, adapter, "", body, error);
+bool fields_read(ChatRequest *request, Api api, const Json *body, ApiError *error) {
+    return read_object(request, api, "", body, error);
 }

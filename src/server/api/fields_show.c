@@ -37,16 +37,16 @@ static const char *const statuses[] = {[FIELD_HONOURED] = "honoured",
     [FIELD_REFUSED] = "refused"};
 
 static const FieldTable tables[] = {
-    {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", DOOR_CHAT | DOOR_TEXT},
-    {"docs/api/openai.md", "/v1/embeddings", DOOR_EMBEDDINGS},
-    {"docs/api/responses.md", "/v1/responses", DOOR_RESPONSES},
-    {"docs/api/anthropic.md", "/v1/messages", DOOR_MESSAGES},
-    {"docs/api/ollama.md", "/api/chat, /api/generate", DOOR_OLLAMA_CHAT | DOOR_GENERATE},
-    {"docs/api/ollama.md", "/api/chat", DOOR_OLLAMA_CHAT},
-    {"docs/api/ollama.md", "/api/generate", DOOR_GENERATE},
-    {"docs/api/ollama.md", "/api/embed", DOOR_OLLAMA_EMBED},
-    {"docs/api/native.md", "/tokenize", DOOR_TOKENIZE},
-    {"docs/api/native.md", "/detokenize", DOOR_DETOKENIZE},
+    {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", API_CHAT | API_COMPLETIONS},
+    {"docs/api/openai.md", "/v1/embeddings", API_EMBEDDINGS},
+    {"docs/api/responses.md", "/v1/responses", API_RESPONSES},
+    {"docs/api/anthropic.md", "/v1/messages", API_MESSAGES},
+    {"docs/api/ollama.md", "/api/chat, /api/generate", API_OLLAMA_CHAT | API_OLLAMA_GENERATE},
+    {"docs/api/ollama.md", "/api/chat", API_OLLAMA_CHAT},
+    {"docs/api/ollama.md", "/api/generate", API_OLLAMA_GENERATE},
+    {"docs/api/ollama.md", "/api/embed", API_OLLAMA_EMBED},
+    {"docs/api/native.md", "/tokenize", API_TOKENIZE},
+    {"docs/api/native.md", "/detokenize", API_DETOKENIZE},
 };
 
 const FieldTable *field_tables(size_t *count) {
@@ -60,8 +60,8 @@ static void write_openai_rows(Buffer *out) {
     buffer_text(out, "| field | chat | completions | status | values | default | |\n|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < count; i++) {
         const Field *f = &fields[i];
-        buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->adapters & DOOR_CHAT ? "✓" : "",
-            f->adapters & DOOR_TEXT ? "✓" : "", statuses[f->status]);
+        buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->apis & API_CHAT ? "✓" : "",
+            f->apis & API_COMPLETIONS ? "✓" : "", statuses[f->status]);
         write_form(f, out);
         buffer_printf(out, " | %s | %s |\n", f->standing, f->what);
     }
@@ -69,7 +69,7 @@ static void write_openai_rows(Buffer *out) {
 
 void field_table_write(const FieldTable *table, Buffer *out) {
     buffer_printf(out, "<!-- fields of %s -->\n", table->routes);
-    if (table->adapters & DOOR_CHAT) {
+    if (table->apis & API_CHAT) {
         write_openai_rows(out);
         return;
     }
@@ -78,7 +78,7 @@ void field_table_write(const FieldTable *table, Buffer *out) {
     buffer_text(out, "| field | status | values | |\n|---|---|---|---|\n");
     for (size_t i = 0; i < count; i++) {
         const Field *f = &fields[i];
-        if (f->adapters != table->adapters) continue;
+        if (f->apis != table->apis) continue;
         buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
         write_form(f, out);
         buffer_printf(out, " | %s |\n", f->what);

@@ -144,6 +144,6 @@ bool request_read_messages(ChatRequest *request, const Json *body, ApiError *err
     if (member_get(body, "thread"))
         return api_fail(
             error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
-    return fields_read(request, DOOR_MESSAGES, body, error) && read_messages(request, body, error) &&
+    return fields_read(request, API_MESSAGES, body, error) && read_messages(request, body, error) &&
         request_settle_chat(request, error);
 }

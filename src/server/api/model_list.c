@@ -45,17 +45,17 @@ static void write_model(const ModelStatus *status, Buffer *out) {
         (long long)status->created, status->context, states[status->state]);
 }
 
-static bool reply_model(Exchange *x, Slice name) {
+static bool response_model(Exchange *x, Slice name) {
     ApiError error = {0};
     const int index = models_find(x->server->models, name);
     if (index < 0) {
         model_unknown(x->server, name, &error);
-        return reply_error(x, &error);
+        return response_error(x, &error);
     }
     const ModelStatus status = models_status(x->server->models, index);
     Buffer body = {0};
     write_model(&status, &body);
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }
 
 bool answer_models(Exchange *x, Slice rest) {
@@ -67,10 +67,10 @@ bool answer_models(Exchange *x, Slice rest) {
         write_model(&status, &body);
     }
     buffer_text(&body, "]}");
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }
 
-bool answer_model(Exchange *x, Slice name) { return reply_model(x, name); }
+bool answer_model(Exchange *x, Slice name) { return response_model(x, name); }
 
 static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
     if (!body_model(x, arena, name, error)) return false;
@@ -92,7 +92,7 @@ static bool change(Exchange *x, bool (*act)(const Exchange *x, Slice name, Error
     Slice name = {0};
     bool ok = read_name(x, &arena, &name, &error);
     if (ok && !act(x, name, &why)) ok = model_failed(x, name, &why, &error);
-    const bool result = ok ? reply_model(x, name) : reply_error(x, &error);
+    const bool result = ok ? response_model(x, name) : response_error(x, &error);
     arena_free(&arena);
     return result;
 }

@@ -1,15 +1,15 @@
-/* The models of the server, as clients see them: /v1/models and what is below it. */
+/* GET /v1/models, and loading and unloading models. */
 #pragma once
 #include "server/exchange.h"
 
 bool answer_models(Exchange *x, Slice rest);
 bool answer_model(Exchange *x, Slice name);
-/* {"model":"…"}: loads it, or unloads it unless it answers somebody; returns the model as it is then. */
+/* {"model":"…"}: loads the model, or unloads it unless it is in use; responds with its state afterwards. */
 bool answer_load(Exchange *x, Slice rest);
 bool answer_unload(Exchange *x, Slice rest);
 
-/* 404 with the names that there are. */
+/* A 404 that lists the served models. Returns false. */
 bool model_unknown(const Server *server, Slice name, ApiError *error);
-/* As models_take, within the request's time; its holder releases it. The details of a failure, which name files, go to
- * the log. */
+/* models_take() within the request's deadline; the caller releases the model. Details of a failure name files, so they
+ * go to the log only. */
 NODISCARD ChatModel *model_take(const Exchange *x, Slice name, ApiError *error);

@@ -44,7 +44,7 @@ static bool answer_list(Exchange *x, bool loaded) {
         write_model(&status, &body);
     }
     buffer_text(&body, "]}");
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }
 
 bool answer_ollama_tags(Exchange *x, Slice rest) { return answer_list(x, false); }
@@ -53,7 +53,7 @@ bool answer_ollama_ps(Exchange *x, Slice rest) { return answer_list(x, true); }
 bool answer_ollama_version(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_printf(&body, "{\"version\":\"%s\"}", APUS_VERSION);
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }
 
 static bool write_show(Exchange *x, Slice name, Buffer *out, ApiError *error) {
@@ -81,5 +81,5 @@ bool answer_ollama_show(Exchange *x, Slice rest) {
     const bool ok = object && (model || api_missing("model", &error)) && api_string(model, "model", &name, &error) &&
         write_show(x, name, &body, &error);
     arena_free(&arena);
-    return ok ? reply_json(x, 200, &body) : reply_error(x, &error);
+    return ok ? response_json(x, 200, &body) : response_error(x, &error);
 }

@@ -24,10 +24,10 @@ static bool read_penalty(ChatRequest *request, const Json *body, ApiError *error
 }
 
 /* Streams unless told otherwise. */
-static bool read_fields(ChatRequest *request, Adapter adapter, const Json *body, ApiError *error) {
+static bool read_fields(ChatRequest *request, Api api, const Json *body, ApiError *error) {
     request->cut = true;
     request->response.stream = true;
-    return fields_read(request, adapter, body, error) && read_penalty(request, body, error);
+    return fields_read(request, api, body, error) && read_penalty(request, body, error);
 }
 
 /* ---- chat ---- */
@@ -96,7 +96,7 @@ static bool read_message(MessageBuilder *builder, const Json *message, int index
 
 bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "messages";
-    if (!read_fields(request, DOOR_OLLAMA_CHAT, body, error)) return false;
+    if (!read_fields(request, API_OLLAMA_CHAT, body, error)) return false;
     const Json *messages = member_get(body, "messages");
     if (!messages) return api_missing("messages", error);
     MessageBuilder builder = {.arena = request->arena};
@@ -111,7 +111,7 @@ bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *
 
 bool request_read_ollama_generate(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "prompt";
-    if (!read_fields(request, DOOR_GENERATE, body, error)) return false;
+    if (!read_fields(request, API_OLLAMA_GENERATE, body, error)) return false;
     const Json *prompt = member_get(body, "prompt"), *system = member_get(body, "system");
     if (!prompt) return api_missing("prompt", error);
     MessageBuilder builder = {.arena = request->arena};

@@ -25,7 +25,7 @@ const char *writer_finish(Finish finish) { return finish == FINISH_LENGTH ? "len
 
 /* Of the answer that the client sees: to score a prompt, a token is computed that nobody asked for. */
 static int64_t answer_tokens(const Exchange *x) {
-    return x->response.only_echo ? 0 : generation_answer_tokens(&x->generation);
+    return x->response_options.only_echo ? 0 : generation_answer_tokens(&x->generation);
 }
 
 void writer_usage(const Exchange *x, Buffer *out) {
@@ -42,7 +42,7 @@ void writer_obfuscation(const Exchange *x, size_t start, Buffer *out) {
     enum { SIZE = 64 };
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     unsigned char random[SIZE];
-    if (!x->response.obfuscated || getentropy(random, sizeof random)) return;
+    if (!x->response_options.obfuscated || getentropy(random, sizeof random)) return;
     const size_t count = SIZE - (out->size - start) % SIZE;
     buffer_text(out, ",\"obfuscation\":\"");
     for (size_t i = 0; i < count; i++) buffer_byte(out, alphabet[random[i] % (sizeof alphabet - 1)]);
@@ -128,7 +128,7 @@ void writer_timings(const Exchange *x, Buffer *out) {
 }
 
 void writer_progress(Exchange *x, Buffer *out) {
-    if (!x->response.progress) return;
+    if (!x->response_options.progress) return;
     const RequestStats stats = stats_of(&x->generation);
     if (stats.read_tokens <= x->read_told) return;
     x->read_told = stats.read_tokens;
@@ -136,7 +136,7 @@ void writer_progress(Exchange *x, Buffer *out) {
     buffer_printf(out,
         ",\"choices\":[],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%.3f}%s}\n\n",
         stats.prompt_tokens, stats.cached_tokens, stats.read_tokens, stats.prefill_s * 1e3,
-        x->response.include_usage ? ",\"usage\":null" : "");
+        x->response_options.include_usage ? ",\"usage\":null" : "");
 }
 
 /* An id outside the vocabulary has no bytes; memory that ends must not look like that. */

@@ -66,7 +66,7 @@ bool request_settle_chat(ChatRequest *request, ApiError *error) {
 
 bool request_read_chat(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "messages";
-    if (!fields_read(request, DOOR_CHAT, body, error)) return false;
+    if (!fields_read(request, API_CHAT, body, error)) return false;
     const Json *messages = member_get(body, "messages");
     if (!request->model.data) return api_missing("model", error);
     if (!check_max_tokens(body, error)) return false;
@@ -95,7 +95,7 @@ static bool settle_best_of(ChatRequest *request, ApiError *error) {
 
 bool request_read_completion(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "prompt";
-    if (!fields_read(request, DOOR_TEXT, body, error) || !settle(request, error)) return false;
+    if (!fields_read(request, API_COMPLETIONS, body, error) || !settle(request, error)) return false;
     if (!request->prompt) return api_missing("prompt", error);
     if (!settle_best_of(request, error)) return false;
     if (request->suffix.size > 0 && request->response.echo)

@@ -89,7 +89,7 @@ static void write_response(const Exchange *x, bool whole, Buffer *out) {
         "\"service_tier\":\"default\",\"truncation\":\"disabled\",\"top_logprobs\":0",
         x->id, (long long)x->created, status, whole && was_cut(x) ? "{\"reason\":\"max_output_tokens\"}" : "null");
     member_text("model", slice_of(x->model->name), out);
-    buffer_slice(out, x->response.repeated);
+    buffer_slice(out, x->response_options.repeated);
     buffer_text(out, ",\"output\":[");
     if (whole) write_output(x, out);
     buffer_byte(out, ']');

@@ -186,6 +186,6 @@ static bool write_echo(ChatRequest *request, const Json *body, ApiError *error) 
 
 bool request_read_responses(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "input";
-    return fields_read(request, DOOR_RESPONSES, body, error) && read_input(request, body, error) &&
+    return fields_read(request, API_RESPONSES, body, error) && read_input(request, body, error) &&
         request_settle_chat(request, error) && write_echo(request, body, error);
 }

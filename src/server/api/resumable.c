@@ -268,33 +268,33 @@ static bool send_events(Exchange *x, Resumable *stream, int64_t after) {
     size_t offset = offset_of(stream, after);
     int64_t told_ns = clock_ns();
     ReadResult result = READ_MORE;
-    reply_stream_head(x);
+    response_stream_head(x);
     bool ok = true;
-    while (ok && result == READ_MORE && !server_stopped(x->server) && !reply_client_gone(x)) {
+    while (ok && result == READ_MORE && !server_stopped(x->server) && !response_client_gone(x)) {
         buffer_clear(&out);
         result = read_on(stream, &offset, &out);
         const int64_t now = clock_ns();
         if (!out.size && now - told_ns > HEARTBEAT_S * INT64_C(1000000000)) buffer_text(&out, ": waiting\n\n");
         if (out.size) told_ns = now;
-        reply_stream_chunk(x, buffer_view(&out), result == READ_WHOLE);
-        ok = !out.failed && reply_send(x);
+        response_stream_chunk(x, buffer_view(&out), result == READ_WHOLE);
+        ok = !out.failed && response_send(x);
     }
     buffer_free(&out);
     return ok && result == READ_WHOLE;
 }
 
-static bool reply_unknown(Exchange *x) {
+static bool respond_unknown(Exchange *x) {
     ApiError error;
     api_fail(&error, 404, "stream_not_found", NULL, "There is no such stream, or it is kept no longer.");
-    return reply_error(x, &error);
+    return response_error(x, &error);
 }
 
 bool answer_resumed(Exchange *x, Slice id) {
     ApiError error;
     int64_t after;
-    if (!read_after(x, &after, &error)) return reply_error(x, &error);
+    if (!read_after(x, &after, &error)) return response_error(x, &error);
     Resumable *stream = take_stream(x->server->resumables, id);
-    if (!stream) return reply_unknown(x);
+    if (!stream) return respond_unknown(x);
     const bool ok = send_events(x, stream, after);
     give_back_stream(stream);
     return ok;
@@ -302,7 +302,7 @@ bool answer_resumed(Exchange *x, Slice id) {
 
 bool answer_stream_cancel(Exchange *x, Slice id) {
     Resumable *stream = take_stream(x->server->resumables, id);
-    if (!stream) return reply_unknown(x);
+    if (!stream) return respond_unknown(x);
     mutex_lock(&stream->all->mutex);
     stream->cancelled = true;
     condition_broadcast(&stream->all->changed);
@@ -310,5 +310,5 @@ bool answer_stream_cancel(Exchange *x, Slice id) {
     give_back_stream(stream);
     Buffer body = {0};
     buffer_text(&body, "{\"cancelled\":true}");
-    return reply_json(x, 200, &body);
+    return response_json(x, 200, &body);
 }

@@ -25,7 +25,7 @@ typedef struct Stream {
     Exchange *x; /* NULL: the stream is over */
     StreamState state;
     Condition changed;
-    size_t sent;     /* bytes of x->reply */
+    size_t sent;     /* bytes of x->response */
     bool last;       /* it has the last event */
     int64_t lost_ns; /* when its client went, of one whose events are kept; 0: it is there */
     int64_t last_event_ns, last_look_ns, last_taken_ns;
@@ -43,11 +43,11 @@ struct StreamWriter {
 
 static void write_error_event(Exchange *x, const ApiError *error) {
     if (x->endpoint->write_failure) {
-        x->endpoint->write_failure(x, error, &x->out);
+        x->endpoint->write_failure(x, error, &x->event_bytes);
     } else {
-        buffer_text(&x->out, "data: ");
-        api_write_error(&x->out, error);
-        buffer_text(&x->out, "\n\n");
+        buffer_text(&x->event_bytes, "data: ");
+        api_write_error(&x->event_bytes, error);
+        buffer_text(&x->event_bytes, "\n\n");
     }
     generation_cancel(&x->generation); /* it may take long until the client has read this */
     x->ended = true;
@@ -65,32 +65,32 @@ static void collect_events(Exchange *x) {
         return;
     }
     metrics_note_tokens(x->server->metrics, x->model_index, g, x->given);
-    writer_progress(x, &x->out);
+    writer_progress(x, &x->event_bytes);
     for (int i = 0; i < g->choice_count; i++) {
         const Choice *choice = &g->choices[i];
         if (choice->text.size > 0 || choice->events.count > 0 || choice->token_count > 0)
-            x->endpoint->write_delta(x, i, &x->out);
+            x->endpoint->write_delta(x, i, &x->event_bytes);
         if (choice->finish == FINISH_NONE || x->given[i].finish) continue;
-        x->endpoint->write_finish(x, i, &x->out);
+        x->endpoint->write_finish(x, i, &x->event_bytes);
         x->given[i].finish = true;
     }
     if (!generation_done(g) && deadlines_must_end(x, &error)) write_error_event(x, &error);
     if (!generation_done(g)) return;
-    if (x->response.include_usage) x->endpoint->write_usage(x, &x->out);
-    buffer_text(&x->out, x->endpoint->done);
+    if (x->response_options.include_usage) x->endpoint->write_usage(x, &x->event_bytes);
+    buffer_text(&x->event_bytes, x->endpoint->done);
     x->ended = true;
 }
 
-/* What is in x->out becomes the next chunk. */
+/* What is in x->event_bytes becomes the next chunk. */
 static void frame(Stream *stream) {
     Exchange *x = stream->x;
     Buffer numbered = {0};
     stream->last = x->ended;
-    if (x->resumable) resumable_add(x->resumable, buffer_view(&x->out), &numbered);
-    reply_stream_chunk(x, buffer_view(x->resumable ? &numbered : &x->out), false);
-    x->reply.failed |= x->out.failed || numbered.failed;
+    if (x->resumable) resumable_add(x->resumable, buffer_view(&x->event_bytes), &numbered);
+    response_stream_chunk(x, buffer_view(x->resumable ? &numbered : &x->event_bytes), false);
+    x->response.failed |= x->event_bytes.failed || numbered.failed;
     buffer_free(&numbered);
-    buffer_clear(&x->out);
+    buffer_clear(&x->event_bytes);
 }
 
 /* ---- one stream, by the writer's thread ---- */
@@ -99,11 +99,12 @@ static void frame(Stream *stream) {
 static bool send_reply(Stream *stream, int64_t now) {
     Exchange *x = stream->x;
     const size_t before = stream->sent;
-    if (x->reply.failed || !reply_send_some(x->transport, &x->reply, &stream->sent)) stream->state = STREAM_LOST;
-    if (stream->sent > before || x->reply.size == 0) stream->last_taken_ns = now;
+    if (x->response.failed || !response_send_some(x->transport, &x->response, &stream->sent))
+        stream->state = STREAM_LOST;
+    if (stream->sent > before || x->response.size == 0) stream->last_taken_ns = now;
     if (now - stream->last_taken_ns > READER_DEADLINE_S * INT64_C(1000000000)) stream->state = STREAM_LOST;
-    if (stream->state == STREAM_LOST || stream->sent < x->reply.size) return false;
-    buffer_clear(&x->reply);
+    if (stream->state == STREAM_LOST || stream->sent < x->response.size) return false;
+    buffer_clear(&x->response);
     stream->sent = 0;
     return true;
 }
@@ -112,7 +113,7 @@ static bool send_reply(Stream *stream, int64_t now) {
 static void look_for_client(Stream *stream, int64_t now) {
     if (now - stream->last_look_ns < PERIOD_MS * INT64_C(1000000)) return;
     stream->last_look_ns = now;
-    if (reply_client_gone(stream->x)) stream->state = STREAM_LOST;
+    if (response_client_gone(stream->x)) stream->state = STREAM_LOST;
 }
 
 /* Who takes nothing has no more time than others: why the stream ends stands behind what waits for him. */
@@ -133,9 +134,9 @@ static void advance_without_client(Stream *stream) {
         return;
     }
     collect_events(x);
-    if (x->out.size > 0) frame(stream);
-    buffer_clear(&x->reply);
-    if (x->ended || x->reply.failed) stream->state = STREAM_LOST;
+    if (x->event_bytes.size > 0) frame(stream);
+    buffer_clear(&x->response);
+    if (x->ended || x->response.failed) stream->state = STREAM_LOST;
 }
 
 static void advance(Stream *stream) {
@@ -156,15 +157,15 @@ static void advance(Stream *stream) {
             return;
         }
         collect_events(x);
-        if (x->out.size == 0 && !x->ended && now - stream->last_event_ns > HEARTBEAT_S * INT64_C(1000000000))
-            buffer_text(&x->out, x->endpoint->heartbeat ? x->endpoint->heartbeat : "");
-        if (x->out.size == 0 && !x->ended && !x->out.failed) return;
+        if (x->event_bytes.size == 0 && !x->ended && now - stream->last_event_ns > HEARTBEAT_S * INT64_C(1000000000))
+            buffer_text(&x->event_bytes, x->endpoint->heartbeat ? x->endpoint->heartbeat : "");
+        if (x->event_bytes.size == 0 && !x->ended && !x->event_bytes.failed) return;
         stream->last_event_ns = now;
         frame(stream);
-        if (x->reply.failed) stream->state = STREAM_LOST;
+        if (x->response.failed) stream->state = STREAM_LOST;
     }
     if (stream->state == STREAM_RUNS) end_behind(stream);
-    if (stream->state != STREAM_LOST || !x->resumable || x->ended || x->reply.failed) return;
+    if (stream->state != STREAM_LOST || !x->resumable || x->ended || x->response.failed) return;
     stream->lost_ns = now;
     advance_without_client(stream);
 }
@@ -245,7 +246,7 @@ bool stream_write(StreamWriter *writer, Exchange *x) {
     const int64_t now = clock_ns();
     Stream stream = {.x = x, .last_event_ns = now, .last_look_ns = now, .last_taken_ns = now};
     condition_init(&stream.changed);
-    reply_stream_head(x);
+    response_stream_head(x);
     frame(&stream); /* the opening events */
     mutex_lock(&writer->mutex);
     stream.next = writer->first;

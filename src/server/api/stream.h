@@ -1,15 +1,15 @@
-/* Streamed answers: one thread turns what the engine has produced into events and writes them to all clients. A step
- * that gives eight streams a token then wakes one thread instead of eight. Clients that do not take their events are
- * tried again later and never waited for. */
+/* Streams: one thread turns new tokens into events and writes them to all clients, so that a step that produces tokens
+ * for eight streams wakes one thread instead of eight. A client whose socket is full is tried again later; the thread
+ * never waits for one. */
 #pragma once
 #include "server/exchange.h"
 
 typedef struct StreamWriter StreamWriter;
 NODISCARD StreamWriter *stream_writer_open(Error *error);
-void stream_writer_close(StreamWriter *writer); /* no stream may be left */
-/* There may be something new: from any thread, in a moment. */
+void stream_writer_close(StreamWriter *writer); /* all streams must have ended; NULL is fine */
+/* Makes the thread look for new tokens. writer: a StreamWriter. Thread: any; does not block. */
 void stream_writer_wake(void *writer);
 
-/* An answer in events; those in x->out come first. Returns when the last one is out, before the end of the body. False:
- * the client is gone. */
+/* Streams the exchange's generation, beginning with the events in x->event_bytes. Returns when the last event has been
+ * sent, before the end of the body. False: the client is gone. */
 bool stream_write(StreamWriter *writer, Exchange *x);

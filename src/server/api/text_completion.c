@@ -130,7 +130,7 @@ static void write_column(const char *before, Buffer *column, Buffer *out) {
 }
 
 static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
-    if (!x->response.logprobs) {
+    if (!x->response_options.logprobs) {
         buffer_text(out, "null");
         return;
     }
@@ -142,7 +142,8 @@ static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
         if (i > 0 && !request_prompt_logprob(choice->request, (int)i, &token)) break;
         add_column(x, &token, &columns);
     }
-    for (int i = 0; i < choice->token_count && !x->response.only_echo; i++) add_column(x, &choice->tokens[i], &columns);
+    for (int i = 0; i < choice->token_count && !x->response_options.only_echo; i++)
+        add_column(x, &choice->tokens[i], &columns);
     choice->token_count = 0;
     x->given[index].characters = columns.offset;
     write_column("{\"tokens\":[", &columns.tokens, out);
@@ -156,7 +157,7 @@ static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
 static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
     Buffer text = {0};
     if (echo) buffer_slice(&text, x->prompt_texts[choice->prompt]);
-    if (!x->response.only_echo) buffer_slice(&text, buffer_view(&choice->text));
+    if (!x->response_options.only_echo) buffer_slice(&text, buffer_view(&choice->text));
     json_write_string(out, buffer_view(&text));
     out->failed |= text.failed;
     buffer_free(&text);
@@ -181,17 +182,17 @@ static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *ou
     else
         buffer_text(out, ",\"finish_reason\":null}]");
     if (!last) writer_obfuscation(x, start, out);
-    buffer_text(out, x->response.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    buffer_text(out, x->response_options.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void write_delta(Exchange *x, int index, Buffer *out) {
-    const bool echo = x->response.echo && !x->given[index].echo;
+    const bool echo = x->response_options.echo && !x->given[index].echo;
     x->given[index].echo = true;
     write_event(x, index, echo, false, out);
 }
 
 static void write_finish(Exchange *x, int index, Buffer *out) {
-    if (x->response.echo && !x->given[index].echo) write_delta(x, index, out);
+    if (x->response_options.echo && !x->given[index].echo) write_delta(x, index, out);
     write_event(x, index, false, true, out);
 }
 
@@ -206,9 +207,9 @@ static void write_usage_event(Exchange *x, Buffer *out) {
 static void write_choice(Exchange *x, int index, int choice_index, Buffer *out) {
     Choice *choice = &x->generation.choices[choice_index];
     buffer_printf(out, "%s{\"index\":%d,\"text\":", index ? "," : "", index);
-    write_text(x, choice, x->response.echo, out);
+    write_text(x, choice, x->response_options.echo, out);
     buffer_text(out, ",\"logprobs\":");
-    write_columns(x, choice_index, x->response.echo, out);
+    write_columns(x, choice_index, x->response_options.echo, out);
     buffer_printf(out, ",\"finish_reason\":\"%s\"}", writer_finish(choice->finish));
 }
 
@@ -232,12 +233,12 @@ static int find_best(const Exchange *x, int prompt) {
 
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
-    const int shown = x->response.best > 0 ? x->response.best : g->choice_count / x->prompt_count;
+    const int shown = x->response_options.best > 0 ? x->response_options.best : g->choice_count / x->prompt_count;
     writer_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[");
-    for (int i = 0; i < g->choice_count && x->response.best > 0; i++) x->given[i].score = score(&g->choices[i]);
+    for (int i = 0; i < g->choice_count && x->response_options.best > 0; i++) x->given[i].score = score(&g->choices[i]);
     for (int i = 0; i < shown * x->prompt_count; i++) {
-        const int choice = x->response.best > 0 ? find_best(x, i / shown) : i;
+        const int choice = x->response_options.best > 0 ? find_best(x, i / shown) : i;
         x->given[choice].finish = true;
         write_choice(x, i, choice, out);
     }

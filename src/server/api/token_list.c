@@ -85,7 +85,7 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
     bool special = !member_get(body, "content"), control = true, pieces = false,
          texts = false; /* the defaults of llama.cpp, and of vLLM */
     Slice text;
-    if (!fields_read(NULL, DOOR_TOKENIZE, body, error) || !read_flag(body, "add_special", &special, error) ||
+    if (!fields_read(NULL, API_TOKENIZE, body, error) || !read_flag(body, "add_special", &special, error) ||
         !read_flag(body, "add_special_tokens", &special, error) || !read_flag(body, "parse_special", &control, error) ||
         !read_flag(body, "with_pieces", &pieces, error) || !read_flag(body, "return_token_strs", &texts, error))
         return false;
@@ -112,7 +112,7 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
 
 static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
     const Json *list = member_get(body, "tokens");
-    if (!fields_read(NULL, DOOR_DETOKENIZE, body, error)) return false;
+    if (!fields_read(NULL, API_DETOKENIZE, body, error)) return false;
     if (!list) return api_missing("tokens", error);
     ChatModel *model = take_model(x, body, error);
     if (!model) return false;
@@ -146,9 +146,9 @@ static bool answer(Exchange *x, bool (*make)(Exchange *, const Json *, Buffer *,
         ok = out.limited ? api_fail(&error, 400, "invalid_value", NULL, "The answer would be larger than %d bytes.",
                                ANSWER_BYTES_MAX)
                          : api_out_of_memory(&error);
-    if (ok) return reply_json(x, 200, &out);
+    if (ok) return response_json(x, 200, &out);
     buffer_free(&out);
-    return reply_error(x, &error);
+    return response_error(x, &error);
 }
 
 bool answer_tokenize(Exchange *x, Slice rest) { return answer(x, tokenize); }

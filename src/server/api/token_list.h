@@ -1,4 +1,4 @@
-/* Text to tokens and back: POST /tokenize, POST /detokenize, as llama.cpp's and vLLM's servers have them. */
+/* POST /tokenize and POST /detokenize, compatible with llama.cpp's and vLLM's servers. */
 #pragma once
 #include "server/exchange.h"
 

@@ -1,34 +1,33 @@
-/* A request's body on its way in: bounded alone, and together with the bodies of all others that are being read or
- * understood. What is made of one on the way to its prompt is bounded by its size. */
+/* Request bodies: bounded one by one and together. The memory for parsing a body is bounded by its size. */
 #pragma once
 #include "server/exchange.h"
 
 enum {
     BODY_BYTES_MAX = 32 << 20,
-    BODIES_BYTES_MAX = 64 << 20, /* of all: one more is asked to come again */
-    BODY_DISCARD_MAX = 64 << 20, /* of a body that is not kept: then the connection ends */
-    BODY_MADE_PER_BYTE = 32,     /* arena: "1," is a node of 16 bytes as it is read, and another for the template */
+    BODIES_BYTES_MAX = 64 << 20, /* all bodies that are held; one more gets a 503 */
+    BODY_DISCARD_MAX = 64 << 20, /* bytes of a body that is not kept, before the connection is closed */
+    BODY_MADE_PER_BYTE = 32,     /* arena: "1," is a node of 16 bytes, and another one for the template */
     BODY_MADE_BYTES_LEAST = 1 << 20,
-    TEXT_MADE_PER_BYTE = 40, /* with what tokenizing takes for a word without end */
-    TEXT_MEMORY_PART = 16,   /* of the machine's */
+    TEXT_MADE_PER_BYTE = 40, /* including tokenization of a very long word */
+    TEXT_MEMORY_PART = 16,   /* of the machine's memory */
     TEXT_BYTES_LEAST = 256 << 20,
 };
 
-/* A body that is whole, on its way to tokens: false when what is made of it and of others would be too much. One alone
- * is never too much. */
+/* Reserves memory for parsing a complete body; false: too much is reserved already. A single request is always
+ * admitted. */
 NODISCARD bool body_admit(Exchange *x, ApiError *error);
-/* The same of bytes that are made when the body is gone; until the exchange ends. */
+/* Reserves `bytes` until the exchange ends. */
 NODISCARD bool body_hold(Exchange *x, size_t bytes, ApiError *error);
-size_t body_text_max(void); /* bytes for what is made of bodies: a part of the machine's memory */
-/* From the headers: false when a body of so many bytes would not be taken. */
+size_t body_text_max(void); /* limit of all reservations: a part of the machine's memory */
+/* Whether a body of this announced size would be accepted. */
 NODISCARD bool body_fits(const Server *server, uint64_t bytes, ApiError *error);
-/* A piece that has arrived. Only a POST's is kept: that of a GET means nothing (RFC 9110, 9.3.1) and may need no key.
- * What cannot be taken sets x->refusal. False: it is time to hang up, and x->refusal says why. */
+/* Takes a received piece. Only bodies of POST requests are kept (RFC 9110, 9.3.1). A piece that cannot be kept sets
+ * x->refusal. False: close the connection, for the reason in x->refusal. */
 NODISCARD bool body_take(Exchange *x, const char *data, size_t size);
-/* The whole body, which must be a JSON object. */
+/* Parses the body, which must be a JSON object; NULL: error. */
 const Json *body_object(const Exchange *x, Arena *arena, ApiError *error);
-/* Of a body whose only argument is `model`: its name. */
+/* The name in a body whose only member is `model`. */
 NODISCARD bool body_model(const Exchange *x, Arena *arena, Slice *model, ApiError *error);
-/* A body that stays until the exchange ends, with `bytes` of what was made of it. */
+/* Reduces the reservation to `bytes`, for a body that is kept until the exchange ends. */
 void body_keep(Exchange *x, size_t bytes);
-void body_free(Exchange *x); /* its memory is for others now */
+void body_free(Exchange *x); /* releases the body and its reservation */

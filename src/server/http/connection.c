@@ -40,11 +40,11 @@ static void watch(Connection *c, PollerWay way) {
 static void count_held(Connection *c) {
     Http *http = c->http;
     const size_t head = c->request.text.capacity + c->ahead.capacity;
-    const size_t reply = c->state == SENDING ? c->reply.capacity : 0; /* else it may be a worker's */
+    const size_t size = c->state == SENDING ? c->response.capacity : 0; /* else it may be a worker's */
     http->head_bytes += head - c->head_bytes;
-    http->reply_bytes += reply - c->reply_bytes;
+    http->response_bytes += size - c->response_bytes;
     c->head_bytes = head;
-    c->reply_bytes = reply;
+    c->response_bytes = size;
 }
 
 /* False: together the heads are too large, and this one is. */
@@ -63,8 +63,8 @@ static void shed_ahead(Connection *c) {
 
 static void forget_held(Connection *c) {
     c->http->head_bytes -= c->head_bytes;
-    c->http->reply_bytes -= c->reply_bytes;
-    c->head_bytes = c->reply_bytes = 0;
+    c->http->response_bytes -= c->response_bytes;
+    c->head_bytes = c->response_bytes = 0;
 }
 
 /* ---- exchanges ---- */
@@ -82,7 +82,7 @@ static Exchange *open_exchange(Connection *c) {
     return x;
 }
 
-/* Its reply goes to the connection. */
+/* The response goes to the connection. */
 static void close_exchange(Connection *c) {
     Exchange *x = c->x;
     if (!x) return;
@@ -90,14 +90,14 @@ static void close_exchange(Connection *c) {
     request_log_write(x);
     pull_close(x);
     body_free(x);
-    c->reply = x->reply;
+    c->response = x->response;
     c->last = x->last;
     free(x);
     c->x = NULL;
 }
 
 void connection_answered(Connection *c) {
-    c->failed |= c->reply.failed;
+    c->failed |= c->response.failed;
     c->state = c->failed ? CLOSED : SENDING;
     count_held(c);
     shed_ahead(c);
@@ -105,7 +105,7 @@ void connection_answered(Connection *c) {
 }
 
 static void refuse(Connection *c, const ApiError *error) {
-    c->failed = !reply_error(c->x, error);
+    c->failed = !response_error(c->x, error);
     close_exchange(c);
     connection_answered(c);
 }
@@ -137,7 +137,7 @@ static void take_head(Connection *c) {
     } else if (c->request.awaits && c->request.has_body) {
         const Buffer text = {.data = (char *)(uintptr_t)go_on, .size = sizeof go_on - 1};
         size_t sent = 0;
-        if (!reply_send_some(&c->transport, &text, &sent) || sent < text.size) c->state = CLOSED;
+        if (!response_send_some(&c->transport, &text, &sent) || sent < text.size) c->state = CLOSED;
     }
 }
 
@@ -161,8 +161,8 @@ static void answer(void *context) {
     Exchange *x = c->x;
     ApiError error;
     c->failed = request_head_wait(x, &error) ? !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)))
-                                             : !reply_error(x, &error);
-    if (!c->failed && !reply_send_some(&c->transport, &x->reply, &c->sent)) c->failed = true;
+                                             : !response_error(x, &error);
+    if (!c->failed && !response_send_some(&c->transport, &x->response, &c->sent)) c->failed = true;
     close_exchange(c);
     connection_give_back(c);
 }
@@ -288,7 +288,7 @@ void connection_drop(Connection *c) {
     forget_held(c);
     http_request_next(&c->request);
     buffer_free(&c->ahead);
-    buffer_free(&c->reply);
+    buffer_free(&c->response);
     transport_close(&c->transport);
     if (c->previous)
         c->previous->next = c->next;
@@ -303,7 +303,7 @@ void connection_drop(Connection *c) {
 /* The answer is out: the next request, which may be there already, or the end. */
 static void end_answer(Connection *c) {
     uncount(c);
-    buffer_free(&c->reply);
+    buffer_free(&c->response);
     c->sent = 0;
     http_request_next(&c->request);
     Buffer ahead = c->ahead;
@@ -321,7 +321,7 @@ static void end_answer(Connection *c) {
 
 static void send_answer(Connection *c) {
     const size_t before = c->sent;
-    if (!reply_send_some(&c->transport, &c->reply, &c->sent)) c->state = CLOSED;
+    if (!response_send_some(&c->transport, &c->response, &c->sent)) c->state = CLOSED;
     if (c->sent > before) set_deadline(c, READER_DEADLINE_S);
 }
 
@@ -334,7 +334,7 @@ void connection_advance(Connection *c) {
             continue;
         }
         send_answer(c);
-        if (c->state == SENDING && c->sent < c->reply.size) break;
+        if (c->state == SENDING && c->sent < c->response.size) break;
         if (c->state == SENDING) end_answer(c);
     }
     if (c->state == ANSWERING) return;

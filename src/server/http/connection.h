@@ -1,5 +1,5 @@
-/* One client's connection: its requests one after another, as they come, and their answers. All but connection_make is
- * for the thread of connections; a worker borrows the connection while it answers. */
+/* A client's connection: its requests one after another, and their responses. All functions but connection_make are
+ * called by the thread of connections; a worker borrows the connection while it answers. */
 #pragma once
 #include "base/thread.h"
 #include "server/exchange.h"
@@ -11,75 +11,76 @@
 enum {
     READ_BYTES = 64 << 10, /* of one connection at a time */
     CLIENT_MAX = 48,
-    HEADS_BYTES_MAX = 64 << 20,                          /* of all requests' heads, and what came behind them */
-    HEAD_BYTES_FREE = HEADS_BYTES_MAX / CONNECTIONS_MAX, /* that each may have beside them */
-    REPLIES_BYTES_MAX = 256 << 20,                       /* of whole answers that clients have not taken */
+    HEADS_BYTES_MAX = 64 << 20,                          /* heads of all requests, and bytes received after them */
+    HEAD_BYTES_FREE = HEADS_BYTES_MAX / CONNECTIONS_MAX, /* per connection, not counted */
+    RESPONSES_BYTES_MAX = 256 << 20,                     /* responses that clients have not read yet */
 };
 
 typedef enum ConnectionState {
     READING,   /* a request, or waiting for one */
-    ANSWERING, /* by a worker, whose it is */
-    SENDING,   /* what is left of the answer */
-    LINGERING, /* the answer is out; what still comes is thrown away */
+    ANSWERING, /* owned by a worker */
+    SENDING,   /* the rest of the response */
+    LINGERING, /* the last response has been sent; received bytes are discarded */
     CLOSED,
 } ConnectionState;
 
 typedef struct Connection {
-    struct Connection *next, *previous; /* of all */
-    struct Connection *next_back;       /* of those that come back from workers */
+    struct Connection *next, *previous; /* in Http.first */
+    struct Connection *next_back;       /* in Http.back */
     struct Http *http;
     Transport transport;
     ConnectionState state;
-    int poller; /* that watches it, for */
-    PollerWay way;
+    int poller;              /* that watches the socket */
+    PollerWay way;           /* what it watches for */
     char client[CLIENT_MAX]; /* its address */
     int64_t deadline_ns;     /* 0: none */
     HttpRequest request;
-    int64_t begun_ns;  /* when it did, or since when the connection waits for it, */
-    uint64_t received; /* and its bytes since */
-    Exchange *x;       /* from the end of the headers until it is answered */
-    bool failed;       /* the answer was given up */
-    bool last;         /* the connection ends with it */
+    int64_t begun_ns;  /* when the request began, or the wait for it */
+    uint64_t received; /* bytes since begun_ns */
+    Exchange *x;       /* from the end of the headers until the response is complete; else NULL */
+    bool failed;       /* the response was given up */
+    bool last;         /* the connection ends after the response */
     bool counted;      /* in server->answering */
     bool completes;    /* counted in http->completing */
-    Buffer ahead;      /* what has come behind the request */
-    Buffer reply;
+    Buffer ahead;      /* bytes received after the request */
+    Buffer response;
     size_t sent;
-    size_t head_bytes, reply_bytes; /* counted in the http's */
+    size_t head_bytes, response_bytes; /* this connection's share of the counters in Http */
 } Connection;
 
 typedef struct Http {
     Server *server;
     int listener, poller, wake[2];
-    int handshake; /* a poller of those within a handshake, of whom a few get their turn before the others get theirs */
-    int max;       /* connections */
+    int handshake; /* poller of connections within a TLS handshake, which are limited per turn */
+    int max;       /* largest number of connections */
     Thread thread;
     Workers *workers;
     Connection *first;
     int count;
-    bool crowded;                           /* heads and bodies were so large that their memory is worth giving back */
-    size_t head_bytes, reply_bytes;         /* that they hold */
-    int completing;                         /* of them, with a request of the engine whose answer is not out */
-    int64_t next_deadline_ns, pause_end_ns; /* of accepting; 0: none */
-    Mutex lock;                             /* of what follows */
-    Connection *back;
-    Tls *tls;             /* NULL: none */
-    bool stopping;        /* atomic */
-    bool draining;        /* atomic: nobody is to be accepted, */
-    bool listener_closed; /* and is */
+    bool crowded; /* heads and bodies took so much memory that it is returned to the system afterwards */
+    size_t head_bytes, response_bytes; /* sums over all connections */
+    int completing;                    /* connections with a generation whose response has not been sent */
+    int64_t next_deadline_ns;          /* earliest deadline of a connection; 0: none */
+    int64_t pause_end_ns;              /* until then nothing is accepted; 0: no pause */
+    Mutex lock;                        /* guards back and tls */
+    Connection *back;                  /* connections that workers have given back */
+    Tls *tls;                          /* NULL: none */
+    bool stopping;                     /* atomic */
+    bool draining;                     /* atomic: no connection is accepted */
+    bool listener_closed;              /* the thread has stopped watching the listener */
     bool started;
     char bytes[READ_BYTES];
 } Http;
 
-/* Of a socket, whose owner it is; NULL: no memory, and the socket is closed. */
+/* Takes ownership of the socket. NULL: no memory, and the socket is closed. */
 Connection *connection_make(Http *http, int fd);
-void connection_link(Connection *c);    /* it is one of all now */
-void connection_receive(Connection *c); /* what can be read */
-/* As far as it goes without waiting; the connection may be gone then. */
+void connection_link(Connection *c);    /* adds it to Http.first */
+void connection_receive(Connection *c); /* reads what has arrived */
+/* Continues as far as possible without waiting; may free the connection. */
 void connection_advance(Connection *c);
-void connection_answered(Connection *c);  /* a worker is done with it */
-void connection_timed_out(Connection *c); /* its deadline is over */
+void connection_answered(Connection *c);  /* after a worker has given it back */
+void connection_timed_out(Connection *c); /* its deadline has passed */
 void connection_drop(Connection *c);
-void connection_give_back(Connection *c); /* to the thread of connections, from any other */
-/* It waits for a request of which nothing has come. */
+void connection_give_back(Connection *c); /* to the thread of connections. Thread: any */
+/* Whether it waits for a request of which no byte has arrived. */
 bool connection_is_idle(const Connection *c);

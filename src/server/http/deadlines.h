@@ -1,13 +1,13 @@
-/* How long a request may take: what the server allows (--request-timeout, --queue-timeout), and what its client says it
- * waits for (the header x-request-timeout, in seconds). */
+/* Deadlines of a request: the server's (--request-timeout, --queue-timeout) and the client's (header x-request-timeout,
+ * in seconds). */
 #pragma once
 #include "server/exchange.h"
 
-/* From the headers; false: x-request-timeout is no number of seconds. */
+/* Sets them from the headers; false: x-request-timeout is not a number of seconds. */
 NODISCARD bool deadlines_set(Exchange *x, ApiError *error);
-/* When the time of a request that waits for its turn is over; 0: never. */
+/* The deadline of a request that waits in the queue; 0: none. */
 int64_t deadlines_next_ns(const Exchange *x);
-/* Whether the time is over; the error says which. waits: the request is in the queue still. */
+/* Whether a deadline has passed; the error says which. waits: the request is still queued. */
 bool deadlines_over(const Exchange *x, bool waits, ApiError *error);
-/* Whether an answer ends before it is whole, as the server stops or its time is over; the error says which. */
+/* Whether an answer must end early, because the server stops or a deadline has passed; the error says which. */
 bool deadlines_must_end(const Exchange *x, ApiError *error);

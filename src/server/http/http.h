@@ -1,30 +1,28 @@
 /* server/http/: connections, the bytes of requests and responses, and their limits. Nothing here knows an API.
  *
- * The HTTP side of a server: start listening, stop. One thread holds all connections: it reads requests, sends answers
- * and ends what dawdles. A request that is whole is answered by a thread of its own, out of a pool, so that nobody
- * waits for what another one's takes. */
+ * Starting and stopping the HTTP server. One thread owns all connections: it reads requests, sends responses and closes
+ * connections whose deadline has passed. A complete request is answered by a worker thread of its own. */
 #pragma once
 #include "server/exchange.h"
 
 enum {
-    CONNECTIONS_MAX = 16384, /* more wait in the listener's queue */
-    ANSWERS_MAX = 512,       /* of the engine, at once, until they are out; one more is asked to come again */
-    OTHER_ANSWERS = 16,      /* than the engine's, beside as many */
-    PROBE_ANSWERS = 8,       /* /health and /metrics, when all those threads work */
-    HEAD_DEADLINE_S = 10,    /* from a connection's, or a request's first byte to the end of its headers */
-    BODY_DEADLINE_S = 60,    /* from there to the end of its body */
+    CONNECTIONS_MAX = 16384, /* more connections wait in the listener's queue */
+    ANSWERS_MAX = 512,       /* generations until their response is sent; one more gets a 429 */
+    OTHER_ANSWERS = 16,      /* worker threads for other requests */
+    PROBE_ANSWERS = 8,       /* worker threads for /health and /metrics when all others are busy */
+    HEAD_DEADLINE_S = 10,    /* from the first byte of a connection or request to the end of its headers */
+    BODY_DEADLINE_S = 60,    /* from the end of the headers to the end of the body */
     IDLE_DEADLINE_S = 60,    /* between requests */
-    READER_DEADLINE_S = 120, /* without taking any of an answer */
-    LINGER_S = 2,            /* after a last answer, so that a client that still sends can read it */
+    READER_DEADLINE_S = 120, /* while a client reads none of its response */
+    LINGER_S = 2,            /* after the last response, for clients that are still sending */
 };
 
-/* listener: a socket that listens already, its own from now on; −1: it opens one. */
+/* listener: a listening socket, owned by the server from now on; −1: opens one. */
 NODISCARD bool http_start(Server *server, int listener, Error *error);
-/* Takes a socket that is connected already; false: no memory, and it is closed. */
+/* Adopts a connected socket; false: no memory, and the socket is closed. */
 NODISCARD bool http_adopt(Server *server, int fd);
-/* Certificate and key anew, for connections that come from now on; false: it stays as it was. */
+/* Reads certificate and key again, for new connections; false: nothing changes. */
 NODISCARD bool http_reload(Server *server, Error *error);
-/* Nobody is accepted any more: who connects waits in the queue of the socket, */
-void http_drain(Server *server);
-int http_listener(const Server *server); /* which this is */
+void http_drain(Server *server);         /* stops accepting: new connections wait in the listener's queue */
+int http_listener(const Server *server); /* the listening socket */
 void http_stop(Server *server);          /* returns when no request is being answered */

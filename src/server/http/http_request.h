@@ -1,6 +1,5 @@
-/* HTTP/1.1 requests from bytes that come in any pieces (RFC 9112), strictly: what two readers could understand in two
- * ways is an error, as what stands between us and the client may be the other reader. Bytes are judged one by one, so
- * an error is the same, and found at the same byte, however they were split. */
+/* Incremental, strict parser of HTTP/1.1 requests (RFC 9112): a request that two parsers could read differently is an
+ * error, because a proxy in front may be the other parser. The result does not depend on how the bytes are split. */
 #pragma once
 #include "server/api/api.h"
 
@@ -13,11 +12,11 @@ enum {
 };
 
 typedef enum HttpEvent {
-    HTTP_MORE,  /* all bytes are taken; the request goes on */
-    HTTP_HEAD,  /* the headers are whole */
+    HTTP_MORE,  /* all bytes are consumed; the request continues */
+    HTTP_HEAD,  /* the headers are complete */
     HTTP_BODY,  /* a piece of the body */
-    HTTP_END,   /* the request is whole: http_request_next before the next one */
-    HTTP_ERROR, /* there is no telling where the next request would begin: answer, and close */
+    HTTP_END,   /* the request is complete; call http_request_next before the next one */
+    HTTP_ERROR, /* the beginning of the next request is unknown: respond and close */
 } HttpEvent;
 
 typedef enum HttpState {
@@ -35,14 +34,14 @@ typedef struct HttpRequest {
     /* From HTTP_HEAD on, until http_request_next. */
     const char *method, *path; /* without its query, %XX decoded unless one is a NUL */
     const char *query;         /* as it came, without the question mark; "": none */
-    bool old;                  /* HTTP/1.0: understands no chunks */
-    bool close;                /* the client wants no next request */
-    bool awaits;               /* it sends its body when it was told to go on */
+    bool old;                  /* HTTP/1.0: no chunked responses */
+    bool close;                /* the client wants the connection to end */
+    bool awaits;               /* the client waits for 100 Continue before it sends the body */
     bool has_body;
-    uint64_t length; /* of the body, when it is announced; what is too much for the type is UINT64_MAX */
+    uint64_t length; /* announced size of the body; UINT64_MAX if it does not fit the type */
 
     HttpState state;
-    Buffer text; /* "method\0path\0query\0name\0value\0name\0value\0", then the line that is being read */
+    Buffer text; /* "method\0path\0query\0name\0value\0name\0value\0", then the current line */
     size_t path_at, query_at, headers_at, line_at;
     bool return_came;
     bool blank_came; /* an empty line before the request */
@@ -51,10 +50,10 @@ typedef struct HttpRequest {
     size_t trailers;
 } HttpRequest;
 
-/* Reads on; *used: how many of the bytes belong to what the event says; *body: of HTTP_BODY, among the bytes. */
+/* Parses more bytes. *used: bytes consumed up to the event; *body: for HTTP_BODY, a part of the bytes. */
 HttpEvent http_request_read(
     HttpRequest *request, const char *bytes, size_t size, size_t *used, Slice *body, ApiError *error);
 bool http_request_begun(const HttpRequest *request);
-/* The value of a header, of the first that has the name; NULL: there is none. */
+/* The value of the first header with this name; NULL: none. */
 const char *http_request_header(const HttpRequest *request, const char *name);
-void http_request_next(HttpRequest *request); /* forgets it; frees the memory */
+void http_request_next(HttpRequest *request); /* resets the parser; frees the memory */

@@ -1,5 +1,5 @@
-/* The keys that clients may send, kept as digests: what is compared takes as long whether a key is nearly right or not,
- * for every length and number of keys. Constant after keys_read, so any thread may ask. */
+/* API keys, stored as digests: a comparison takes the same time for every key, length and number of keys. Constant
+ * after keys_read. Threads: any. */
 #pragma once
 #include <stdbool.h>
 
@@ -11,10 +11,10 @@ enum { KEYS_MAX = 4096, KEY_BYTES_MAX = 512 };
 
 typedef struct Keys {
     uint8_t (*digests)[SHA256_BYTES]; /* owned */
-    int count;                        /* 0: none is asked for */
+    int count;                        /* 0: no key is required */
 } Keys;
 
-/* One per line; blank lines and those that begin with # are none. Text without any key is an error. */
+/* One key per line; blank lines and lines that begin with # are skipped. A text without keys is an error. */
 NODISCARD bool keys_read(Slice text, Keys *keys, Error *error);
 bool keys_have(const Keys *keys, const char *given);
 void keys_free(Keys *keys);

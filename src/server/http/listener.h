@@ -1,7 +1,7 @@
-/* The socket that a server listens at. */
+/* The listening socket. */
 #pragma once
 #include "server/exchange.h"
 
-/* By server->options.host and port; sets server->port to the real one, and loopback. −1: error says why. given: a
- * socket that listens already, which is taken instead; −1: there is none. */
+/* Binds to server->options.host and port; sets server->port and server->loopback. given: a listening socket to use
+ * instead; −1: none. −1: error. */
 NODISCARD int listener_open(Server *server, int given, int queue, Error *error);

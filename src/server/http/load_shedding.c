@@ -25,11 +25,11 @@ bool shed_one(Http *http, int64_t now) {
 }
 
 void shed_unread(Http *http) {
-    while (http->reply_bytes > REPLIES_BYTES_MAX) {
+    while (http->response_bytes > RESPONSES_BYTES_MAX) {
         Connection *worst = NULL;
         int others = -1; /* than the worst: one alone is never too much */
         for (Connection *c = http->first; c; c = c->next) {
-            if (c->state != SENDING || !c->reply_bytes) continue;
+            if (c->state != SENDING || !c->response_bytes) continue;
             others++;
             if (!worst || c->deadline_ns < worst->deadline_ns) worst = c;
         }

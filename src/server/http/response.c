@@ -17,7 +17,7 @@
 #endif
 
 /* Not by looking for the end among what has arrived: bytes of a next request may lie before it. */
-bool reply_client_gone(const Exchange *x) {
+bool response_client_gone(const Exchange *x) {
     struct pollfd client = {.fd = x->transport->fd, .events = POLLRDHUP};
     return poll(&client, 1, 0) > 0;
 }
@@ -42,7 +42,7 @@ static void write_head(Exchange *x, int status, const char *type) {
     struct tm utc;
     const time_t seconds = time(NULL);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&seconds, &utc));
-    buffer_printf(&x->reply,
+    buffer_printf(&x->response,
         "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nx-request-id: %s\r\nopenai-processing-ms: %lld\r\n"
         "X-Content-Type-Options: nosniff\r\n%s",
         status, reason_of(status), date, type, x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000),
@@ -51,18 +51,18 @@ static void write_head(Exchange *x, int status, const char *type) {
     x->record.status = status;
 }
 
-static bool reply(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
+static bool respond(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
     const bool request_head_only = x->request->method && !strcmp(x->request->method, "HEAD");
     bool ok = !body->failed && body->data;
     if (ok) {
         write_head(x, status, type);
-        if (status == 429 || status == 503) buffer_text(&x->reply, "Retry-After: 1\r\nretry-after-ms: 1000\r\n");
-        if (status == 504) buffer_text(&x->reply, "x-should-retry: false\r\n"); /* clients of OpenAI's kind would */
-        if (allow) buffer_printf(&x->reply, "Allow: %s\r\n", allow);
-        if (status == 401) buffer_text(&x->reply, "WWW-Authenticate: Bearer\r\n");
-        buffer_printf(&x->reply, "Content-Length: %zu\r\n\r\n", body->size);
-        if (!request_head_only) buffer_slice(&x->reply, buffer_view(body));
-        ok = !x->reply.failed;
+        if (status == 429 || status == 503) buffer_text(&x->response, "Retry-After: 1\r\nretry-after-ms: 1000\r\n");
+        if (status == 504) buffer_text(&x->response, "x-should-retry: false\r\n"); /* clients of OpenAI's kind would */
+        if (allow) buffer_printf(&x->response, "Allow: %s\r\n", allow);
+        if (status == 401) buffer_text(&x->response, "WWW-Authenticate: Bearer\r\n");
+        buffer_printf(&x->response, "Content-Length: %zu\r\n\r\n", body->size);
+        if (!request_head_only) buffer_slice(&x->response, buffer_view(body));
+        ok = !x->response.failed;
     }
     buffer_free(body);
     return ok;
@@ -70,19 +70,19 @@ static bool reply(Exchange *x, int status, const char *type, Buffer *body, const
 
 static const char json[] = "application/json";
 
-bool reply_json(Exchange *x, int status, Buffer *body) { return reply(x, status, json, body, NULL); }
-bool reply_text(Exchange *x, const char *type, Buffer *body) { return reply(x, 200, type, body, NULL); }
+bool response_json(Exchange *x, int status, Buffer *body) { return respond(x, status, json, body, NULL); }
+bool response_text(Exchange *x, const char *type, Buffer *body) { return respond(x, 200, type, body, NULL); }
 
-bool reply_file(Exchange *x, int status, const char *type, const char *headers, Slice bytes) {
+bool response_file(Exchange *x, int status, const char *type, const char *headers, Slice bytes) {
     write_head(x, status, type);
-    buffer_text(&x->reply, headers);
-    if (status != 304) buffer_printf(&x->reply, "Content-Length: %zu\r\n", bytes.size);
-    buffer_text(&x->reply, "\r\n");
-    if (status != 304 && strcmp(x->request->method, "HEAD") != 0) buffer_slice(&x->reply, bytes);
-    return !x->reply.failed;
+    buffer_text(&x->response, headers);
+    if (status != 304) buffer_printf(&x->response, "Content-Length: %zu\r\n", bytes.size);
+    buffer_text(&x->response, "\r\n");
+    if (status != 304 && strcmp(x->request->method, "HEAD") != 0) buffer_slice(&x->response, bytes);
+    return !x->response.failed;
 }
 
-bool reply_error(Exchange *x, const ApiError *error) {
+bool response_error(Exchange *x, const ApiError *error) {
     Buffer body = {0};
     const Endpoint *endpoint = x->route ? x->route->endpoint : NULL;
     if (endpoint && endpoint->write_error)
@@ -90,18 +90,18 @@ bool reply_error(Exchange *x, const ApiError *error) {
     else
         api_write_error(&body, error);
     x->record.code = error->code;
-    return reply(x, error->status, json, &body, error->status == 405 ? x->allowed : NULL);
+    return respond(x, error->status, json, &body, error->status == 405 ? x->allowed : NULL);
 }
 
-void reply_stream_head(Exchange *x) {
+void response_stream_head(Exchange *x) {
     write_head(x, 200, x->endpoint && x->endpoint->media ? x->endpoint->media : "text/event-stream");
-    buffer_text(&x->reply, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
-    if (x->resumable) buffer_printf(&x->reply, "x-stream-id: %s\r\n", x->id);
-    buffer_text(&x->reply, x->request->old ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
+    buffer_text(&x->response, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+    if (x->resumable) buffer_printf(&x->response, "x-stream-id: %s\r\n", x->id);
+    buffer_text(&x->response, x->request->old ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
 }
 
 /* RFC 9112, 7.1; to HTTP/1.0, bytes up to the connection's end. */
-void reply_stream_chunk(Exchange *x, Slice bytes, bool last) {
+void response_stream_chunk(Exchange *x, Slice bytes, bool last) {
     char digits[2 * sizeof bytes.size + 2];
     size_t at = sizeof digits, size = bytes.size;
     digits[--at] = '\n';
@@ -109,13 +109,13 @@ void reply_stream_chunk(Exchange *x, Slice bytes, bool last) {
     do digits[--at] = "0123456789abcdef"[size % 16];
     while (size /= 16);
     const bool chunks = !x->request->old, some = bytes.size > 0;
-    if (chunks && some) buffer_append(&x->reply, digits + at, sizeof digits - at);
-    buffer_slice(&x->reply, bytes);
-    if (chunks && some) buffer_text(&x->reply, "\r\n");
-    if (chunks && last) buffer_text(&x->reply, "0\r\n\r\n");
+    if (chunks && some) buffer_append(&x->response, digits + at, sizeof digits - at);
+    buffer_slice(&x->response, bytes);
+    if (chunks && some) buffer_text(&x->response, "\r\n");
+    if (chunks && last) buffer_text(&x->response, "0\r\n\r\n");
 }
 
-bool reply_send_some(Transport *transport, const Buffer *bytes, size_t *sent) {
+bool response_send_some(Transport *transport, const Buffer *bytes, size_t *sent) {
     while (*sent < bytes->size) {
         const ssize_t now = transport_send(transport, bytes->data + *sent, bytes->size - *sent);
         if (now < 0 && errno == EINTR) continue;
@@ -125,12 +125,12 @@ bool reply_send_some(Transport *transport, const Buffer *bytes, size_t *sent) {
     return true;
 }
 
-bool reply_send(Exchange *x) {
+bool response_send(Exchange *x) {
     size_t sent = 0;
-    while (!x->reply.failed && reply_send_some(x->transport, &x->reply, &sent)) {
+    while (!x->response.failed && response_send_some(x->transport, &x->response, &sent)) {
         struct pollfd client = {.fd = x->transport->fd, .events = POLLOUT};
-        if (sent == x->reply.size) {
-            buffer_clear(&x->reply);
+        if (sent == x->response.size) {
+            buffer_clear(&x->response);
             return true;
         }
         const int ready = poll(&client, 1, READER_DEADLINE_S * 1000);

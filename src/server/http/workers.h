@@ -1,4 +1,4 @@
-/* Threads for jobs that may wait: one each, started when they are needed and kept for a while. */
+/* Threads for jobs that may block: one thread per job, started on demand and kept for a while. */
 #pragma once
 #include <stdbool.h>
 
@@ -6,7 +6,7 @@
 
 typedef struct Workers Workers;
 NODISCARD Workers *workers_open(int max, Error *error);
-/* Has it run by another thread at once, if so many may still be given jobs afterwards. ERROR_BUSY: too many work;
- * ERROR_LIMIT: there can be no more threads. */
+/* Starts a job on another thread if at least `spare` threads stay available afterwards. ERROR_BUSY: too many jobs run;
+ * ERROR_LIMIT: no more threads can be created. */
 NODISCARD bool workers_give(Workers *workers, int spare, void (*run)(void *context), void *context, Error *error);
 void workers_close(Workers *workers); /* waits for the end of all jobs */
