@@ -1,24 +1,24 @@
-/* AFMoE (Trinity): sandwich norms, norms on q and k, results of attention gated; only layers with a window rotate;
- * experts chosen by biased scores after the first layers. Reference: mlx_lm/models/afmoe.py. */
+/* AFMoE (Trinity): sandwich norms, norms on q and k, gated attention; RoPE only in layers with a window; experts chosen
+ * by biased scores after the first layers. Reference: mlx_lm/models/afmoe.py. */
 #include "family/family.h"
 
 #include <math.h>
 
-static const MoeNames names = {
+static const MoeNames moe_names = {
     "mlp", "router.gate", "experts", "gate_proj", "up_proj", "down_proj", "shared_experts", .bias = "expert_bias"};
 
 static Moe load_moe(Loader *ld, const Dims *d) {
-    Moe moe = family_moe_open(ld, &names, d->hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
-        load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_open(ld, &moe_names, d->hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
     const int groups = load_int_or(ld, "n_group", 1), topk_group = load_int_or(ld, "topk_group", 1);
     const bool softmax = load_text_is(ld, "score_func", "softmax");
     if (!softmax) load_expect_text(ld, "score_func", "sigmoid");
-    moe.ffn.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
-    moe.ffn.groups = groups > 1 ? groups : 0;
-    moe.ffn.topk_group = groups > 1 ? topk_group : 0;
-    moe.ffn.norm_topk_prob = load_bool_or(ld, "route_norm", true) && moe.ffn.used > 1;
-    moe.ffn.epsilon = 1e-20f;
-    moe.ffn.scale = load_positive_or(ld, "route_scale", 2.826);
+    moe.moe.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
+    moe.moe.groups = groups > 1 ? groups : 0;
+    moe.moe.topk_group = groups > 1 ? topk_group : 0;
+    moe.moe.norm_topk_prob = load_bool_or(ld, "route_norm", true) && moe.moe.used > 1;
+    moe.moe.epsilon = 1e-20f;
+    moe.moe.scale = load_positive_or(ld, "route_scale", 2.826);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 1));
     return moe;
 }
@@ -39,19 +39,20 @@ static void load(Loader *ld, Spec *spec) {
     family_ends(ld, spec, &d);
     if (scaled) spec->embedding_scale = sqrtf((float)d.hidden);
     load_layers(ld, spec);
+    const NormNames norms = {
+        load_rms, "input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"};
     for (int i = 0; windows.types && i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
         const int window = family_window(ld, &windows, i);
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->mixer_out = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->ffn_in = load_rms(ld, "pre_mlp_layernorm", d.hidden, d.eps);
-        layer->ffn_out = load_rms(ld, "post_mlp_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", window ? rope : NULL, false, false);
-        layer->attention.gate = load_linear(ld, "self_attn.gate_proj", (int64_t)d.heads * d.head_dim, d.hidden, false);
-        layer->attention.op.window = window;
-        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
-        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, false);
+        Layer *layer = family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .norms = &norms,
+                .rope = window ? rope : NULL,
+                .window = window,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .moe = i >= dense ? &moe : NULL});
+        layer->components[0].attention.gate =
+            load_linear(ld, "self_attn.gate_proj", (int64_t)d.heads * d.head_dim, d.hidden, false);
     }
 }
 

@@ -2,15 +2,14 @@
  * Reference: mlx_lm/models/bailing_moe.py. */
 #include "family/family.h"
 
-static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope, bool qkv_bias, bool bias) {
-    const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
-    const Weight qkv = load_linear(ld, "attention.query_key_value", q + 2 * kv, d->hidden, qkv_bias);
-    AttentionMixer mixer = family_attention_op(d, rope);
-    mixer.q = load_part(&qkv, 0, q);
-    mixer.k = load_part(&qkv, q, kv);
-    mixer.v = load_part(&qkv, q + kv, kv);
-    mixer.o = load_linear(ld, "attention.dense", d->hidden, q, bias);
-    return mixer;
+static Component load_attention(Loader *ld, const Dims *d, const Rope *rope, bool qkv_bias, bool bias, bool norms) {
+    AttentionComponent attention = family_fused_attention(ld, d, "attention.query_key_value", rope, qkv_bias);
+    attention.o = load_linear(ld, "attention.dense", d->hidden, (int64_t)d->heads * d->head_dim, bias);
+    if (norms) {
+        attention.op.q_norm = load_rms(ld, "attention.query_layernorm", d->head_dim, d->eps);
+        attention.op.k_norm = load_rms(ld, "attention.key_layernorm", d->head_dim, d->eps);
+    }
+    return (Component){.kind = COMPONENT_ATTENTION, .attention = attention};
 }
 
 static Moe load_moe(Loader *ld, const Dims *d, bool bias) {
@@ -19,7 +18,7 @@ static Moe load_moe(Loader *ld, const Dims *d, bool bias) {
     const bool sigmoid = load_text_is(ld, "score_function", "sigmoid");
     if (!sigmoid) load_expect_text(ld, "score_function", "softmax");
     family_moe_sigmoid(ld, &moe);
-    if (!sigmoid) moe.ffn.score = ROUTE_SOFTMAX;
+    if (!sigmoid) moe.moe.score = ROUTE_SOFTMAX;
     moe.names.bias = load_bool_or(ld, "moe_router_enable_expert_bias", false) ? "gate.expert_bias" : NULL;
     moe.bias = bias;
     const int shared = load_int_or(ld, "moe_shared_expert_intermediate_size", moe.intermediate_size);
@@ -53,17 +52,11 @@ static void load(Loader *ld, Spec *spec) {
     load_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
+        family_layer(ld, spec, i);
+        const Component attention = load_attention(ld, &d, rope, qkv_bias, bias, norms);
         moe.names.router = load_has(ld, "mlp.gate.weight") ? "gate" : "gate.gate_proj"; /* before and after MLX */
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = attention(ld, &d, rope, qkv_bias, bias);
-        if (norms) {
-            layer->attention.op.q_norm = load_rms(ld, "attention.query_layernorm", d.head_dim, d.eps);
-            layer->attention.op.k_norm = load_rms(ld, "attention.key_layernorm", d.head_dim, d.eps);
-        }
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, bias);
+        family_block(ld, spec, i,
+            &(Block){.dims = &d, .attention = &attention, .moe = i >= dense ? &moe : NULL, .mlp_bias = bias});
     }
 }
 

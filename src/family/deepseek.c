@@ -57,48 +57,44 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
     return s;
 }
 
-static MlaMixer attention(Loader *ld, const DeepSeek *s) {
+static MlaComponent load_attention(Loader *ld, const DeepSeek *s) {
     const HeadSizes *n = &s->sizes;
     const int64_t q = (int64_t)n->heads * (n->plain + s->rope_dim);
     const KvLayout layout = {.kv_heads = 1, .head_dim = s->rope_dim, .value_dim = n->latent, .latent = true};
     const Weight kv = load_linear(ld, "self_attn.kv_a_proj_with_mqa", n->latent + s->rope_dim, s->d.hidden, s->bias);
-    MlaMixer mixer = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
+    MlaComponent mla = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
         .latent = load_part(&kv, 0, n->latent),
         .k = load_part(&kv, n->latent, s->rope_dim),
         .o = load_linear(ld, "self_attn.o_proj", s->d.hidden, (int64_t)n->heads * n->width, s->bias),
         .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, 1e-6f)};
     if (s->q_rank) {
-        mixer.q_a = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
-        mixer.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, 1e-6f);
-        mixer.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
+        mla.q_a = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
+        mla.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, 1e-6f);
+        mla.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
     } else {
-        mixer.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
+        mla.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
     }
-    load_mla_heads(ld, "self_attn", n, &mixer.embed, &mixer.w_uv);
-    return mixer;
+    load_mla_heads(ld, "self_attn", n, &mla.embed, &mla.w_uv);
+    return mla;
 }
 
 static void load_blocks(Loader *ld, Spec *spec, const DeepSeek *s) {
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
         const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", s->d.hidden, s->d.eps);
-        layer->mixer = MIXER_MLA;
-        layer->latent = attention(ld, s);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", s->d.hidden, s->d.eps);
-        family_moe_layer(ld, layer, experts ? &s->moe : NULL, &s->d, false);
+        family_layer(ld, spec, i);
+        const Component attention = {.kind = COMPONENT_MLA, .mla = load_attention(ld, s)};
+        family_block(ld, spec, i, &(Block){.dims = &s->d, .attention = &attention, .moe = experts ? &s->moe : NULL});
     }
 }
 
 static void load_v2(Loader *ld, Spec *spec) {
     DeepSeek s = load_fields(ld, spec);
-    MoeFfn *ffn = &s.moe.ffn;
-    ffn->scale = load_positive_or(ld, "routed_scaling_factor", 1);
+    MoeComponent *moe = &s.moe.moe;
+    moe->scale = load_positive_or(ld, "routed_scaling_factor", 1);
     if (load_text_is(ld, "topk_method", "group_limited_greedy")) {
-        ffn->groups = load_int(ld, "n_group");
-        ffn->topk_group = load_int(ld, "topk_group");
-        ffn->group_best = true;
+        moe->groups = load_int(ld, "n_group");
+        moe->topk_group = load_int(ld, "topk_group");
+        moe->group_best = true;
     }
     load_expect_text(ld, "scoring_func", "softmax");
     load_expect_bool(ld, "norm_topk_prob", false);

@@ -19,16 +19,15 @@ static void load(Loader *ld, Spec *spec) {
     load_ignore(ld, "scoring_func", "max_window_layers", "sliding_window", "use_sliding_window", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
-        layer->attention.op.window = family_window(ld, &windows, i);
-        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, mlp_bias);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .window = family_window(ld, &windows, i),
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .moe = i >= dense ? &moe : NULL,
+                .mlp_bias = mlp_bias});
 }
 
 const Family dots1_family = {.load = load};

@@ -21,9 +21,9 @@ static void load(Loader *ld, Spec *spec) {
     const int intermediate_size = load_count_or(ld, "moe_intermediate_size", 0);
     Moe moe = family_moe_open(ld, &moe_usual, d.hidden, intermediate_size ? intermediate_size : d.intermediate_size,
         load_int(ld, "moe_num_experts"), load_int_or(ld, "moe_k", 1));
-    moe.ffn.score = score_of(ld);
-    moe.ffn.norm_topk_prob = true;
-    moe.ffn.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
+    moe.moe.score = score_of(ld);
+    moe.moe.norm_topk_prob = true;
+    moe.moe.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "moe_num_shared_experts", 0));
     moe.bias = bias;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
@@ -34,14 +34,16 @@ static void load(Loader *ld, Spec *spec) {
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
+        family_layer(ld, spec, i);
         moe.names.bias =
             load_has(ld, "mlp.moe_statics.e_score_correction_bias") ? "moe_statics.e_score_correction_bias" : NULL;
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, has_experts(i, first, last, every) ? &moe : NULL, &d, bias);
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .bias = bias,
+                .out_bias = bias,
+                .moe = has_experts(i, first, last, every) ? &moe : NULL,
+                .mlp_bias = bias});
     }
 }
 

@@ -29,16 +29,16 @@ static void load(Loader *ld, Spec *spec) {
     load_layers(ld, spec);
     for (int i = 0; windows.types && i < spec->layer_count; i++) slides = family_window(ld, &windows, i) > 0 || slides;
     for (int i = 0; windows.types && i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
         const int window = family_window(ld, &windows, i);
-        load_scope(ld, "model.layers.%d.", i);
+        family_layer(ld, spec, i);
         if (load_has(ld, "mlp.e_score_correction_bias")) moe.names.bias = "e_score_correction_bias"; /* before MLX */
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", window || !slides ? rope : NULL, false, false);
-        layer->attention.op.window = window;
-        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, has_experts(ld, experts, i) ? &moe : NULL, &d, false);
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = window || !slides ? rope : NULL,
+                .window = window,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .moe = has_experts(ld, experts, i) ? &moe : NULL});
     }
 }
 

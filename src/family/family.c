@@ -1,4 +1,4 @@
-/* The blocks that families share. */
+/* What families share: sizes, ends, layers, windows, GGUF rows. */
 #include "family/family.h"
 
 #include <math.h>
@@ -49,41 +49,43 @@ void family_ends(Loader *ld, Spec *spec, const Dims *d) {
     family_head(ld, spec, d, load_bool_or(ld, "tie_word_embeddings", !load_has(ld, "lm_head.weight")));
 }
 
-AttentionMixer family_attention_op(const Dims *d, const Rope *rope) {
+AttentionComponent family_attention_op(const Dims *d, const Rope *rope) {
     const KvLayout layout = {.kv_heads = d->kv_heads, .head_dim = d->head_dim, .value_dim = d->head_dim};
-    return (AttentionMixer){
+    return (AttentionComponent){
         .op = {.heads = d->heads, .kv.layout = layout, .scale = 1 / sqrtf((float)d->head_dim), .rope = rope},
         .value_scale = 1};
 }
 
-AttentionMixer family_attention(
+AttentionComponent family_attention(
     Loader *ld, const Dims *d, const char *out, const Rope *rope, bool bias, bool out_bias) {
     const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
     char name[64];
     snprintf(name, sizeof name, "self_attn.%s", out);
-    AttentionMixer mixer = family_attention_op(d, rope);
-    mixer.q = load_linear(ld, "self_attn.q_proj", q, d->hidden, bias);
-    mixer.k = load_linear(ld, "self_attn.k_proj", kv, d->hidden, bias);
-    mixer.v = load_linear(ld, "self_attn.v_proj", kv, d->hidden, bias);
-    mixer.o = load_linear(ld, name, d->hidden, q, out_bias);
-    return mixer;
+    AttentionComponent attention = family_attention_op(d, rope);
+    attention.q = load_linear(ld, "self_attn.q_proj", q, d->hidden, bias);
+    attention.k = load_linear(ld, "self_attn.k_proj", kv, d->hidden, bias);
+    attention.v = load_linear(ld, "self_attn.v_proj", kv, d->hidden, bias);
+    attention.o = load_linear(ld, name, d->hidden, q, out_bias);
+    return attention;
 }
 
-void family_qk_norms(Loader *ld, Layer *layer, const char *q, const char *k, const Dims *d) {
-    char name[64];
-    snprintf(name, sizeof name, "self_attn.%s", q);
-    layer->attention.op.q_norm = load_rms(ld, name, d->head_dim, d->eps);
-    snprintf(name, sizeof name, "self_attn.%s", k);
-    layer->attention.op.k_norm = load_rms(ld, name, d->head_dim, d->eps);
+AttentionComponent family_fused_attention(Loader *ld, const Dims *d, const char *name, const Rope *rope, bool bias) {
+    const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+    const Weight qkv = load_linear(ld, name, q + 2 * kv, d->hidden, bias);
+    AttentionComponent attention = family_attention_op(d, rope);
+    attention.q = load_part(&qkv, 0, q);
+    attention.k = load_part(&qkv, q, kv);
+    attention.v = load_part(&qkv, q + kv, kv);
+    return attention;
 }
 
-GluFfn family_glu_at(
+GluComponent family_glu(
     Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias) {
     char gate[64], up[64], down[64];
     snprintf(gate, sizeof gate, "%s.gate_proj", home);
     snprintf(up, sizeof up, "%s.up_proj", home);
     snprintf(down, sizeof down, "%s.down_proj", home);
-    return (GluFfn){
+    return (GluComponent){
         .gate = load_linear(ld, gate, intermediate_size, hidden, bias),
         .up = load_linear(ld, up, intermediate_size, hidden, bias),
         .down = load_linear(ld, down, hidden, intermediate_size, bias),
@@ -91,9 +93,7 @@ GluFfn family_glu_at(
     };
 }
 
-GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
-    return family_glu_at(ld, "mlp", d->hidden, d->intermediate_size, activation, bias);
-}
+/* ---- windows ---- */
 
 Windows family_windows_switched(Loader *ld, const Spec *spec) {
     Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count)};
@@ -183,7 +183,7 @@ const GgufName gguf_glu[] = {
 };
 
 static double layer_count(const GgufSizes *sizes) { return (double)sizes->layers; }
-static double vocab_size(const GgufSizes *sizes) { return (double)sizes->vocab; }
+double gguf_vocab_size(const GgufSizes *sizes) { return (double)sizes->vocab; }
 
 const GgufField gguf_sizes[] = {
     {"hidden_size", .key = ".embedding_length"},
@@ -192,7 +192,7 @@ const GgufField gguf_sizes[] = {
     {"num_attention_heads", .key = ".attention.head_count"},
     {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
     {"max_position_embeddings", .key = ".context_length"},
-    {"vocab_size", .compute = vocab_size},
+    {"vocab_size", .compute = gguf_vocab_size},
     {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
     {0},
 };
@@ -202,6 +202,12 @@ const GgufField gguf_rms[] = {
     {0},
 };
 
+const GgufField gguf_silu[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {0},
+};
+
+double gguf_rotary_factor(const GgufSizes *sizes) { return (double)sizes->rotary_dims / (double)sizes->head_dim; }
 double gguf_head_dim(const GgufSizes *sizes) { return (double)sizes->head_dim; }
 
 static double odd_head_dim(const GgufSizes *sizes) {

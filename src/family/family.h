@@ -1,11 +1,11 @@
-/* family/: one file per family of models: its config.json and its GGUF rows. Nothing here computes.
+/* family/: one file per family of models: how config.json becomes a Spec, and GGUF rows. Nothing here computes.
  *
- * What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names,
- * in MLX's and in GGUF's. This folder says what models are made of, one family a file, and how their files say it; how
- * anything is computed is the model's and the backends' business. A family is a Family, `const Family NAME_family`, in
- * its own file and a row of registry.c; what several share is here, and what one alone needs stays in its file. */
+ * A family is `const Family NAME_family` in a file of its own and a row of registry.c. This header has what families
+ * share: the numbers that nearly all configs have, and the usual components under their usual names in MLX's and GGUF's
+ * formats. Errors stick to the Loader (model/loader/loader.h), so none of these functions reports one. */
 #pragma once
 #include "family/gguf.h"
+#include "model/component.h"
 #include "model/loader/loader.h"
 
 typedef struct Family {
@@ -21,56 +21,99 @@ typedef struct Dims {
 /* hidden_size, num_attention_heads, num_key_value_heads (absent: heads), head_dim (absent: hidden / heads),
  * intermediate_size, rms_norm_eps; and into the spec: layers, vocab_size, max_position_embeddings. */
 Dims family_dims(Loader *ld, Spec *spec);
-/* Completes and checks numbers that a family read itself: a head_dim of 0 becomes hidden / heads. */
+/* Checks numbers that a family read itself; a head_dim of 0 becomes hidden / heads. */
 void family_check(Loader *ld, Dims *dims);
-/* model.embed_tokens, model.norm, and lm_head: tied when tie_word_embeddings says so, without it when there is none. */
+/* model.embed_tokens, model.norm, and lm_head, which is tied if tie_word_embeddings says so, or if that is absent and
+ * the file has no lm_head. */
 void family_ends(Loader *ld, Spec *spec, const Dims *dims);
 /* lm_head, or the embedding again. */
 void family_head(Loader *ld, Spec *spec, const Dims *dims, bool tied);
 
-/* self_attn.q_proj, k_proj, v_proj and self_attn.OUT; the parameters that every attention has. Norms, window, softcap
- * are the family's to add. */
-AttentionMixer family_attention(
+/* ---- layers ---- */
+
+/* From here on tensor names of layer i are complete: "model.layers.i." + name. Returns the layer, without components.
+ */
+Layer *family_layer(Loader *ld, Spec *spec, int i);
+
+/* self_attn.q_proj, k_proj and v_proj, and self_attn.OUT, with the parameters that every attention has. */
+AttentionComponent family_attention(
     Loader *ld, const Dims *dims, const char *out, const Rope *rope, bool bias, bool out_bias);
 /* The same without weights. */
-AttentionMixer family_attention_op(const Dims *dims, const Rope *rope);
-/* Norms of each head: self_attn.Q and self_attn.K. */
-void family_qk_norms(Loader *ld, Layer *layer, const char *q, const char *k, const Dims *dims);
-/* mlp.gate_proj, up_proj, down_proj. */
-GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias);
+AttentionComponent family_attention_op(const Dims *dims, const Rope *rope);
+/* q, k and v as rows of one matrix NAME, one after the other; no o. */
+AttentionComponent family_fused_attention(Loader *ld, const Dims *dims, const char *name, const Rope *rope, bool bias);
+/* HOME.gate_proj, up_proj and down_proj. */
+GluComponent family_glu(
+    Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias);
 
-/* The same under HOME. */
-GluFfn family_glu_at(Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias);
+/* How a family loads norms: load_rms and the like. */
+typedef const Norm *LoadNorm(Loader *ld, const char *name, int64_t width, float eps);
+/* Names of the norms around attention and around the feed-forward network; NULL: no such norm. */
+typedef struct NormNames {
+    LoadNorm *load; /* also for q_norm and k_norm */
+    const char *attention_input, *attention_output, *ffn_input, *ffn_output;
+} NormNames;
+extern const NormNames norms_usual; /* load_rms: input_layernorm, post_attention_layernorm */
 
-/* Names of a mixture of experts: HOME.ROUTER; the experts HOME.STACK.{gate,up,down}_proj, or HOME.experts.N.GATE, UP
- * and DOWN one by one; HOME.SHARED.{gate,up,down}_proj of the shared one; HOME.BIAS for the choice. */
+typedef struct Moe Moe;
+
+/* The layer that most families have: attention, then a gated feed-forward network or a mixture of experts. */
+typedef struct Block {
+    const Dims *dims;
+    const NormNames *norms; /* NULL: norms_usual */
+    /* Attention, under self_attn. */
+    const Component *attention; /* copied: kind and parameters, loaded by the family; NULL: family_attention() */
+    const Rope *rope;           /* NULL: no rotary embedding */
+    int window;                 /* 0: full attention */
+    bool bias, out_bias;
+    const char *q_norm, *k_norm; /* names; NULL: none */
+    bool norm_full;              /* these norms run over all heads together */
+    /* Feed-forward network. */
+    const Component *ffn; /* copied, as attention; NULL: from the fields below */
+    const Moe *moe;       /* NULL: mlp.gate_proj, up_proj and down_proj */
+    Activation activation;
+    bool mlp_bias;
+    float residual_scale; /* of both; 0: 1 */
+} Block;
+
+/* Fills layer i. Returns it, so that the family can add what is special: components[0] is the attention, components[1]
+ * the feed-forward network. */
+Layer *family_block(Loader *ld, Spec *spec, int i, const Block *block);
+
+/* ---- mixtures of experts ---- */
+
+/* Names of a mixture of experts under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj, or one by one as
+ * experts.N.GATE, UP and DOWN; the shared expert SHARED.{gate,up,down}_proj and its SHARED_GATE; the correction BIAS.
+ */
 typedef struct MoeNames {
-    const char *home, *router, *stack, *gate, *up, *down, *shared, *bias;
+    const char *home, *router, *stack, *gate, *up, *down, *shared, *bias, *shared_gate;
 } MoeNames;
 extern const MoeNames moe_usual;    /* mlp.gate, mlp.switch_mlp, gate_proj …, mlp.shared_experts */
 extern const MoeNames moe_deepseek; /* the same, and mlp.gate.e_score_correction_bias */
 
 /* A family's mixture of experts, read once from the config. */
-typedef struct Moe {
+struct Moe {
     MoeNames names;
-    MoeFfn ffn; /* experts, used, and how they are chosen; no weights */
+    MoeComponent moe; /* experts, used, and how they are chosen; no weights */
     int hidden, intermediate_size;
-    int shared;             /* inner width of the shared expert; 0: none */
+    int shared;           /* intermediate size of the shared expert; 0: none */
+    int shared_gate_rows; /* 1 or 2 (MoeComponent.shared_gate); 0: it has no gate */
+    bool shared_gate_bias;
     bool bias, router_bias; /* of all experts; of the router */
-} Moe;
+};
 
 /* The usual ones: experts with silu, used with the softmax over all as it is. */
 Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int used);
-/* The inner width of one shared expert that stands for `count` of them, each so wide. */
+/* The intermediate size of `count` shared experts taken together. */
 int family_moe_shared(Loader *ld, int each, int count);
-/* What DeepSeek-V3's configs say about the choice, and those of who followed: sigmoids, a bias for the choice alone,
- * groups (n_group, topk_group, norm_topk_prob, routed_scaling_factor). */
+/* Routing as DeepSeek-V3's configs describe it: sigmoids, a correction bias, groups (n_group, topk_group,
+ * norm_topk_prob, routed_scaling_factor). */
 void family_moe_sigmoid(Loader *ld, Moe *moe);
-/* The feed-forward part of the layer in scope: the mixture, or for NULL the usual mlp. */
-void family_moe_layer(Loader *ld, Layer *layer, const Moe *moe, const Dims *dims, bool mlp_bias);
+/* The weights of the layer in scope. */
+MoeComponent family_moe(Loader *ld, const Moe *moe);
 
-/* Which layers attend through a sliding window, the token itself included: query i sees key j when i − j < width. So
- * the models were trained and transformers masks (masking_utils.py), also where mlx-lm's class knows no window. */
+/* Which layers have a sliding window, which includes the token itself: query i sees key j if i − j < width, as the
+ * models were trained and as transformers masks (masking_utils.py), also where mlx-lm's class knows no window. */
 typedef struct Windows {
     const Json *types; /* layer_types, which alone decides where the file has it; NULL: the fields below do */
     int width;         /* 0: no layer has a window */
@@ -103,6 +146,10 @@ extern const GgufName gguf_experts[];    /* router and experts, as moe_usual cal
 extern const GgufName gguf_shared[];     /* shared_experts */
 extern const GgufField gguf_sizes[];
 extern const GgufField gguf_rms[];
-extern const GgufField gguf_llama[];          /* and what else a llama's config.json says */
-extern const GgufField gguf_moe[];            /* num_experts_per_tok, moe_intermediate_size */
-double gguf_head_dim(const GgufSizes *sizes); /* GgufField.compute of head_dim, where config.json always says it */
+extern const GgufField gguf_silu[];  /* hidden_act */
+extern const GgufField gguf_llama[]; /* and what else a llama's config.json says */
+extern const GgufField gguf_moe[];   /* num_experts_per_tok, moe_intermediate_size */
+/* GgufField.compute of head_dim where config.json always says it, of partial_rotary_factor, and of vocab_size. */
+double gguf_head_dim(const GgufSizes *sizes);
+double gguf_rotary_factor(const GgufSizes *sizes);
+double gguf_vocab_size(const GgufSizes *sizes);

@@ -5,18 +5,8 @@
 
 #include <math.h>
 
-static void load_block(Loader *ld, Layer *layer, const Dims *d, const Rope *rope, float scale, int window) {
-    layer->mixer_in = load_rms_plus_one(ld, "input_layernorm", d->hidden, d->eps);
-    layer->mixer_out = load_rms_plus_one(ld, "post_attention_layernorm", d->hidden, d->eps);
-    layer->ffn_in = load_rms_plus_one(ld, "pre_feedforward_layernorm", d->hidden, d->eps);
-    layer->ffn_out = load_rms_plus_one(ld, "post_feedforward_layernorm", d->hidden, d->eps);
-    layer->attention = family_attention(ld, d, "o_proj", rope, false, false);
-    layer->attention.op.q_norm = load_rms_plus_one(ld, "self_attn.q_norm", d->head_dim, d->eps);
-    layer->attention.op.k_norm = load_rms_plus_one(ld, "self_attn.k_norm", d->head_dim, d->eps);
-    layer->attention.op.scale = scale;
-    layer->attention.op.window = window;
-    layer->glu = family_glu(ld, d, ACT_GELU_TANH, false);
-}
+static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
+    "pre_feedforward_layernorm", "post_feedforward_layernorm"};
 
 static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab) {
     Dims d = {.hidden = load_int_or(ld, "hidden_size", 1152),
@@ -55,8 +45,15 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         const int window = family_window(ld, &windows, i);
-        load_scope(ld, "model.layers.%d.", i);
-        load_block(ld, &spec->layers[i], &d, window ? sliding_rope : full_rope, scale, window);
+        Layer *layer = family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .norms = &norms,
+                .rope = window ? sliding_rope : full_rope,
+                .window = window,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .activation = ACT_GELU_TANH});
+        layer->components[0].attention.op.scale = scale;
     }
 }
 

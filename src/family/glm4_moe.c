@@ -19,15 +19,15 @@ static void load(Loader *ld, Spec *spec) {
     load_skip(ld, "model.layers.%d.", spec->layer_count);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, false);
-        if (norms) family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, false);
-    }
+    const char *q_norm = norms ? "q_norm" : NULL, *k_norm = norms ? "k_norm" : NULL;
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .bias = bias,
+                .q_norm = q_norm,
+                .k_norm = k_norm,
+                .moe = i >= dense ? &moe : NULL});
 }
 
 static const GgufName names[] = {
@@ -38,11 +38,9 @@ static const GgufName names[] = {
     {0},
 };
 
-static double rotary_factor(const GgufSizes *sizes) { return (double)sizes->rotary_dims / (double)sizes->head_dim; }
-
 static const GgufField fields[] = {
     {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = rotary_factor},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
     {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
     {"use_qk_norm", GGUF_FIELD_HAS, .key = "blk.0.attn_q_norm.weight"},
     {"n_routed_experts", .key = ".expert_count"},

@@ -9,8 +9,8 @@ static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
-    moe.ffn.score = ROUTE_TOP_SOFTMAX;
-    moe.ffn.activation = ACT_SILU_CLAMPED;
+    moe.moe.score = ROUTE_TOP_SOFTMAX;
+    moe.moe.activation = ACT_SILU_CLAMPED;
     moe.bias = moe.router_bias = true;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 150000});
     Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count),
@@ -24,16 +24,17 @@ static void load(Loader *ld, Spec *spec) {
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
+        family_layer(ld, spec, i);
         load_require(ld, !load_has(ld, "mlp.experts.gate_up_proj_blocks"),
             "gate and up of the experts alternate in this file: convert it with mlx_lm.convert, or use a GGUF file");
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, true, true);
-        layer->attention.op.window = family_window(ld, &windows, i);
-        layer->attention.op.sinks = load_vector(ld, "self_attn.sinks", d.heads, 0);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, &moe, &d, false);
+        Layer *layer = family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .window = family_window(ld, &windows, i),
+                .bias = true,
+                .out_bias = true,
+                .moe = &moe});
+        layer->components[0].attention.op.sinks = load_vector(ld, "self_attn.sinks", d.heads, 0);
     }
 }
 
@@ -49,8 +50,6 @@ static const GgufName gguf_names[] = {
     {0},
 };
 
-static double vocab_size(const GgufSizes *sizes) { return (double)sizes->vocab; }
-
 static const GgufField fields[] = {
     {"hidden_size", .key = ".embedding_length"},
     {"intermediate_size", .key = ".expert_feed_forward_length", .or_key = ".feed_forward_length"},
@@ -59,7 +58,7 @@ static const GgufField fields[] = {
     {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
     {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
     {"max_position_embeddings", .key = ".context_length"},
-    {"vocab_size", .compute = vocab_size},
+    {"vocab_size", .compute = gguf_vocab_size},
     {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
     {"num_local_experts", .key = ".expert_count"},
     {"num_experts_per_tok", .key = ".expert_used_count"},

@@ -36,16 +36,18 @@ static void load(Loader *ld, Spec *spec) {
     spec->final_norm = load_rms(ld, "model.norm", d.hidden, d.eps);
     family_head(ld, spec, &d, true);
     load_layers(ld, spec);
+    const char *q_norm = norms ? "query_layernorm" : NULL, *k_norm = norms ? "key_layernorm" : NULL;
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
         const Moe moe = experts > 1 ? load_moe(ld, &d, experts, mixed, i) : (Moe){0};
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        layer->attention.op.norm_last = true;
-        if (norms) family_qk_norms(ld, layer, "query_layernorm", "key_layernorm", &d);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, experts > 1 ? &moe : NULL, &d, false);
+        Layer *layer = family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .bias = bias,
+                .out_bias = bias,
+                .q_norm = q_norm,
+                .k_norm = k_norm,
+                .moe = experts > 1 ? &moe : NULL});
+        layer->components[0].attention.op.norm_last = true;
     }
 }
 

@@ -2,8 +2,8 @@
  * over two numbers. Reference: mlx_lm/models/Klear.py. */
 #include "family/family.h"
 
-static const MoeNames names = {
-    "mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj", "shared_experts", .bias = "expert_bias"};
+static const MoeNames names = {"mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj", "shared_experts",
+    .bias = "expert_bias", .shared_gate = "coefficient"};
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -12,9 +12,11 @@ static void load(Loader *ld, Spec *spec) {
     const Json *dense = load_list(ld, "mlp_only_layers", -1);
     Moe moe = family_moe_open(ld, &names, d.hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
         load_int(ld, "num_experts_per_tok"));
-    moe.ffn.score = ROUTE_SIGMOID;
-    moe.ffn.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
-    moe.ffn.epsilon = 1e-20f;
+    moe.moe.score = ROUTE_SIGMOID;
+    moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
+    moe.moe.epsilon = 1e-20f;
+    moe.shared_gate_rows = 2;
+    moe.shared_gate_bias = true;
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_int(ld, "n_shared_experts"));
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");
@@ -23,15 +25,15 @@ static void load(Loader *ld, Spec *spec) {
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
         const bool experts = (i + 1) % every == 0 && !family_listed(dense, i);
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, experts ? &moe : NULL, &d, false);
-        if (experts) layer->moe.shared_gate = load_linear(ld, "mlp.coefficient", 2, d.hidden, true);
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .bias = bias,
+                .out_bias = bias,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .moe = experts ? &moe : NULL});
     }
 }
 

@@ -15,15 +15,14 @@ static void load(Loader *ld, Spec *spec, bool window_everywhere) {
     load_expect_text(ld, "hidden_act", "silu");
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        layer->attention.op.window = family_window(ld, &windows, i);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->glu = family_glu(ld, &d, ACT_SILU, mlp_bias);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .window = family_window(ld, &windows, i),
+                .bias = bias,
+                .out_bias = bias,
+                .mlp_bias = mlp_bias});
 }
 
 void llama_load(Loader *ld, Spec *spec) { load(ld, spec, false); }

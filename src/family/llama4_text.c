@@ -23,14 +23,15 @@ static void load(Loader *ld, Spec *spec) {
     load_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(
-            ld, &d, "o_proj", family_flag(ld, "no_rope_layers", rotate, i) ? rope : NULL, false, false);
-        if (norms) layer->attention.op.q_norm = layer->attention.op.k_norm = load_rms(ld, NULL, d.head_dim, d.eps);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->glu = family_glu_at(ld, "feed_forward", d.hidden, d.intermediate_size, ACT_SILU, false);
+        const bool rotates = family_flag(ld, "no_rope_layers", rotate, i);
+        family_layer(ld, spec, i);
+        Component attention = {.kind = COMPONENT_ATTENTION,
+            .attention = family_attention(ld, &d, "o_proj", rotates ? rope : NULL, false, false)};
+        if (norms)
+            attention.attention.op.q_norm = attention.attention.op.k_norm = load_rms(ld, NULL, d.head_dim, d.eps);
+        const Component ffn = {.kind = COMPONENT_GLU,
+            .glu = family_glu(ld, "feed_forward", d.hidden, d.intermediate_size, ACT_SILU, false)};
+        family_block(ld, spec, i, &(Block){.dims = &d, .attention = &attention, .ffn = &ffn});
     }
 }
 

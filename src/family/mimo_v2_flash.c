@@ -33,10 +33,10 @@ static Kind load_kind(Loader *ld, bool slides) {
     return kind;
 }
 
-static AttentionMixer attention(Loader *ld, const Kind *k, int hidden, float value_scale) {
+static AttentionComponent load_attention(Loader *ld, const Kind *k, int hidden, float value_scale) {
     const int64_t q = (int64_t)k->heads * k->head_dim, kv = k->kv_heads;
     const KvLayout layout = {.kv_heads = k->kv_heads, .head_dim = k->head_dim, .value_dim = k->value_dim};
-    return (AttentionMixer){
+    return (AttentionComponent){
         .op = {.heads = k->heads,
             .kv.layout = layout,
             .scale = 1 / sqrtf((float)k->head_dim),
@@ -79,13 +79,12 @@ static void load(Loader *ld, Spec *spec) {
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention =
-            attention(ld, &kinds[family_flag(ld, "hybrid_layer_pattern", slides, i)], d.hidden, value_scale);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, family_flag(ld, "moe_layer_freq", experts, i) ? &moe : NULL, &d, false);
+        const bool sliding = family_flag(ld, "hybrid_layer_pattern", slides, i);
+        const bool sparse = family_flag(ld, "moe_layer_freq", experts, i);
+        family_layer(ld, spec, i);
+        const Component attention = {
+            .kind = COMPONENT_ATTENTION, .attention = load_attention(ld, &kinds[sliding], d.hidden, value_scale)};
+        family_block(ld, spec, i, &(Block){.dims = &d, .attention = &attention, .moe = sparse ? &moe : NULL});
     }
 }
 

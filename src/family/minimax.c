@@ -15,11 +15,12 @@ static void check_types(Loader *ld, const Json *types) {
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool norms = load_bool_or(ld, "use_qk_norm", true);
+    const char *q_norm = norms ? "q_norm" : NULL, *k_norm = norms ? "k_norm" : NULL;
     Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
-    moe.ffn.score = ROUTE_SIGMOID;
-    moe.ffn.norm_topk_prob = true;
-    moe.ffn.epsilon = 1e-20f;
+    moe.moe.score = ROUTE_SIGMOID;
+    moe.moe.norm_topk_prob = true;
+    moe.moe.epsilon = 1e-20f;
     const Rope *rope = load_rope(
         ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_int_or(ld, "rotary_dim", d.head_dim), .theta = 10000});
     check_types(ld, load_list(ld, "attn_type_list", spec->layer_count));
@@ -31,19 +32,9 @@ static void load(Loader *ld, Spec *spec) {
         "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
-        if (norms) {
-            layer->attention.op.norm_full = true;
-            layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", (int64_t)d.heads * d.head_dim, d.eps);
-            layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", (int64_t)d.kv_heads * d.head_dim, d.eps);
-        }
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, &moe, &d, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d, .rope = rope, .q_norm = q_norm, .k_norm = k_norm, .norm_full = norms, .moe = &moe});
 }
 
 const Family minimax_family = {.load = load};

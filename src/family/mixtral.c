@@ -8,7 +8,7 @@ static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
-    moe.ffn.score = ROUTE_TOP_SOFTMAX;
+    moe.moe.score = ROUTE_TOP_SOFTMAX;
     const Rope *rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
@@ -17,15 +17,8 @@ static void load(Loader *ld, Spec *spec) {
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
-        layer->attention.op.window = window;
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, &moe, &d, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i, &(Block){.dims = &d, .rope = rope, .window = window, .moe = &moe});
 }
 
 static const GgufName gguf_names[] = {
@@ -37,7 +30,6 @@ static const GgufName gguf_names[] = {
 };
 
 static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
     {"num_local_experts", .key = ".expert_count"},
     {"num_experts_per_tok", .key = ".expert_used_count"},
     {"sliding_window", .key = ".attention.sliding_window", .optional = true},
@@ -50,5 +42,5 @@ const Family mixtral_family = {
         .with_key = ".expert_count",
         .class_name = "MixtralForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_names},
-        .fields = {gguf_sizes, gguf_rms, fields}},
+        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields}},
 };

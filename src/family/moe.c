@@ -8,14 +8,14 @@ const MoeNames moe_usual = {
 const MoeNames moe_deepseek = {"mlp", "gate", "switch_mlp", "gate_proj", "up_proj", "down_proj", "shared_experts",
     .bias = "gate.e_score_correction_bias"};
 
-/* What keeps a sum of weights that are all 0 from being divided by; nothing beside any other. */
+/* Keeps a sum of weights that are all 0 from being a divisor of 0; vanishes beside any other sum. */
 static const float tiny = 1e-20f;
 
 Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int used) {
     load_require(ld, used <= experts && used <= EXPERTS_USED_MAX,
         "%d experts are to be used, of %d experts at most %d can be", used, experts, EXPERTS_USED_MAX);
     return (Moe){.names = *names,
-        .ffn = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = ACT_SILU},
+        .moe = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = ACT_SILU},
         .hidden = hidden,
         .intermediate_size = intermediate_size};
 }
@@ -28,7 +28,7 @@ int family_moe_shared(Loader *ld, int each, int count) {
 }
 
 void family_moe_sigmoid(Loader *ld, Moe *moe) {
-    MoeFfn *ffn = &moe->ffn;
+    MoeComponent *ffn = &moe->moe;
     const int groups = load_int_or(ld, "n_group", 1), topk_group = load_int_or(ld, "topk_group", 1);
     ffn->score = ROUTE_SIGMOID;
     ffn->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true) && ffn->used > 1;
@@ -43,44 +43,40 @@ static Weight *bank(Loader *ld, const Moe *moe, const char *part, const char *si
     char stacked[96], one[96];
     snprintf(stacked, sizeof stacked, "%s.%s.%s", moe->names.home, moe->names.stack, part);
     snprintf(one, sizeof one, "%s.experts.%%d.%s", moe->names.home, single);
-    return load_experts(ld, stacked, one, moe->ffn.experts, moe->shared > 0, rows, cols, moe->bias);
+    return load_experts(ld, stacked, one, moe->moe.experts, moe->shared > 0, rows, cols, moe->bias);
 }
 
-/* In the room behind the others. */
-static void load_shared(Loader *ld, const Moe *moe, MoeFfn *ffn) {
+/* The banks have room for it behind the others. */
+static void load_shared(Loader *ld, const Moe *family, MoeComponent *moe) {
     char name[96];
-    snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.shared);
-    const GluFfn shared = family_glu_at(ld, name, moe->hidden, moe->shared, ffn->activation, moe->bias);
-    if (!ffn->gate || !ffn->up || !ffn->down) return; /* has failed */
-    ffn->shared = 1;
-    ffn->gate[ffn->experts] = shared.gate;
-    ffn->up[ffn->experts] = shared.up;
-    ffn->down[ffn->experts] = shared.down;
+    snprintf(name, sizeof name, "%s.%s", family->names.home, family->names.shared);
+    const GluComponent shared = family_glu(ld, name, family->hidden, family->shared, moe->activation, family->bias);
+    if (!moe->gate || !moe->up || !moe->down) return; /* loading has failed */
+    moe->shared = 1;
+    moe->gate[moe->experts] = shared.gate;
+    moe->up[moe->experts] = shared.up;
+    moe->down[moe->experts] = shared.down;
 }
 
-static MoeFfn load_moe(Loader *ld, const Moe *moe) {
-    MoeFfn ffn = moe->ffn;
+MoeComponent family_moe(Loader *ld, const Moe *family) {
+    MoeComponent moe = family->moe;
+    const MoeNames *names = &family->names;
     char name[96];
-    snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.router);
-    ffn.router = load_linear(ld, name, ffn.experts, moe->hidden, moe->router_bias);
-    if (moe->names.bias) {
-        snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.bias);
-        ffn.correction_bias = load_vector(ld, name, ffn.experts, 0);
+    snprintf(name, sizeof name, "%s.%s", names->home, names->router);
+    moe.router = load_linear(ld, name, moe.experts, family->hidden, family->router_bias);
+    if (names->bias) {
+        snprintf(name, sizeof name, "%s.%s", names->home, names->bias);
+        moe.correction_bias = load_vector(ld, name, moe.experts, 0);
     }
-    ffn.gate = bank(ld, moe, "gate_proj", moe->names.gate, moe->intermediate_size, moe->hidden);
-    ffn.up = bank(ld, moe, "up_proj", moe->names.up, moe->intermediate_size, moe->hidden);
-    ffn.down = bank(ld, moe, "down_proj", moe->names.down, moe->hidden, moe->intermediate_size);
-    if (moe->shared > 0) load_shared(ld, moe, &ffn);
-    return ffn;
-}
-
-void family_moe_layer(Loader *ld, Layer *layer, const Moe *moe, const Dims *d, bool mlp_bias) {
-    if (!moe) {
-        layer->glu = family_glu(ld, d, ACT_SILU, mlp_bias);
-        return;
+    moe.gate = bank(ld, family, "gate_proj", names->gate, family->intermediate_size, family->hidden);
+    moe.up = bank(ld, family, "up_proj", names->up, family->intermediate_size, family->hidden);
+    moe.down = bank(ld, family, "down_proj", names->down, family->hidden, family->intermediate_size);
+    if (family->shared > 0) load_shared(ld, family, &moe);
+    if (family->shared_gate_rows) {
+        snprintf(name, sizeof name, "%s.%s", names->home, names->shared_gate);
+        moe.shared_gate = load_linear(ld, name, family->shared_gate_rows, family->hidden, family->shared_gate_bias);
     }
-    layer->ffn = FFN_MOE;
-    layer->moe = load_moe(ld, moe);
+    return moe;
 }
 
 /* --- GGUF ------------------------------------------------------------------------------------------------------ */

@@ -7,7 +7,7 @@ static void load(Loader *ld, Spec *spec) {
     const bool bias = load_bool_or(ld, "attention_bias", false);
     Moe moe = family_moe_open(ld, &moe_usual, d.hidden, d.intermediate_size, load_int(ld, "num_experts"),
         load_int(ld, "num_experts_per_tok"));
-    moe.ffn.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
+    moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     moe.bias = load_bool_or(ld, "mlp_bias", false);
     const Rope *rope = load_rope(ld,
         &(RopeOptions){
@@ -16,17 +16,16 @@ static void load(Loader *ld, Spec *spec) {
     load_ignore(ld, "clip_qkv", "output_router_logits", "router_aux_loss_coef", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        layer->attention.op.norm_full = true;
-        layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", (int64_t)d.heads * d.head_dim, d.eps);
-        layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", (int64_t)d.kv_heads * d.head_dim, d.eps);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, &moe, &d, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .bias = bias,
+                .out_bias = bias,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .norm_full = true,
+                .moe = &moe});
 }
 
 static const GgufField fields[] = {

@@ -22,16 +22,17 @@ static void load(Loader *ld, Spec *spec) {
     spec->final_norm = load_layer_norm(ld, "model.final_layernorm", d.hidden, d.eps);
     spec->head = load_linear(ld, "lm_head", spec->vocab, d.hidden, true);
     load_layers(ld, spec);
+    const NormNames norms = {load_layer_norm, .attention_input = "input_layernorm"};
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->parallel = true;
-        layer->mixer_in = load_layer_norm(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "dense", rope, true, true);
-        layer->ffn = FFN_MLP;
-        layer->mlp = (MlpFfn){.up = load_linear(ld, "mlp.fc1", d.intermediate_size, d.hidden, true),
-            .down = load_linear(ld, "mlp.fc2", d.hidden, d.intermediate_size, true),
-            .activation = ACT_GELU_TANH};
+        family_layer(ld, spec, i);
+        const Component attention = {
+            .kind = COMPONENT_ATTENTION, .attention = family_attention(ld, &d, "dense", rope, true, true)};
+        const Component mlp = {.kind = COMPONENT_MLP,
+            .parallel = true,
+            .mlp = {.up = load_linear(ld, "mlp.fc1", d.intermediate_size, d.hidden, true),
+                .down = load_linear(ld, "mlp.fc2", d.hidden, d.intermediate_size, true),
+                .activation = ACT_GELU_TANH}};
+        family_block(ld, spec, i, &(Block){.dims = &d, .norms = &norms, .attention = &attention, .ffn = &mlp});
     }
 }
 
@@ -46,12 +47,10 @@ static const GgufName names[] = {
     {0},
 };
 
-static double rotary_factor(const GgufSizes *sizes) { return (double)sizes->rotary_dims / (double)sizes->head_dim; }
-
 static const GgufField fields[] = {
     {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu_new"},
     {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
-    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = rotary_factor},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
     {0},
 };
 

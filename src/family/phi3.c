@@ -2,15 +2,20 @@
  * Reference: mlx_lm/models/phi3.py (longrope always with long_factor); the sliding window: transformers/models/phi3. */
 #include "family/family.h"
 
-static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope) {
-    const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
-    const Weight qkv = load_linear(ld, "self_attn.qkv_proj", q + 2 * kv, d->hidden, false);
-    AttentionMixer mixer = family_attention_op(d, rope);
-    mixer.q = load_part(&qkv, 0, q);
-    mixer.k = load_part(&qkv, q, kv);
-    mixer.v = load_part(&qkv, q + kv, kv);
-    mixer.o = load_linear(ld, "self_attn.o_proj", d->hidden, q, false);
-    return mixer;
+static AttentionComponent load_attention(Loader *ld, const Dims *d, const Rope *rope, int window) {
+    AttentionComponent attention = family_fused_attention(ld, d, "self_attn.qkv_proj", rope, false);
+    attention.o = load_linear(ld, "self_attn.o_proj", d->hidden, (int64_t)d->heads * d->head_dim, false);
+    attention.op.window = window;
+    return attention;
+}
+
+static GluComponent load_glu(Loader *ld, const Dims *d) {
+    const int inner = d->intermediate_size;
+    const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)inner, d->hidden, false);
+    return (GluComponent){.gate = load_part(&gate_up, 0, inner),
+        .up = load_part(&gate_up, inner, inner),
+        .down = load_linear(ld, "mlp.down_proj", d->hidden, inner, false),
+        .activation = ACT_SILU};
 }
 
 static void load(Loader *ld, Spec *spec) {
@@ -32,17 +37,10 @@ static void load(Loader *ld, Spec *spec) {
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = attention(ld, &d, rope);
-        layer->attention.op.window = window;
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)d.intermediate_size, d.hidden, false);
-        layer->glu = (GluFfn){.gate = load_part(&gate_up, 0, d.intermediate_size),
-            .up = load_part(&gate_up, d.intermediate_size, d.intermediate_size),
-            .down = load_linear(ld, "mlp.down_proj", d.hidden, d.intermediate_size, false),
-            .activation = ACT_SILU};
+        family_layer(ld, spec, i);
+        const Component attention = {.kind = COMPONENT_ATTENTION, .attention = load_attention(ld, &d, rope, window)};
+        const Component ffn = {.kind = COMPONENT_GLU, .glu = load_glu(ld, &d)};
+        family_block(ld, spec, i, &(Block){.dims = &d, .attention = &attention, .ffn = &ffn});
     }
 }
 
@@ -52,14 +50,15 @@ static const GgufName names[] = {
     {0},
 };
 
-static double rotary_factor(const GgufSizes *sizes) {
-    return sizes->rotary_dims == sizes->head_dim ? 0 : (double)sizes->rotary_dims / (double)sizes->head_dim;
+/* Files of models that rotate whole heads have no such field. */
+static double partial_rotary_factor(const GgufSizes *sizes) {
+    const double factor = gguf_rotary_factor(sizes);
+    return factor == 1 ? 0 : factor;
 }
 
 static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
     {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_qkv.bias"},
-    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = rotary_factor},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = partial_rotary_factor},
     {"sliding_window", .key = ".attention.sliding_window", .optional = true},
     {0},
 };
@@ -69,6 +68,6 @@ const Family phi3_family = {
     .gguf = &(const GgufModel){.architecture = "phi3",
         .class_name = "Phi3ForCausalLM",
         .names = {gguf_ends, gguf_norms, names},
-        .fields = {gguf_sizes, gguf_rms, fields},
+        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields},
         .tokenizer = {.control_strips_right = true}},
 };

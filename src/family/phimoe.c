@@ -2,7 +2,7 @@
  * Reference: mlx_lm/models/phimoe.py (longrope always with long_factor and long_mscale). */
 #include "family/family.h"
 
-static const MoeNames names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
+static const MoeNames moe_names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
 
 static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
     spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
@@ -12,10 +12,10 @@ static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
+    Moe moe = family_moe_open(ld, &moe_names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
-    moe.ffn.score = ROUTE_SPARSEMIXER;
-    moe.ffn.jitter_eps = 2 * load_positive_or(ld, "router_jitter_noise", 0.01);
+    moe.moe.score = ROUTE_SPARSEMIXER;
+    moe.moe.jitter_eps = 2 * load_positive_or(ld, "router_jitter_noise", 0.01);
     const Rope *rope =
         load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .original_positions = 4096});
     const int window = load_int_or(ld, "sliding_window", 0);
@@ -29,14 +29,11 @@ static void load(Loader *ld, Spec *spec) {
         "original_max_position_embeddings", NULL);
     load_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_layer_norm(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, true, true);
-        layer->ffn_in = load_layer_norm(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, &moe, &d, false);
-    }
+    const NormNames norms = {
+        load_layer_norm, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d, .norms = &norms, .rope = rope, .bias = true, .out_bias = true, .moe = &moe});
 }
 
 const Family phimoe_family = {.load = load};

@@ -12,27 +12,16 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_bool(ld, "use_mrope", false);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, true, false);
-        layer->attention.op.window = family_window(ld, &windows, i);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->glu = family_glu(ld, &d, ACT_SILU, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(
+            ld, spec, i, &(Block){.dims = &d, .rope = rope, .window = family_window(ld, &windows, i), .bias = true});
 }
-
-static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
-    {0},
-};
 
 const Family qwen2_family = {
     .load = load,
     .gguf = &(const GgufModel){.architecture = "qwen2",
         .class_name = "Qwen2ForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, fields},
+        .fields = {gguf_sizes, gguf_rms, gguf_silu},
         .tokenizer = {.pre = "qwen2"}},
 };

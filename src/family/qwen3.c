@@ -10,20 +10,18 @@ static void load(Loader *ld, Spec *spec) {
     const Windows windows = family_windows_switched(ld, spec);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
-        layer->attention.op.window = family_window(ld, &windows, i);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->glu = family_glu(ld, &d, ACT_SILU, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &d,
+                .rope = rope,
+                .window = family_window(ld, &windows, i),
+                .bias = bias,
+                .out_bias = bias,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm"});
 }
 
 static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
     {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
     {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
     {0},
@@ -34,6 +32,6 @@ const Family qwen3_family = {
     .gguf = &(const GgufModel){.architecture = "qwen3",
         .class_name = "Qwen3ForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms},
-        .fields = {gguf_sizes, gguf_rms, fields},
+        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields},
         .tokenizer = {.pre = "qwen2"}},
 };

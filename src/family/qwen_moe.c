@@ -19,7 +19,7 @@ static QwenMoe load_fields(Loader *ld, Spec *spec) {
         .every = load_int_or(ld, "decoder_sparse_step", 1)};
     q.moe = family_moe_open(ld, &moe_usual, q.d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
-    q.moe.ffn.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
+    q.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     q.rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = q.d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
@@ -38,34 +38,32 @@ static bool has_experts(const QwenMoe *q, int layer) {
 static void load_qwen2(Loader *ld, Spec *spec) {
     QwenMoe q = load_fields(ld, spec);
     q.moe.names.shared = "shared_expert";
+    q.moe.names.shared_gate = "shared_expert_gate";
     q.moe.shared = load_int(ld, "shared_expert_intermediate_size");
+    q.moe.shared_gate_rows = 1;
     const bool bias = load_bool_or(ld, "qkv_bias", true);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", q.d.hidden, q.d.eps);
-        layer->attention = family_attention(ld, &q.d, "o_proj", q.rope, bias, false);
-        layer->attention.op.window = family_window(ld, &q.windows, i);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", q.d.hidden, q.d.eps);
-        family_moe_layer(ld, layer, has_experts(&q, i) ? &q.moe : NULL, &q.d, false);
-        if (has_experts(&q, i))
-            layer->moe.shared_gate = load_linear(ld, "mlp.shared_expert_gate", 1, q.d.hidden, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &q.d,
+                .rope = q.rope,
+                .window = family_window(ld, &q.windows, i),
+                .bias = bias,
+                .moe = has_experts(&q, i) ? &q.moe : NULL});
 }
 
 static void load_qwen3(Loader *ld, Spec *spec) {
     const QwenMoe q = load_fields(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    for (int i = 0; i < spec->layer_count; i++) {
-        Layer *layer = &spec->layers[i];
-        load_scope(ld, "model.layers.%d.", i);
-        layer->mixer_in = load_rms(ld, "input_layernorm", q.d.hidden, q.d.eps);
-        layer->attention = family_attention(ld, &q.d, "o_proj", q.rope, bias, bias);
-        family_qk_norms(ld, layer, "q_norm", "k_norm", &q.d);
-        layer->attention.op.window = family_window(ld, &q.windows, i);
-        layer->ffn_in = load_rms(ld, "post_attention_layernorm", q.d.hidden, q.d.eps);
-        family_moe_layer(ld, layer, has_experts(&q, i) ? &q.moe : NULL, &q.d, false);
-    }
+    for (int i = 0; i < spec->layer_count; i++)
+        family_block(ld, spec, i,
+            &(Block){.dims = &q.d,
+                .rope = q.rope,
+                .window = family_window(ld, &q.windows, i),
+                .bias = bias,
+                .out_bias = bias,
+                .q_norm = "q_norm",
+                .k_norm = "k_norm",
+                .moe = has_experts(&q, i) ? &q.moe : NULL});
 }
 
 static const GgufName names2[] = {

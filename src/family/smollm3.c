@@ -17,8 +17,9 @@ static void load(Loader *ld, Spec *spec) {
     load_ignore(ld, "max_window_layers", "sliding_window", NULL);
     for (int i = 0; i < spec->layer_count; i++) {
         if (!has_rope(ld, list, interval, i)) {
-            spec->layers[i].attention.op.rope = NULL;
-            if (slides) spec->layers[i].attention.op.window = window;
+            Attention *op = &spec->layers[i].components[0].attention.op;
+            op->rope = NULL;
+            if (slides) op->window = window;
         }
     }
 }

@@ -9,7 +9,7 @@
 
 typedef struct Counting {
     FitModel *model;
-    const MoeFfn *moe; /* MoE FFN of the visited layer; NULL: it has none */
+    const MoeComponent *moe; /* of the visited layer; NULL: it has none */
     uint64_t routed_bytes;
     int moe_layers;
     double dense_step, routed_step; /* bytes of the layers that a token goes through */
@@ -53,7 +53,7 @@ static void add_weight(void *context, Weight *w) { add_layer(context, w, 1, fals
 
 static void add_bank(void *context, Weight **weights, int count, Split split) {
     Counting *counting = context;
-    const MoeFfn *moe = counting->moe;
+    const MoeComponent *moe = counting->moe;
     const Weight *bank = *weights;
     const bool routed = moe && (bank == moe->gate || bank == moe->up || bank == moe->down);
     for (int i = 0; i < count; i++) {
@@ -68,12 +68,12 @@ static void count_weights(Counting *counting, const Spec *spec) {
     const Visitor visitor = {.weight = add_weight, .bank = add_bank, .context = counting};
     for (int i = 0; i < spec->layer_count; i++) {
         Layer layer = spec->layers[i];
-        counting->moe = layer.ffn == FFN_MOE ? &spec->layers[i].moe : NULL;
+        counting->moe = layer_moe(&spec->layers[i]);
         layer_visit(&layer, &visitor);
         if (!counting->moe) continue;
-        const int used = layer.moe.used;
+        const int used = counting->moe->used;
         counting->moe_layers++;
-        counting->model->experts += layer.moe.experts;
+        counting->model->experts += counting->moe->experts;
         counting->model->cycle += used;
         if (used > counting->model->layer_cycle) counting->model->layer_cycle = used;
     }
@@ -121,8 +121,8 @@ static uint64_t blocks_of_weight(const Weight *w) {
 static uint64_t largest_expert(const Spec *spec) {
     uint64_t most = 0;
     for (int i = 0; i < spec->layer_count; i++) {
-        const MoeFfn *moe = &spec->layers[i].moe;
-        for (int e = 0; spec->layers[i].ffn == FFN_MOE && e < moe->experts; e++) {
+        const MoeComponent *moe = layer_moe(&spec->layers[i]);
+        for (int e = 0; moe && e < moe->experts; e++) {
             const uint64_t bytes =
                 blocks_of_weight(&moe->gate[e]) + blocks_of_weight(&moe->up[e]) + blocks_of_weight(&moe->down[e]);
             if (bytes > most) most = bytes;

@@ -10,7 +10,7 @@ typedef struct Binding {
     Weight weight;
 } Binding;
 
-/* What a visitor of one layer works on. The first failure ends it. */
+/* The context of a visitor of one layer. The first failure ends it. */
 typedef struct Binder {
     Bound *bound;
     Backend *backend;
@@ -90,6 +90,16 @@ static void bind_rope(void *context, const Rope **rope) {
     *rope = copy;
 }
 
+/* The input of parallel components is normalised once. */
+static void check_groups(const Layer *layer) {
+    for (int c = 0; c < layer->component_count; c++) {
+        const Component *component = &layer->components[c];
+        CHECK(!component->parallel || (c > 0 && !component->input_norm));
+        CHECK(
+            c + 1 == layer->component_count || !component[1].parallel || component->parallel || component->input_norm);
+    }
+}
+
 static bool bind_layers(Bound *bound, int split, Error *error) {
     const Spec *spec = bound->spec;
     const size_t count = (size_t)spec->layer_count;
@@ -108,6 +118,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
         bound->layers[i] = spec->layers[i];
         binder.backend = bound_backend(bound, i);
         layer_visit(&bound->layers[i], &visitor);
+        check_groups(&bound->layers[i]);
         const int64_t width = layer_width(&bound->layers[i]);
         bound->width = width > bound->width ? width : bound->width;
     }
@@ -126,7 +137,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     return !binder.failed;
 }
 
-/* For what goes up to the second backend: where that reads it fast. */
+/* Host memory from which the second backend uploads fast. */
 static void *take_staging(Backend *upper, size_t bytes, Error *error) {
     if (upper->ops->take_host) return upper->ops->take_host(upper, bytes, error);
     void *memory = malloc(bytes);

@@ -1,42 +1,64 @@
 #include "model/component.h"
 
-static const ComponentOps *const mixers[] = {[MIXER_ATTENTION] = &attention_component, [MIXER_MLA] = &mla_component};
-static const ComponentOps *const ffns[] = {
-    [FFN_GLU] = &glu_component, [FFN_MLP] = &mlp_component, [FFN_MOE] = &moe_component};
+static const ComponentOps *const kinds[] = {
+    [COMPONENT_ATTENTION] = &attention_ops,
+    [COMPONENT_MLA] = &mla_ops,
+    [COMPONENT_GLU] = &glu_ops,
+    [COMPONENT_MLP] = &mlp_ops,
+    [COMPONENT_MOE] = &moe_ops,
+};
 
-const ComponentOps *mixer_ops(const Layer *layer) { return mixers[layer->mixer]; }
-const ComponentOps *ffn_ops(const Layer *layer) { return ffns[layer->ffn]; }
+const ComponentOps *component_ops(ComponentKind kind) { return kinds[kind]; }
+
+void component_visit(Component *component, const Visitor *visitor) {
+    visit_norm(visitor, &component->input_norm);
+    visit_norm(visitor, &component->output_norm);
+    kinds[component->kind]->visit(component, visitor);
+}
+
+Component *layer_add(Spec *spec, Layer *layer, ComponentKind kind) {
+    CHECK(layer->component_count < LAYER_COMPONENTS_MAX);
+    Component *component = &layer->components[layer->component_count++];
+    *component = (Component){
+        .kind = kind, .residual_scale = 1, .cache_entry = kinds[kind]->cache_spec ? spec->cache_entries++ : -1};
+    return component;
+}
+
+MoeComponent *layer_moe(Layer *layer) {
+    for (int c = 0; c < layer->component_count; c++)
+        if (layer->components[c].kind == COMPONENT_MOE) return &layer->components[c].moe;
+    return NULL;
+}
 
 void layer_visit(Layer *layer, const Visitor *visitor) {
-    visit_norm(visitor, &layer->mixer_in);
-    visit_norm(visitor, &layer->mixer_out);
-    visit_norm(visitor, &layer->ffn_in);
-    visit_norm(visitor, &layer->ffn_out);
-    mixer_ops(layer)->visit(layer, visitor);
-    ffn_ops(layer)->visit(layer, visitor);
+    for (int c = 0; c < layer->component_count; c++) component_visit(&layer->components[c], visitor);
 }
 
 ComponentCost layer_cost(const Layer *layer, int depth) {
-    const ComponentCost mixer = mixer_ops(layer)->cost(layer, depth), ffn = ffn_ops(layer)->cost(layer, depth);
-    return (ComponentCost){mixer.weight_bytes + ffn.weight_bytes, mixer.cache_values + ffn.cache_values,
-        mixer.operations + ffn.operations};
-}
-
-CacheSpec layer_cache(const Layer *layer) {
-    const ComponentOps *mixer = mixer_ops(layer);
-    CHECK(mixer->cache_spec);
-    return mixer->cache_spec(layer);
+    ComponentCost sum = {0};
+    for (int c = 0; c < layer->component_count; c++) {
+        const ComponentCost one = kinds[layer->components[c].kind]->cost(&layer->components[c], depth);
+        sum.weight_bytes += one.weight_bytes;
+        sum.cache_values += one.cache_values;
+        sum.operations += one.operations;
+    }
+    return sum;
 }
 
 int64_t layer_width(const Layer *layer) {
-    const int64_t mixer = mixer_ops(layer)->width(layer), ffn = ffn_ops(layer)->width(layer);
-    return mixer > ffn ? mixer : ffn;
+    int64_t width = 0;
+    for (int c = 0; c < layer->component_count; c++) {
+        const int64_t own = kinds[layer->components[c].kind]->width(&layer->components[c]);
+        width = own > width ? own : width;
+    }
+    return width;
 }
 
 void layer_describe(const Layer *layer, Buffer *out) {
-    mixer_ops(layer)->describe(layer, out);
-    buffer_text(out, "; ");
-    ffn_ops(layer)->describe(layer, out);
+    for (int c = 0; c < layer->component_count; c++) {
+        if (c) buffer_text(out, "; ");
+        kinds[layer->components[c].kind]->describe(&layer->components[c], out);
+    }
 }
 
 void visit_weight(const Visitor *visitor, Weight *weight) {

@@ -1,61 +1,85 @@
-/* What differs between the kinds of a layer's two parts: one table of functions per kind, filled by that kind's own
- * file (mixers/X.c, ffn/X.c). Everybody else asks the table and never looks inside a part. */
+/* One table of functions per kind of component, filled by that kind's file (components/X.c). Code outside those files
+ * asks the table and does not look inside a component. */
 #pragma once
 #include "base/buffer.h"
 #include "cache/cache_spec.h"
-#include "model/block.h"
+#include "model/spec.h"
 
-/* Visits what a part holds besides numbers, to bind it or to count it. Each may be NULL. What is visited may be
- * changed: the part is the visitor's own copy. */
+/* Visits what a component refers to, to bind it or to count it. Functions may be NULL, and are not called for absent
+ * norms, ropes and vectors. They may change what they visit: the component is the visitor's own copy. */
 typedef struct Visitor {
     void (*weight)(void *context, Weight *weight);
-    void (*norm)(void *context, const Norm **norm); /* not called for NULL, nor are the others */
+    void (*norm)(void *context, const Norm **norm);
     void (*rope)(void *context, const Rope **rope);
     void (*vector)(void *context, const float **vector, int64_t count, Split split);
-    /* Weights of one kind, which lie elsewhere and are not the visitor's own: to change them it makes a copy. NULL: its
-     * `weight` sees each. */
+    /* An array of weights, which is borrowed: to change it, replace *weights by a copy. NULL: weight() gets each. */
     void (*bank)(void *context, Weight **weights, int count, Split split);
     void *context;
 } Visitor;
 
-/* What one more token costs at a depth: bytes of weights and values of the cache read; multiplications and additions of
- * the products with weights. */
+/* What one more token costs at a depth. */
 typedef struct ComponentCost {
-    uint64_t weight_bytes, cache_values, operations;
+    uint64_t weight_bytes; /* read */
+    uint64_t cache_values; /* read */
+    uint64_t operations;   /* multiplications and additions of products with weights */
 } ComponentCost;
 
+/* A forward pass of one component over rows of a step. Pointers are borrowed; floats are the backend's memory. */
+typedef struct ComponentCall {
+    Backend *backend;
+    const KvLayer *entry; /* the component's cache entry; NULL: it has none */
+    int rows;
+    int decode_rows;  /* rows [0, decode_rows) are decode rows, as Step.decode_rows */
+    const float *x;   /* [rows, hidden] */
+    const Norm *norm; /* applied to x first; NULL: none */
+    float *work;      /* [rows · the component's width] */
+    float *residual;  /* [rows, hidden] += scale · output_norm(result) */
+    const Norm *output_norm;
+    const Norm *next; /* norm through which the residual is read next; NULL: unknown */
+    float scale;
+    int micro_batch; /* for expert providers */
+    bool begun;      /* begin() was called with the same call */
+} ComponentCall;
+
 typedef struct ComponentOps {
-    int64_t (*width)(const Layer *); /* floats of work per row */
-    void (*visit)(Layer *, const Visitor *);
-    ComponentCost (*cost)(const Layer *, int depth);
-    CacheSpec (*cache_spec)(const Layer *); /* NULL: nothing; an FFN never does */
-    void (*describe)(const Layer *, Buffer *out);
-    void (*forward)(const Layer *, const Block *);
-    /* Of an FFN that brings its weights from elsewhere: begins to, and everything but `residual` stays as it is until
-     * forward(); or says what rows that are still to change will likely want. NULL: it has nothing to begin with. */
-    void (*begin)(const Layer *, const Block *);
-    void (*prefetch)(const Layer *, const Block *);
+    int64_t (*width)(const Component *); /* floats of work per row */
+    void (*visit)(Component *, const Visitor *);
+    ComponentCost (*cost)(const Component *, int depth);
+    CacheSpec (*cache_spec)(
+        const Component *); /* of the entry that it fills, without the layer; NULL: it keeps nothing */
+    void (*describe)(const Component *, Buffer *out);
+    void (*forward)(const Component *, const ComponentCall *);
+    /* Both NULL: the component reads nothing on demand. begin: requests what forward() will read; the call's memory
+     * but `residual` stays untouched until then. prefetch: requests what rows that are still to change will likely
+     * read. */
+    void (*begin)(const Component *, const ComponentCall *);
+    void (*prefetch)(const Component *, const ComponentCall *);
 } ComponentOps;
 
-extern const ComponentOps attention_component, mla_component, glu_component, mlp_component, moe_component;
+extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops;
 
-const ComponentOps *mixer_ops(const Layer *layer);
-const ComponentOps *ffn_ops(const Layer *layer);
+const ComponentOps *component_ops(ComponentKind kind);
+/* Visits the component's norms, then what its kind has. */
+void component_visit(Component *component, const Visitor *visitor);
 
-/* Both parts and the norms around them. */
+/* Appends a component with scale 1 and, if its kind keeps something of a sequence, a cache entry of its own. */
+Component *layer_add(Spec *spec, Layer *layer, ComponentKind kind);
+/* The layer's mixture of experts, borrowed; NULL: it has none. */
+MoeComponent *layer_moe(Layer *layer);
+/* Over all components of a layer. */
 void layer_visit(Layer *layer, const Visitor *visitor);
 ComponentCost layer_cost(const Layer *layer, int depth);
-CacheSpec layer_cache(const Layer *layer);
-int64_t layer_width(const Layer *layer); /* floats of work per row, of the larger part */
+int64_t layer_width(const Layer *layer); /* floats of work per row, of the widest component */
 void layer_describe(const Layer *layer, Buffer *out);
 
-/* For the parts. */
+/* ---- for components/ ---- */
+
 void visit_weight(const Visitor *visitor, Weight *weight);
-void visit_split(const Visitor *visitor, Weight *weight, Split split); /* the same, and how it may be divided */
+void visit_split(const Visitor *visitor, Weight *weight, Split split); /* and sets how tensor parallelism divides it */
 void visit_norm(const Visitor *visitor, const Norm **norm);
 void visit_rope(const Visitor *visitor, const Rope **rope);
 void visit_vector(const Visitor *visitor, const float **vector, int64_t count, Split split);
 void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split);
-/* Of products with all of these weights. */
+/* The cost of one product with each of these weights. */
 ComponentCost component_cost_of_weights(const Weight *const *weights, int count);
 const char *activation_name(Activation activation);

@@ -1,4 +1,4 @@
-/* Pages of mapped files that nobody here reads any more, as a device has what was in them. */
+/* Gives back pages of mapped files whose weights were bound to a device. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ static bool in_files(const Checkpoint *checkpoint, const uint8_t *at, size_t byt
     return false;
 }
 
-/* Whole pages; those at the ends may have something else, too. */
+/* Only whole pages: those at the ends may hold other data. */
 static void leave(const Model *model, const void *data, size_t bytes) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)data;
     const uintptr_t first = (at + page - 1) / page * page, end = (at + bytes) / page * page;

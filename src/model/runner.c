@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-
 #include "model/decoder.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
@@ -13,18 +11,35 @@ enum { RUNNER_ROWS_DEFAULT = 512 };
 
 /* ---- the plan ---- */
 
+/* The entries of the cache: the first component that names one fills it. */
+static bool list_entries(const Bound *bound, CacheSpec *specs, Backend **backends, Error *error) {
+    int count = 0;
+    for (int i = 0; i < bound->spec->layer_count; i++)
+        for (int c = 0; c < bound->layers[i].component_count; c++) {
+            const Component *component = &bound->layers[i].components[c];
+            const int entry = component->cache_entry;
+            if (entry < 0) continue;
+            CHECK(entry <= count && entry < bound->spec->cache_entries);
+            if (entry < count && backends[entry] != bound_backend(bound, i))
+                return fail(error, ERROR_UNSUPPORTED,
+                    "layer %d attends to the cache of layer %d: both must be on the same device", i,
+                    specs[entry].layer);
+            if (entry < count) continue;
+            specs[count] = component_ops(component->kind)->cache_spec(component);
+            specs[count].layer = i;
+            backends[count++] = bound_backend(bound, i);
+        }
+    CHECK(count == bound->spec->cache_entries);
+    return true;
+}
+
 static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *error) {
-    const int count = bound->spec->layer_count;
-    CacheSpec *specs = calloc((size_t)count, sizeof *specs);
-    Backend **backends = calloc((size_t)count, sizeof *backends);
-    bool ok = specs && backends;
-    if (!ok) fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
-    for (int i = 0; ok && i < count; i++) {
-        specs[i] = layer_cache(&bound->layers[i]);
-        specs[i].layer = i;
-        backends[i] = bound_backend(bound, i);
-    }
-    ok = ok && kv_plan_make(plan, specs, backends, count, context, error);
+    const size_t count = (size_t)bound->spec->cache_entries + 1; /* never no bytes */
+    CacheSpec *specs = calloc(count, sizeof *specs);
+    Backend **backends = calloc(count, sizeof *backends);
+    bool ok = (specs && backends) || fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
+    ok = ok && list_entries(bound, specs, backends, error) &&
+        kv_plan_make(plan, specs, backends, bound->spec->cache_entries, context, error);
     free(specs);
     free(backends);
     return ok;
@@ -42,8 +57,8 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
     ok = ok && bound_open(&bound, &model->spec, plans, count, split, error) &&
         make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
-        bound.layer_tile_rows = runner->layer_tile_rows;
-        bound.prefetches = model->experts.prefetch;
+        const StreamSchedule schedule = {
+            .tile_rows = runner->schedule.tile_rows, .can_prefetch = model->experts.prefetch};
         const SequenceChunk chunk = {.rows = rows};
         const float scale = 1; /* nobody reads any */
         const Step step = {.rows = rows,
@@ -56,7 +71,7 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
             .scales = &scale,
             .hidden_row_count = runner->hidden_rows_max,
             .hidden_rows = zeros};
-        decoder_forward(&bound, kv.entries, &step, runner->outputs_max, zeros, tickets);
+        decoder_forward(&bound, &schedule, kv.entries, &step, runner->outputs_max, zeros, tickets);
         for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
     kv_plan_free(&kv);
@@ -87,21 +102,31 @@ static bool open_backend(Runner *runner, const BackendOptions *wanted, int rows,
     return backend != NULL;
 }
 
+static bool has_sub_norm(const Component *component) {
+    return (component->kind == COMPONENT_ATTENTION && component->attention.sub_norm) ||
+        (component->kind == COMPONENT_GLU && component->glu.sub_norm);
+}
+
 /* What cannot be divided among devices. Whether matrices can, shows when they are bound. */
 static bool can_divide(const Model *model, int parts, Error *error) {
     const Spec *spec = &model->spec;
     const char *what = model->bank ? "experts that stay in their files" : NULL;
-    for (int i = 0; !what && i < spec->layer_count; i++) {
-        const Layer *layer = &spec->layers[i];
-        const Attention *op = &layer->attention.op;
-        if (layer->mixer == MIXER_MLA)
-            what = "latent attention";
-        else if (op->norm_full)
-            what = "norms over all heads together";
-        else if (op->kv.layout.kv_heads % parts)
-            return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: %d heads of keys and values cannot be divided",
-                parts, op->kv.layout.kv_heads);
-    }
+    for (int i = 0; !what && i < spec->layer_count; i++)
+        for (int c = 0; !what && c < spec->layers[i].component_count; c++) {
+            const Component *component = &spec->layers[i].components[c];
+            const AttentionComponent *attention = &component->attention;
+            const bool is_attention = component->kind == COMPONENT_ATTENTION;
+            if (component->kind == COMPONENT_MLA)
+                what = "latent attention";
+            else if (is_attention && attention->op.norm_full)
+                what = "norms over all heads together";
+            else if (has_sub_norm(component))
+                what = "norms inside of attention or feed-forward networks";
+            else if (is_attention && attention->op.kv.layout.kv_heads % parts)
+                return fail(error, ERROR_UNSUPPORTED,
+                    "--tensor-parallel %d: %d heads of keys and values cannot be divided", parts,
+                    attention->op.kv.layout.kv_heads);
+        }
     if (!what) return true;
     return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: %s cannot be divided so far", parts, what);
 }
@@ -111,8 +136,10 @@ static bool can_stream(const Runner *runner, int split, Error *error) {
     const Spec *spec = &runner->model->spec;
     const Backend *first = runner->backends[0];
     bool above = false;
-    for (int i = split; split && i < spec->layer_count; i++)
-        above = above || (spec->layers[i].ffn == FFN_MOE && spec->layers[i].moe.source);
+    for (int i = split; split && i < spec->layer_count; i++) {
+        const MoeComponent *moe = layer_moe(&spec->layers[i]);
+        above = above || (moe && moe->source);
+    }
     if (first->sources && first->ops->set_rows && !above) return true;
     return fail(error, ERROR_UNSUPPORTED,
         "%s cannot stream experts: that is the processor's. With --gpu-layers N the last N layers and their experts "
@@ -131,9 +158,9 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     const int outputs = options->outputs_max && options->outputs_max < rows ? options->outputs_max : rows;
     runner->outputs_max = outputs;
     runner->hidden_rows_max = options->hidden_rows_max < rows ? options->hidden_rows_max : rows;
-    runner->layer_tile_rows = options->layer_tile_rows ? options->layer_tile_rows
-        : runner->model->bank                          ? LAYER_TILE_ROWS_MAX
-                                                       : 0;
+    runner->schedule.tile_rows = options->layer_tile_rows ? options->layer_tile_rows
+        : runner->model->bank                             ? LAYER_TILE_ROWS_MAX
+                                                          : 0;
     const int parts = options->backend.tensor_parallel;
     if (parts > 1 && options->split)
         return fail(error, ERROR_USAGE, "--tensor-parallel has all layers on its devices: no --gpu-layers");
@@ -142,9 +169,9 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
-    if ((runner->model->bank || runner->layer_tile_rows) && !can_stream(runner, options->split, error)) return false;
-    runner->bound.layer_tile_rows = runner->layer_tile_rows;
-    runner->bound.prefetches = runner->model->experts.prefetch;
+    if ((runner->model->bank || runner->schedule.tile_rows) && !can_stream(runner, options->split, error)) return false;
+    runner->schedule.can_prefetch = runner->model->experts.prefetch;
+    if (!options->split) runner->schedule.experts = runner->model->bank;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }
@@ -187,14 +214,19 @@ int runner_decode_rows_max(const Runner *runner) {
     }
     return least;
 }
+int runner_span_rows_max(const Runner *runner) { return stream_span_rows_max(&runner->schedule); }
 const float *runner_hidden_rows(const Runner *runner) { return runner->hidden_rows; }
 const float *runner_sums(const Runner *runner) { return runner->sums; }
 
 uint64_t runner_kv_bytes(const Runner *runner, int depth) {
     uint64_t bytes = 0;
     for (int i = 0; i < runner->bound.spec->layer_count; i++)
-        bytes +=
-            layer_cost(&runner->bound.layers[i], depth).cache_values * dtype_bytes(runner->kv.entries[i].layout.dtype);
+        for (int c = 0; c < runner->bound.layers[i].component_count; c++) {
+            const Component *component = &runner->bound.layers[i].components[c];
+            if (component->cache_entry < 0) continue;
+            bytes += component_ops(component->kind)->cost(component, depth).cache_values *
+                dtype_bytes(runner->kv.entries[component->cache_entry].layout.dtype);
+        }
     return bytes;
 }
 
@@ -221,12 +253,13 @@ static bool uses_page(const KvPlan *kv, int g, const SequenceChunk *chunk, int p
 
 /* A step must hold together: chunks in row order over all rows, every position that a row may read in a page of the
  * sequence. */
-static void check_run(const KvPlan *kv, const SequenceChunk *chunk) {
+static void check_run(const KvPlan *kv, int span_rows_max, const SequenceChunk *chunk) {
     CHECK(chunk->rows > 0 && chunk->position >= 0);
     const int end = chunk->position + chunk->rows;
     for (int i = 0; i < chunk->span_count; i++) {
         const BidirectionalSpan *span = &chunk->spans[i];
         CHECK(span->begin >= (i ? span[-1].end : chunk->position) && span->begin < span->end && span->end <= end);
+        CHECK(span->end - span->begin <= span_rows_max);
     }
     for (int g = 0; g < kv->group_count; g++) {
         const int first = attention_range(chunk, kv->group[g].window, chunk->position).first / kv->group[g].page_tokens;
@@ -242,7 +275,7 @@ static void check_step(const Runner *runner, const Step *step) {
     CHECK(step->position_dims >= 1 && step->position_dims <= POSITION_DIMS_MAX);
     for (int r = 0; r < step->chunk_count; r++) {
         CHECK(step->chunks[r].row == row);
-        check_run(&runner->kv, &step->chunks[r]);
+        check_run(&runner->kv, runner_span_rows_max(runner), &step->chunks[r]);
         row += step->chunks[r].rows;
     }
     CHECK(row == step->rows && row > 0 && row <= runner->backends[0]->rows_max);
@@ -255,26 +288,6 @@ static void check_step(const Runner *runner, const Step *step) {
         CHECK(token >= 0 || (token == -1 && step->embeddings) ||
             (token < -1 && ahead && -2 - token < runner->backends[0]->rows_max));
     }
-}
-
-/* Between which ways a decoding step of a streamed model has the choice; NULL: there is only one. */
-static Autotuner *trial_of(Runner *runner, const Step *step) {
-    const ExpertCache *bank = runner->model->bank;
-    if (!bank || step->rows != step->chunk_count || runner->backend_count > 1) return NULL;
-    if (step->chunk_count > 1) return expert_cache_micro_batches_fit(bank, step->rows) ? &runner->turns : NULL;
-    return runner->bound.prefetches ? &runner->prefetches : NULL;
-}
-
-static float *forward(Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output,
-    uint64_t tickets[BACKENDS_MAX]) {
-    Autotuner *trial = trial_of(runner, step);
-    const bool other = trial && autotuner_begin(trial, step->rows);
-    const int64_t start = clock_ns();
-    runner->bound.two_batch_overlap = other && trial == &runner->turns;
-    runner->bound.prefetching = other && trial == &runner->prefetches;
-    float *out = decoder_forward(&runner->bound, kv_entries(cache), step, count, output, tickets);
-    if (trial) autotuner_end(trial, (double)(clock_ns() - start) * 1e-9);
-    return out;
 }
 
 bool runner_samples(const Runner *runner) { return runner->backends[runner->backend_count - 1]->ops->sample; }
@@ -295,7 +308,10 @@ void runner_begin(
     CHECK(!step->sample_params || runner_samples(runner));
     if (runner->model->bank) expert_cache_begin(runner->model->bank);
     *begun = (RunnerStep){.step = *step, .count = count};
-    begun->out = forward(runner, cache, step, count, output, begun->tickets);
+    stream_begin(&runner->schedule, step);
+    begun->out =
+        decoder_forward(&runner->bound, &runner->schedule, kv_entries(cache), step, count, output, begun->tickets);
+    stream_end(&runner->schedule);
 }
 
 bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error) {

@@ -76,6 +76,10 @@ const int32_t *runner_sampled(const Runner *runner);
  * valid as long as its logits. */
 const float *runner_hidden_rows(const Runner *runner);
 
+/* The longest bidirectional span (SequenceChunk.spans) that a step may have: layers whose experts are streamed are
+ * computed in tiles, and a span must fit one. INT_MAX: any. */
+int runner_span_rows_max(const Runner *runner);
+
 /* What sum_logits (backend.h) made of the last step's logits with its `scales`, [count, 2, blocks], valid as long as
  * they are; NULL: nothing, as the backend leaves that to whoever draws. */
 const float *runner_sums(const Runner *runner);

@@ -1,8 +1,8 @@
 /* The inside of a Runner, for the files of this folder. */
 #pragma once
 #include "model/bound.h"
+#include "model/decoder_stream.h"
 #include "model/runner.h"
-#include "model/autotuner.h"
 
 _Static_assert((int)BACKENDS_MAX == RUNNER_BACKENDS_MAX, "a ticket for each");
 
@@ -11,10 +11,10 @@ struct Runner {
     int backend_count;
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes[BACKENDS_MAX];
-    int outputs_max, hidden_rows_max, layer_tile_rows;
+    int outputs_max, hidden_rows_max;
     const float *hidden_rows, *sums; /* of the step that ended last, */
     const int32_t *sampled;          /* too */
     Bound bound;
     KvPlan kv;
-    Autotuner turns, prefetches; /* steps of several sequences and of one, with experts that are streamed */
+    StreamSchedule schedule;
 };

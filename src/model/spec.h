@@ -1,78 +1,104 @@
-/* model/: what a model is and how it runs: the Spec, its parts (mixers/ and ffn/ hold one file per kind), weights bound
- * to backends, the one decoder. Nothing here knows a family's name or a token's text.
+/* model/: what a model is and how it runs: the Spec, its components (components/ holds one file per kind), weights
+ * bound to backends, the one decoder. Nothing here knows a family's name or a token's text.
  *
- * What a model is: globals and one row per layer. A family file fills it once from config.json through a Loader
- * (loader/loader.h); from then on it is constant, and whoever runs it brings what a run needs: weights bound to
- * backends (bound.h), a cache, a step. Plain data: everything it points to lives in the model's arena or in the mapped
- * files, in host memory. */
+ * A Spec is a model as plain data: globals, and layers that are lists of components. A family file fills it once from
+ * config.json through a Loader (loader/loader.h); afterwards it is constant and may be used by any number of runners
+ * and threads. Everything it points to is host memory, borrowed: the model's arena or the mapped files. */
 #pragma once
 #include "backend/backend.h"
 
-/* A part of a layer computes f(in(h)) and adds it: h += scale · out(f(in(h))). Which of the two norms exist is the
- * placement: in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
+/* ---- components ---- */
 
-typedef enum MixerKind { MIXER_ATTENTION, MIXER_MLA } MixerKind;
-typedef enum FfnKind { FFN_GLU, FFN_MLP, FFN_MOE } FfnKind;
+/* A new kind is a row here, its parameters in Component, a row in component.c and a file in components/. */
+typedef enum ComponentKind {
+    COMPONENT_ATTENTION, /* grouped-query attention */
+    COMPONENT_MLA,       /* multi-head latent attention */
+    COMPONENT_GLU,       /* gated feed-forward network */
+    COMPONENT_MLP,       /* feed-forward network without a gate */
+    COMPONENT_MOE,       /* mixture of experts */
+} ComponentKind;
 
-typedef struct AttentionMixer {
-    Attention op;      /* all that is known at load: of op.kv the layout's widths; q, k, v and out belong to a step */
-    Weight q, k, v, o; /* q, k, v may be views of one fused matrix */
-    Weight gate;       /* of the results; no rows: they have none */
-    float value_scale; /* multiplies the values; where it is not 1, o has no bias and no norm follows */
-} AttentionMixer;
+/* o · attention(q, k, v). A component without k and v rows attends to a cache entry that an earlier one fills. */
+typedef struct AttentionComponent {
+    Attention op;      /* what is known at load; of op.kv only the layout's widths; q, k, v and out belong to a step */
+    Weight q, k, v, o; /* q, k and v may be views of one fused matrix */
+    Weight gate;       /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
+    const Norm *sub_norm; /* of the attended values, before o; NULL: none */
+    float value_scale;    /* multiplies the values; if it is not 1, o has no bias and no output norm follows */
+} AttentionComponent;
 
-typedef struct MlaMixer {        /* Latent of backend.h */
-    Attention op;                /* all that is known at load */
-    Weight q_a, q, k, latent, o; /* q reads what q_a gives, normalised; q_a without rows: it reads the input */
-    const Norm *q_norm, *latent_norm;
+/* Mla of backend.h. */
+typedef struct MlaComponent {
+    Attention op;        /* what is known at load */
+    Weight q_a, q;       /* q projects RMSNorm(q_a · x); q_a rows 0: q projects x */
+    Weight k, latent, o; /* k and latent may be views of one matrix */
+    const Norm *q_norm;  /* of q_a's results; NULL without q_a */
+    const Norm *latent_norm;
     Weight *embed, *w_uv; /* [heads] */
-} MlaMixer;
+} MlaComponent;
 
-typedef struct GluFfn { /* down · (act(gate · x) ∘ (up · x)) */
+/* down · (act(gate · x) ∘ (up · x)) */
+typedef struct GluComponent {
     Weight gate, up, down;
+    const Norm *sub_norm; /* of the product, before down; NULL: none */
     Activation activation;
-} GluFfn;
+} GluComponent;
 
-typedef struct MlpFfn { /* down · act(up · x) */
+/* down · act(up · x) */
+typedef struct MlpComponent {
     Weight up, down;
     Activation activation;
-} MlpFfn;
+} MlpComponent;
 
-typedef struct MoeFfn { /* Σ weight · glu of the experts that a router picks (Routing, Experts of backend.h) */
-    Weight router;      /* [experts, hidden] */
-    Weight shared_gate; /* [1 or 2, hidden]; no rows: the shared expert's weight is 1 */
-    const float *correction_bias; /* [experts], or NULL */
-    int experts, used, shared;
+/* Σ weight · glu of the experts that a router picks (Routing and Experts of backend.h). */
+typedef struct MoeComponent {
+    Weight router;                /* [experts, hidden] */
+    Weight shared_gate;           /* [1 or 2, hidden]; rows 0: the shared expert's weight is 1 */
+    const float *correction_bias; /* [experts]; NULL: none */
+    int experts, used;            /* used: by each row */
+    int shared;                   /* 1: a shared expert, number `experts` of the banks; 0: none */
     RouteScore score;
     int groups, topk_group;
     bool group_best, norm_topk_prob;
     float jitter_eps, epsilon, scale;
-    Weight *gate, *up, *down; /* [experts + shared]; without addresses where a source brings them: */
-    ExpertProvider *source;   /* NULL: they are in memory */
-    int source_layer;
+    Weight *gate, *up, *down; /* [experts + shared]; without addresses where a provider reads them */
+    ExpertProvider *source;   /* reads routed experts on demand; NULL: they are in memory */
+    int source_layer;         /* the provider's number of this layer */
     Activation activation;
-} MoeFfn;
+} MoeComponent;
 
+/* Adds to the residual h: h += residual_scale · output_norm(f(input_norm(h))). Pre-norm has only the input norm,
+ * post-norm only the output norm, sandwich norms are both. */
+typedef struct Component {
+    ComponentKind kind;
+    bool parallel; /* reads the same normalised residual as the component before it; input_norm is NULL */
+    float residual_scale;
+    int cache_entry;         /* entry of the model's cache; the first component that names it fills it; −1: none */
+    const Norm *input_norm;  /* NULL: none; never NULL before a parallel component */
+    const Norm *output_norm; /* NULL: none */
+    union {
+        AttentionComponent attention;
+        MlaComponent mla;
+        GluComponent glu;
+        MlpComponent mlp;
+        MoeComponent moe;
+    };
+} Component;
+
+enum { LAYER_COMPONENTS_MAX = 3 };
+
+/* Components in order: usually attention and a feed-forward network; a layer may have only one of them, or none. At
+ * most one is a mixture of experts. */
 typedef struct Layer {
-    MixerKind mixer;
-    FfnKind ffn;
-    const Norm *mixer_in, *mixer_out, *ffn_in, *ffn_out; /* NULL: none */
-    bool parallel;        /* the FFN reads what the mixer reads: in(h) is computed once, ffn_in is NULL */
-    float residual_scale; /* of both parts */
-    union {
-        AttentionMixer attention;
-        MlaMixer latent;
-    };
-    union {
-        GluFfn glu;
-        MlpFfn mlp;
-        MoeFfn moe;
-    };
+    int component_count;
+    Component components[LAYER_COMPONENTS_MAX];
 } Layer;
+
+/* ---- the model ---- */
 
 enum { TALLY_MAX = 80 };
 
-/* Weights of one kind, for people. */
+/* Matrices of one quantisation, for `apus info`. */
 typedef struct Tally {
     Quant quant;
     int bits, group;
@@ -82,16 +108,18 @@ typedef struct Tally {
 
 typedef struct Spec {
     const char *family; /* model_type as the file says */
-    int hidden, vocab, layer_count;
-    int positions; /* max_position_embeddings */
+    int hidden, vocab;
+    int layer_count;
+    int cache_entries; /* numbered from 0 in the order of their owners */
+    int positions;     /* max_position_embeddings */
     Weight embedding;
     float embedding_scale;
-    Layer *layers;
+    Layer *layers; /* [layer_count] */
     const Norm *final_norm;
     Weight head;
-    bool tied;
+    bool tied;                        /* head is embedding */
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
-    bool precise;                     /* 8-bit activations change clear choices of this family: its layers have 16 */
+    bool precise;                     /* layers need 16-bit activations: 8 bits change clear choices of this family */
     int tally_count;
     Tally tally[TALLY_MAX]; /* of all matrices */
 } Spec;

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/component.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
 
@@ -19,8 +20,8 @@ bool model_cut_experts(Model *model, int used, Error *error) {
     Spec *spec = &model->spec;
     int most = 0;
     for (int i = 0; i < spec->layer_count; i++) {
-        MoeFfn *moe = &spec->layers[i].moe;
-        if (spec->layers[i].ffn != FFN_MOE) continue;
+        MoeComponent *moe = layer_moe(&spec->layers[i]);
+        if (!moe) continue;
         most = moe->used > most ? moe->used : most;
         moe->used = used < moe->used ? used : moe->used;
     }
@@ -46,8 +47,8 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     const int end = spec->layer_count - asked->device_layers;
     int count = 0;
     for (int i = 0; i < end; i++) {
-        const MoeFfn *moe = &spec->layers[i].moe;
-        if (spec->layers[i].ffn != FFN_MOE) continue;
+        const MoeComponent *moe = layer_moe(&spec->layers[i]);
+        if (!moe) continue;
         layers[count++] =
             (ExpertCacheLayer){.count = moe->experts, .used = moe->used, .matrices = {moe->gate, moe->up, moe->down}};
     }
@@ -60,8 +61,8 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     model->experts = asked->experts;
     count = 0;
     for (int i = 0; model->bank && i < end; i++) {
-        MoeFfn *moe = &spec->layers[i].moe;
-        if (spec->layers[i].ffn != FFN_MOE) continue;
+        MoeComponent *moe = layer_moe(&spec->layers[i]);
+        if (!moe) continue;
         for (int e = 0; e < moe->experts; e++)
             model->streamed_bytes +=
                 weight_bytes(&moe->gate[e]) + weight_bytes(&moe->up[e]) + weight_bytes(&moe->down[e]);

@@ -198,7 +198,7 @@ static void test_windows(void) {
         TEST_MSG(model && warning_count == 0, "%s%s", error.text, last_warning);
         const Spec *spec = model ? model_spec(model) : NULL;
         for (int layer = 0; spec && layer < spec->layer_count; layer++) {
-            const int window = spec->layers[layer].attention.op.window;
+            const int window = spec->layers[layer].components[0].attention.op.window;
             TEST_MSG(window == cases[i].windows[layer], "%s with %s: layer %d has window %d", cases[i].fixture,
                 cases[i].to, layer, window);
         }

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <sys/stat.h>
 
+#include "model/component.h"
 #include "model/model_internal.h"
 #include "weights/expert_cache_io.h"
 
@@ -477,7 +478,7 @@ static void check_crowd(void) {
         ExpertCache *bank = run.model->bank;
         ExpertProvider *source = expert_cache_source(bank);
         const Spec *spec = model_spec(run.model);
-        const MoeFfn *moe = &spec->layers[0].moe;
+        const MoeComponent *moe = layer_moe(&spec->layers[0]);
         const int wanted = 2 * moe->used;
         int32_t experts[64];
         TEST(wanted <= moe->experts && wanted <= (int)COUNT_OF(experts));
@@ -548,7 +549,7 @@ static void check_heads(void) {
         TEST(fixture_walk(run.runner, s.f.tokens, s.f.count, FIXTURE_TOKENS_MAX, 0, s.streamed));
         TEST(!memcmp(s.resident, s.streamed, s.golden_bytes));
         for (int i = 0; i < spec->layer_count; i++) {
-            const MlaMixer *mixer = &spec->layers[i].latent;
+            const MlaComponent *mixer = &spec->layers[i].components[0].mla;
             TEST(!lies_in_file(run.model, &mixer->o) && !lies_in_file(run.model, &mixer->embed[0]) &&
                 !lies_in_file(run.model, &mixer->w_uv[0]));
         }

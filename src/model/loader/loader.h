@@ -89,5 +89,5 @@ const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float e
 /* Tensors whose full name contains this text are left alone in silence. */
 void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 
-/* The spec's layer_count layers, all zero but for residual_scale 1. After a failure there are none. */
+/* Allocates the layer_count layers of the Spec, without components. After a failure there are none. */
 void load_layers(Loader *ld, Spec *spec);

@@ -423,9 +423,6 @@ void load_layers(Loader *ld, Spec *spec) {
     if (!spec->layers) {
         spec->layer_count = 0;
     }
-    for (int i = 0; i < spec->layer_count; i++) {
-        spec->layers[i].residual_scale = 1;
-    }
 }
 
 static bool is_skipped(const Loader *ld, Slice name) {

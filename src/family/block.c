@@ -1,0 +1,58 @@
+/* The layer that most families have. */
+#include <stdio.h>
+
+#include "family/family.h"
+
+const NormNames norms_usual = {
+    .load = load_rms, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
+
+Layer *family_layer(Loader *ld, Spec *spec, int i) {
+    load_scope(ld, "model.layers.%d.", i);
+    return &spec->layers[i];
+}
+
+static const Norm *head_norm(Loader *ld, const Block *b, LoadNorm *load, const char *name, int heads) {
+    char full[64];
+    snprintf(full, sizeof full, "self_attn.%s", name);
+    return load(ld, full, (int64_t)(b->norm_full ? heads : 1) * b->dims->head_dim, b->dims->eps);
+}
+
+static Component load_attention(Loader *ld, const Block *b, LoadNorm *load) {
+    Component component = {.kind = COMPONENT_ATTENTION,
+        .attention = family_attention(ld, b->dims, "o_proj", b->rope, b->bias, b->out_bias)};
+    Attention *op = &component.attention.op;
+    op->window = b->window;
+    op->norm_full = b->norm_full;
+    if (b->q_norm) op->q_norm = head_norm(ld, b, load, b->q_norm, b->dims->heads);
+    if (b->k_norm) op->k_norm = head_norm(ld, b, load, b->k_norm, b->dims->kv_heads);
+    return component;
+}
+
+static Component load_ffn(Loader *ld, const Block *b) {
+    if (b->moe) return (Component){.kind = COMPONENT_MOE, .moe = family_moe(ld, b->moe)};
+    const Dims *d = b->dims;
+    return (Component){.kind = COMPONENT_GLU,
+        .glu = family_glu(ld, "mlp", d->hidden, d->intermediate_size, b->activation, b->mlp_bias)};
+}
+
+static void add_component(Loader *ld, Spec *spec, Layer *layer, const Block *b, const Component *loaded,
+    const char *input, const char *output) {
+    const NormNames *norms = b->norms ? b->norms : &norms_usual;
+    Component *own = layer_add(spec, layer, loaded->kind);
+    const int entry = own->cache_entry;
+    *own = *loaded;
+    own->cache_entry = entry;
+    own->residual_scale = b->residual_scale != 0 ? b->residual_scale : 1;
+    if (input) own->input_norm = norms->load(ld, input, b->dims->hidden, b->dims->eps);
+    if (output) own->output_norm = norms->load(ld, output, b->dims->hidden, b->dims->eps);
+}
+
+Layer *family_block(Loader *ld, Spec *spec, int i, const Block *b) {
+    Layer *layer = family_layer(ld, spec, i);
+    const NormNames *norms = b->norms ? b->norms : &norms_usual;
+    const Component attention = b->attention ? *b->attention : load_attention(ld, b, norms->load);
+    add_component(ld, spec, layer, b, &attention, norms->attention_input, norms->attention_output);
+    const Component ffn = b->ffn ? *b->ffn : load_ffn(ld, b);
+    add_component(ld, spec, layer, b, &ffn, norms->ffn_input, norms->ffn_output);
+    return layer;
+}

@@ -1,0 +1,102 @@
+/* Grouped-query attention: projects to q, k and v, attends over the pages of the cache entry, projects back. Norms of q
+ * and k, RoPE, window, softcap and sinks belong to the Attention operation (backend/cpu/ref/). */
+#include "model/component.h"
+
+static int64_t attention_width(const Component *component) {
+    const AttentionComponent *attention = &component->attention;
+    return attention->q.rows + attention->k.rows + attention->v.rows + attention->gate.rows + attention->o.cols;
+}
+
+static void attention_visit(Component *component, const Visitor *visitor) {
+    AttentionComponent *attention = &component->attention;
+    Attention *op = &attention->op;
+    visit_split(visitor, &attention->q, SPLIT_ROWS);
+    if (attention->k.rows) visit_split(visitor, &attention->k, SPLIT_ROWS);
+    if (attention->v.rows) visit_split(visitor, &attention->v, SPLIT_ROWS);
+    visit_split(visitor, &attention->o, SPLIT_COLUMNS);
+    if (attention->gate.rows) visit_split(visitor, &attention->gate, SPLIT_ROWS);
+    visit_norm(visitor, &attention->sub_norm);
+    visit_norm(visitor, &op->q_norm);
+    visit_norm(visitor, &op->k_norm);
+    visit_rope(visitor, &op->rope);
+    visit_vector(visitor, &op->sinks, op->heads, SPLIT_ROWS);
+}
+
+static ComponentCost attention_cost(const Component *component, int depth) {
+    const AttentionComponent *attention = &component->attention;
+    const KvLayout *l = &attention->op.kv.layout;
+    const int window = attention->op.window, seen = window && window < depth + 1 ? window : depth + 1;
+    const Weight *const weights[] = {&attention->q, &attention->k, &attention->v, &attention->o, &attention->gate};
+    ComponentCost cost = component_cost_of_weights(weights, COUNT_OF(weights));
+    cost.cache_values = (uint64_t)seen * (uint64_t)(l->kv_heads * (l->head_dim + l->value_dim));
+    return cost;
+}
+
+static CacheSpec attention_cache(const Component *component) {
+    const Attention *op = &component->attention.op;
+    return (CacheSpec){.kv_heads = op->kv.layout.kv_heads,
+        .head_dim = op->kv.layout.head_dim,
+        .value_dim = op->kv.layout.value_dim,
+        .window = op->window,
+        .k_bias = op->k_norm ? NULL : component->attention.k.bias,
+        .rope = op->rope};
+}
+
+static void attention_describe(const Component *component, Buffer *out) {
+    const Attention *op = &component->attention.op;
+    buffer_printf(out, "attention %d heads of %d on %d kv", op->heads, op->kv.layout.head_dim, op->kv.layout.kv_heads);
+    if (op->window) buffer_printf(out, ", window %d", op->window);
+    if (!op->rope) buffer_text(out, ", no rope");
+    if (!component->attention.k.rows) buffer_text(out, ", of an earlier layer");
+    if (component->attention.gate.rows) buffer_text(out, ", gated");
+}
+
+static void project_add(Matmul *op, const Weight *weight, float *out) {
+    op->weight[op->count] = weight;
+    op->out[op->count++] = out;
+}
+
+static void attention_forward(const Component *component, const ComponentCall *call) {
+    const AttentionComponent *attention = &component->attention;
+    const BackendOps *ops = call->backend->ops;
+    const bool fills = attention->k.rows > 0, gated = attention->gate.rows > 0;
+    float *q = call->work;
+    float *k = q + call->rows * attention->q.rows;
+    float *v = k + call->rows * attention->k.rows;
+    float *gate = v + call->rows * attention->v.rows;
+    float *attended = gate + call->rows * attention->gate.rows;
+
+    Matmul project = {.rows = call->rows, .decode_rows = call->decode_rows, .x = call->x, .norm = call->norm};
+    project_add(&project, &attention->q, q);
+    if (fills) project_add(&project, &attention->k, k);
+    if (fills) project_add(&project, &attention->v, v);
+    if (gated) project_add(&project, &attention->gate, gate);
+    ops->matmul(call->backend, &project);
+
+    Attention op = attention->op;
+    op.kv = *call->entry;
+    op.q = q;
+    op.k = fills ? k : NULL;
+    op.v = fills ? v : NULL;
+    op.gate = gated ? gate : NULL;
+    op.out = attended;
+    ops->attention(call->backend, &op);
+    if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
+
+    const MatmulAdd back = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = attended,
+        .weight = &attention->o,
+        .norm = call->output_norm,
+        .scale = call->scale * attention->value_scale,
+        .residual = call->residual,
+        .next = call->next};
+    ops->matmul_add(call->backend, &back);
+}
+
+const ComponentOps attention_ops = {.width = attention_width,
+    .visit = attention_visit,
+    .cost = attention_cost,
+    .cache_spec = attention_cache,
+    .describe = attention_describe,
+    .forward = attention_forward};

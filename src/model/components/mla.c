@@ -1,0 +1,112 @@
+/* Multi-head latent attention: the cache entry holds one latent and one rotary key for all heads (Mla of backend.h). */
+#include "model/component.h"
+
+static Mla operation(const MlaComponent *mla) {
+    return (Mla){.attention = mla->op, .plain = (int)mla->embed[0].cols, .embed = mla->embed, .w_uv = mla->w_uv};
+}
+
+static int64_t results(const MlaComponent *mla) { return mla->op.heads * mla->w_uv[0].rows; }
+
+static int64_t mla_component_width(const Component *component) {
+    const MlaComponent *mla = &component->mla;
+    const Mla op = operation(mla);
+    return mla->q_a.rows + mla->q.rows + mla->k.rows + mla->latent.rows + results(mla) + mla_width(&op);
+}
+
+static void mla_visit(Component *component, const Visitor *visitor) {
+    MlaComponent *mla = &component->mla;
+    if (mla->q_a.rows) visit_weight(visitor, &mla->q_a);
+    visit_weight(visitor, &mla->q);
+    visit_weight(visitor, &mla->k);
+    visit_weight(visitor, &mla->latent);
+    visit_weight(visitor, &mla->o);
+    visit_bank(visitor, &mla->embed, mla->op.heads, SPLIT_NONE);
+    visit_bank(visitor, &mla->w_uv, mla->op.heads, SPLIT_NONE);
+    visit_norm(visitor, &mla->q_norm);
+    visit_norm(visitor, &mla->latent_norm);
+    visit_rope(visitor, &mla->op.rope);
+}
+
+static ComponentCost mla_cost(const Component *component, int depth) {
+    const MlaComponent *mla = &component->mla;
+    const KvLayout *l = &mla->op.kv.layout;
+    const Weight *const weights[] = {&mla->q, &mla->k, &mla->latent, &mla->o, &mla->q_a};
+    ComponentCost cost = component_cost_of_weights(weights, mla->q_a.rows ? 5 : 4);
+    for (int h = 0; h < mla->op.heads; h++) {
+        const ComponentCost head = component_cost_of_weights((const Weight *const[]){&mla->embed[h], &mla->w_uv[h]}, 2);
+        cost.weight_bytes += head.weight_bytes;
+        cost.operations += head.operations;
+    }
+    cost.cache_values = (uint64_t)(depth + 1) * (uint64_t)(l->head_dim + l->value_dim);
+    return cost;
+}
+
+static CacheSpec mla_cache(const Component *component) {
+    const Attention *op = &component->mla.op;
+    return (CacheSpec){.kv_heads = 1,
+        .head_dim = op->kv.layout.head_dim,
+        .value_dim = op->kv.layout.value_dim,
+        .latent = true,
+        .rope = op->rope};
+}
+
+static void mla_describe(const Component *component, Buffer *out) {
+    const MlaComponent *mla = &component->mla;
+    const KvLayout *l = &mla->op.kv.layout;
+    buffer_printf(out, "latent attention %d heads of %lld + %d on %d", mla->op.heads, (long long)mla->embed[0].cols,
+        l->head_dim, l->value_dim);
+}
+
+static void mla_forward(const Component *component, const ComponentCall *call) {
+    const MlaComponent *mla = &component->mla;
+    const BackendOps *ops = call->backend->ops;
+    const int64_t rows = call->rows;
+    const bool low_rank = mla->q_a.rows > 0;
+    float *q = call->work, *k = q + rows * mla->q.rows, *latent = k + rows * mla->k.rows;
+    float *out = latent + rows * mla->latent.rows, *q_a = out + rows * results(mla);
+    const Matmul project = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = call->x,
+        .norm = call->norm,
+        .count = 3,
+        .weight = {low_rank ? &mla->q_a : &mla->q, &mla->k, &mla->latent},
+        .out = {low_rank ? q_a : q, k, latent}};
+    ops->matmul(call->backend, &project);
+    const Matmul expand = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = q_a,
+        .norm = mla->q_norm,
+        .count = 1,
+        .weight = {&mla->q},
+        .out = {q}};
+    if (low_rank) ops->matmul(call->backend, &expand);
+    ops->norm(call->backend, call->rows, latent, mla->latent_norm, latent);
+
+    Mla op = operation(mla);
+    op.attention.kv = *call->entry;
+    op.rows = call->rows;
+    op.decode_rows = call->decode_rows;
+    op.q = q;
+    op.k = k;
+    op.latent = latent;
+    op.work = q_a + rows * mla->q_a.rows;
+    op.out = out;
+    ops->latent(call->backend, &op);
+
+    const MatmulAdd back = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = out,
+        .weight = &mla->o,
+        .norm = call->output_norm,
+        .scale = call->scale,
+        .residual = call->residual,
+        .next = call->next};
+    ops->matmul_add(call->backend, &back);
+}
+
+const ComponentOps mla_ops = {.width = mla_component_width,
+    .visit = mla_visit,
+    .cost = mla_cost,
+    .cache_spec = mla_cache,
+    .describe = mla_describe,
+    .forward = mla_forward};

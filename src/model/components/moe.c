@@ -1,0 +1,182 @@
+/* Mixture of experts: a router picks some of many gated feed-forward networks for each row and adds their weighted sum.
+ * Every row also uses the shared expert, if there is one. Order of the sum: best expert first, shared expert last. */
+#include "model/component.h"
+
+static int slots_of(const MoeComponent *moe) { return moe->used + moe->shared; }
+static int banks_of(const MoeComponent *moe) { return moe->experts + moe->shared; }
+
+static int64_t inner_of(const MoeComponent *moe) {
+    int64_t intermediate_size = 0;
+    for (int e = 0; e < banks_of(moe); e++)
+        intermediate_size = moe->gate[e].rows > intermediate_size ? moe->gate[e].rows : intermediate_size;
+    return intermediate_size;
+}
+
+/* Floats of work per row, in the order of Places; int32 values take as much as floats. */
+static int64_t moe_width(const Component *component) {
+    const MoeComponent *moe = &component->moe;
+    const int64_t hidden = moe->router.cols, slots = slots_of(moe);
+    return 2 * hidden + moe->router.rows + moe->shared_gate.rows + 2 * slots + slots * (inner_of(moe) + hidden + 2);
+}
+
+static void moe_visit(Component *component, const Visitor *visitor) {
+    MoeComponent *moe = &component->moe;
+    visit_weight(visitor, &moe->router);
+    if (moe->shared_gate.rows) visit_weight(visitor, &moe->shared_gate);
+    visit_vector(visitor, &moe->correction_bias, moe->experts, SPLIT_NONE);
+    visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
+    visit_bank(visitor, &moe->up, banks_of(moe), SPLIT_ROWS);
+    visit_bank(visitor, &moe->down, banks_of(moe), SPLIT_COLUMNS);
+}
+
+/* A token reads the router, the experts that it uses (counted as large as the first), and the shared one. */
+static ComponentCost moe_cost(const Component *component, int depth) {
+    const MoeComponent *moe = &component->moe;
+    ComponentCost cost = component_cost_of_weights((const Weight *const[]){&moe->router}, 1);
+    for (int i = 0; i < slots_of(moe); i++) {
+        const int e = i < moe->used ? 0 : moe->experts;
+        const ComponentCost one =
+            component_cost_of_weights((const Weight *const[]){&moe->gate[e], &moe->up[e], &moe->down[e]}, 3);
+        cost.weight_bytes += one.weight_bytes;
+        cost.operations += one.operations;
+    }
+    return cost;
+}
+
+static void moe_describe(const Component *component, Buffer *out) {
+    const MoeComponent *moe = &component->moe;
+    buffer_printf(out, "%d of %d experts of %lld %s", moe->used, moe->experts, (long long)moe->gate[0].rows,
+        activation_name(moe->activation));
+    if (moe->shared) buffer_printf(out, " and a shared one of %lld", (long long)moe->gate[moe->experts].rows);
+}
+
+/* The parts of a call's work area. */
+typedef struct Places {
+    float *x, *sum, *logits, *shared_logits, *weight, *work;
+    int32_t *index;
+    const float *in; /* input of router and experts: x, or the call's if there is no norm */
+} Places;
+
+static Places places_of(const MoeComponent *moe, const ComponentCall *call) {
+    const int64_t rows = call->rows, hidden = moe->router.cols, slots = slots_of(moe);
+    Places p = {.x = call->work};
+    p.sum = p.x + rows * hidden;
+    p.logits = p.sum + rows * hidden;
+    p.shared_logits = p.logits + rows * moe->router.rows;
+    p.weight = p.shared_logits + rows * moe->shared_gate.rows;
+    p.index = (int32_t *)(void *)(p.weight + rows * slots);
+    p.work = p.weight + 2 * rows * slots;
+    p.in = call->norm ? p.x : call->x;
+    return p;
+}
+
+static Matmul router_of(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+    return (Matmul){.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = p->in,
+        .count = moe->shared_gate.rows ? 2 : 1,
+        .weight = {&moe->router, &moe->shared_gate},
+        .out = {p->logits, p->shared_logits},
+        .fine = true};
+}
+
+static Routing route_of(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+    return (Routing){.rows = call->rows,
+        .experts = moe->experts,
+        .used = moe->used,
+        .logits = p->logits,
+        .score = moe->score,
+        .bias = moe->correction_bias,
+        .groups = moe->groups,
+        .topk_group = moe->topk_group,
+        .group_best = moe->group_best,
+        .jitter_eps = moe->jitter_eps,
+        .norm_topk_prob = moe->norm_topk_prob,
+        .epsilon = moe->epsilon,
+        .scale = moe->scale,
+        .shared = moe->shared,
+        .shared_logits = moe->shared_gate.rows ? p->shared_logits : NULL,
+        .shared_pair = moe->shared_gate.rows == 2,
+        .index = p->index,
+        .weight = p->weight};
+}
+
+static Experts experts_of(const MoeComponent *moe, const ComponentCall *call, const Places *p, ExpertsStage stage) {
+    return (Experts){.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .count = banks_of(moe),
+        .used = slots_of(moe),
+        .x = p->in,
+        .gate = moe->gate,
+        .up = moe->up,
+        .down = moe->down,
+        .source = moe->source,
+        .layer = moe->source_layer,
+        .micro_batch = call->micro_batch,
+        .stage = stage,
+        .activation = moe->activation,
+        .index = p->index,
+        .weight = p->weight,
+        .work = p->work,
+        .out = p->sum};
+}
+
+/* Chooses the experts of each row. */
+static void choose(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+    const BackendOps *ops = call->backend->ops;
+    if (call->norm) ops->norm(call->backend, call->rows, call->x, call->norm, p->x);
+    const Matmul router = router_of(moe, call, p);
+    ops->matmul(call->backend, &router);
+    const Routing route = route_of(moe, call, p);
+    ops->route(call->backend, &route);
+}
+
+static void use_experts(const MoeComponent *moe, const ComponentCall *call, const Places *p, ExpertsStage stage) {
+    const Experts experts = experts_of(moe, call, p, stage);
+    call->backend->ops->experts(call->backend, &experts);
+}
+
+static void choose_and_request(const MoeComponent *moe, const ComponentCall *call, ExpertsStage stage) {
+    if (!moe->source) return;
+    const Places p = places_of(moe, call);
+    choose(moe, call, &p);
+    use_experts(moe, call, &p, stage);
+}
+
+static void moe_begin(const Component *component, const ComponentCall *call) {
+    choose_and_request(&component->moe, call, EXPERTS_REQUEST);
+}
+static void moe_prefetch(const Component *component, const ComponentCall *call) {
+    choose_and_request(&component->moe, call, EXPERTS_PREFETCH);
+}
+
+static void moe_forward(const Component *component, const ComponentCall *call) {
+    const MoeComponent *moe = &component->moe;
+    const BackendOps *ops = call->backend->ops;
+    const Places p = places_of(moe, call);
+    const bool begun = call->begun && moe->source;
+    if (ops->moe_block && !moe->source) {
+        const MoeBlock moe_block = {.x = call->x,
+            .norm = call->norm,
+            .out_norm = call->output_norm,
+            .normed = p.x,
+            .router = router_of(moe, call, &p),
+            .route = route_of(moe, call, &p),
+            .experts = experts_of(moe, call, &p, EXPERTS_WHOLE),
+            .residual = call->residual,
+            .scale = call->scale};
+        ops->moe_block(call->backend, &moe_block);
+        return;
+    }
+    if (!begun) choose(moe, call, &p);
+    use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
+    ops->add(call->backend, call->rows, moe->router.cols, call->residual, p.sum, call->scale, call->output_norm);
+}
+
+const ComponentOps moe_ops = {.width = moe_width,
+    .visit = moe_visit,
+    .cost = moe_cost,
+    .describe = moe_describe,
+    .forward = moe_forward,
+    .begin = moe_begin,
+    .prefetch = moe_prefetch};

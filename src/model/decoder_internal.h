@@ -1,0 +1,51 @@
+/* The inside of the decoder: decoder.c walks layers, decoder_stream.c walks layers whose experts are streamed,
+ * decoder_output.c computes logits; decoder_call.c serves both walks. */
+#pragma once
+#include "model/decoder.h"
+
+/* A step on one backend. Its memory is scratch, taken at the step's start; everything is borrowed. */
+typedef struct Stage {
+    const Bound *bound;
+    const StreamSchedule *schedule;
+    const KvLayer *entries; /* [cache_entries] */
+    Backend *backend;
+    int number;           /* of the backend */
+    bool walk;            /* operations must be called; false: the backend repeats an earlier walk */
+    int tile_rows;        /* rows that a layer computes at once */
+    float *residual;      /* [rows, hidden]; the second backend's is Bound.arrival */
+    float *work;          /* [tile_rows, Bound.width] used by one component after another */
+    float *normed;        /* [rows, hidden] the input of parallel components; at the end, rows with outputs */
+    float *prefetch_work; /* [Bound.width]; NULL: no prefetch */
+} Stage;
+
+/* Consecutive rows of the step. */
+typedef struct Rows {
+    int first, rows;
+    int decode_rows; /* as products with weights are told */
+    int micro_batch;
+} Rows;
+
+/* Step.decode_rows as products with weights are told. */
+static inline int decode_rows_for_matmul(const Step *step) { return step->uniform_matmul ? 0 : step->decode_rows; }
+
+/* Whether component c shares a normalised input with a neighbour. */
+static inline bool is_grouped(const Layer *layer, int c) {
+    return layer->components[c].parallel || (c + 1 < layer->component_count && layer->components[c + 1].parallel);
+}
+
+/* ---- decoder_call.c ---- */
+
+/* The call of component c of layer i. If c begins a group of parallel components, normalises the input of the group. */
+ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows);
+
+/* ---- decoder_stream.c ---- */
+
+/* Walks all layers as two micro-batches; false: the schedule does not say so, nothing was done. */
+bool stream_two_batches(const Stage *stage, const Step *step);
+/* One layer, tile by tile. */
+void stream_layer(const Stage *stage, int i, const Step *step);
+
+/* ---- decoder_output.c ---- */
+
+/* Logits, sums or samples, and hidden rows; what decoder_forward() returns. */
+float *decoder_outputs(const Stage *stage, const Step *step, int count, const int32_t *output);
