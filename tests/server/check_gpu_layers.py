@@ -192,9 +192,9 @@ def test_sigterm(model):
     for device in ("cuda", "auto"):
         with Server(model, "--device", device, *REF) as server:
             answers = []
-            asked = threading.Thread(target=lambda: answers.append(ask(server, max_tokens=200)))
+            asked = threading.Thread(target=lambda: answers.append(ask(server, max_tokens=400)))
             asked.start()
-            while not server.health()["running"]:
+            while not server.health()["running"] and not answers:
                 time.sleep(0.005)
             server.process.terminate()
             asked.join()
