@@ -10,7 +10,9 @@
 
 typedef struct Entry {
     Models *models;
-    char *name, *directory;
+    char *name, *directory; /* NULL: no model has this number */
+    bool removed;           /* it is being removed: not found any more */
+    int waiters;            /* threads that wait for a change of it, without the mutex */
     ModelState state;
     ChatModel *model; /* LOADED */
     int holders;
@@ -28,7 +30,6 @@ struct Models {
     EngineOptions engine;
     Resources *resources;
     int64_t idle_ns; /* 0: models stay */
-    int count;
     Entry entries[MODELS_MAX];
 
     Mutex mutex; /* over the entries' state, and the following */
@@ -43,8 +44,11 @@ struct Models {
 /* ---- under the mutex ---- */
 
 static Entry *find(Models *m, Slice name) {
-    const int index = models_find(m, name);
-    return index < 0 ? NULL : &m->entries[index];
+    for (int i = 0; i < MODELS_MAX; i++) {
+        Entry *entry = &m->entries[i];
+        if (entry->name && !entry->removed && slice_is(name, entry->name)) return entry;
+    }
+    return NULL;
 }
 
 static void *load(void *argument) {
@@ -104,7 +108,7 @@ static void unload(Models *m, Entry *entry) {
 /* The loaded model that nobody holds whose time comes first; *left_ns: until then. NULL: there is none. */
 static Entry *next_idle(Models *m, int64_t *left_ns) {
     Entry *first = NULL;
-    for (int i = 0; i < m->count; i++) {
+    for (int i = 0; i < MODELS_MAX; i++) {
         Entry *entry = &m->entries[i];
         if (entry->state != MODEL_LOADED || entry->holders > 0) continue;
         if (!first || entry->released_ns < first->released_ns) first = entry;
@@ -132,32 +136,25 @@ static void *unload_idle(void *argument) {
 
 /* ---- opening ---- */
 
-static bool copy_sources(Models *m, const ModelsOptions *options, Error *error) {
-    for (; m->count < options->count; m->count++) {
-        const ModelSource *source = &options->sources[m->count];
-        Entry *entry = &m->entries[m->count];
-        if (find(m, slice_of(source->name)))
-            return fail(error, ERROR_USAGE, "two models are called %s; give one another name", source->name);
-        entry->models = m;
-        entry->name = strdup(source->name);
-        entry->directory = strdup(source->directory);
-        if (entry->name && entry->directory) continue;
-        m->count++;
-        return fail(error, ERROR_MEMORY, "no memory for the list of models");
-    }
-    return true;
+static void free_entry(Entry *entry) {
+    free(entry->name);
+    free(entry->directory);
+    *entry = (Entry){0};
 }
 
 static bool open_parts(Models *m, const ModelsOptions *options, Error *error) {
-    if (options->count < 1 || options->count > MODELS_MAX)
-        return fail(error, ERROR_USAGE, "%d models, must be 1 to %d", options->count, MODELS_MAX);
-    if (!copy_sources(m, options, error)) return false;
     m->engine = options->engine;
     m->idle_ns = options->idle_unload_ms * 1000000;
     m->resources = resources_open(options->engine.backend.threads, error);
     if (!m->resources) return false;
-    for (int i = 0; i < m->count; i++)
-        if (!models_load(m, slice_of(m->entries[i].name), 0, error)) return false;
+    for (int i = 0; i < options->count; i++) {
+        const char *name = options->sources[i].name;
+        if (models_find(m, slice_of(name)) >= 0)
+            return fail(error, ERROR_USAGE, "two models are called %s; give one another name", name);
+        if (models_add(m, &options->sources[i], error) < 0) return false;
+    }
+    for (int i = 0; i < options->count; i++)
+        if (!models_load(m, slice_of(options->sources[i].name), 0, error)) return false;
     m->thread_runs = m->idle_ns > 0 && thread_start(&m->thread, unload_idle, m, "apus-models", error);
     return m->thread_runs || m->idle_ns == 0;
 }
@@ -183,11 +180,10 @@ void models_close(Models *m) {
     mutex_unlock(&m->mutex);
     if (m->thread_runs) thread_join(m->thread);
     if (m->loader_begun) thread_join(m->loader);
-    for (int i = 0; i < m->count; i++) {
+    for (int i = 0; i < MODELS_MAX; i++) {
         CHECK(m->entries[i].holders == 0);
         chat_model_close(m->entries[i].model);
-        free(m->entries[i].name);
-        free(m->entries[i].directory);
+        free_entry(&m->entries[i]);
     }
     resources_close(m->resources);
     condition_destroy(&m->changed);
@@ -220,9 +216,10 @@ static bool wait_change(Models *m, int64_t deadline_ns) {
 
 /* Under the mutex: the entry is loaded, or the error says why not. What is damaged is loaded anew when nobody holds it
  * any more. */
-static bool make_loaded(Models *m, Entry *entry, int64_t deadline_ns, Error *error) {
+static bool reach_loaded(Models *m, Entry *entry, int64_t deadline_ns, Error *error) {
     const uint64_t failures = entry->failures;
     while (is_damaged(entry) || entry->state != MODEL_LOADED) {
+        if (entry->removed) return fail(error, ERROR_NOT_FOUND, "%s was removed", entry->name);
         if (entry->lost) return fail(error, ERROR_DEVICE, "the device of %s has failed", entry->name);
         if (entry->state == MODEL_LOADED && entry->holders > 0)
             return fail(error, ERROR_IO, "the files of %s could not be read", entry->name);
@@ -238,6 +235,15 @@ static bool make_loaded(Models *m, Entry *entry, int64_t deadline_ns, Error *err
         if (!wait_change(m, deadline_ns)) return fail(error, ERROR_CANCELLED, "%s is not loaded yet", entry->name);
     }
     return true;
+}
+
+/* The same; meanwhile the entry stays. */
+static bool make_loaded(Models *m, Entry *entry, int64_t deadline_ns, Error *error) {
+    entry->waiters++;
+    const bool loaded = reach_loaded(m, entry, deadline_ns, error);
+    entry->waiters--;
+    if (entry->removed) condition_broadcast(&m->changed);
+    return loaded;
 }
 
 ChatModel *models_take(Models *m, Slice name, int64_t deadline_ns, Error *error) {
@@ -258,7 +264,7 @@ void models_mend(Models *m, int index) {
     mutex_lock(&m->mutex);
     Entry *entry = &m->entries[index];
     const int64_t now = clock_ns();
-    if (is_damaged(entry) && now - entry->mended_ns > AGAIN_S * INT64_C(1000000000)) {
+    if (entry->name && !entry->removed && is_damaged(entry) && now - entry->mended_ns > AGAIN_S * INT64_C(1000000000)) {
         entry->mended_ns = now;
         Error why = {0};
         if (!make_loaded(m, entry, now + WAIT_S * INT64_C(1000000000), &why))
@@ -270,8 +276,9 @@ void models_mend(Models *m, int index) {
 void models_release(Models *m, ChatModel *model) {
     if (!model) return;
     mutex_lock(&m->mutex);
-    Entry *entry = find(m, slice_of(model->name));
-    CHECK(entry && entry->holders > 0);
+    Entry *entry = m->entries;
+    while (entry < m->entries + MODELS_MAX && entry->model != model) entry++;
+    CHECK(entry < m->entries + MODELS_MAX && entry->holders > 0);
     entry->holders--;
     entry->released_ns = clock_ns();
     if (entry->holders == 0) condition_broadcast(&m->changed);
@@ -284,39 +291,124 @@ bool models_load(Models *m, Slice name, int64_t deadline_ns, Error *error) {
     return model != NULL;
 }
 
+/* Under the mutex: the entry is unloaded, unless it is held. */
+static bool make_unloaded(Models *m, Entry *entry, Error *error) {
+    bool ok = true;
+    entry->waiters++;
+    while (ok && entry->state != MODEL_UNLOADED) {
+        if (entry->state != MODEL_LOADED)
+            condition_wait(&m->changed, &m->mutex);
+        else if (entry->holders > 0)
+            ok = fail(error, ERROR_BUSY, "%s is answering %d requests", entry->name, entry->holders);
+        else
+            unload(m, entry);
+    }
+    entry->waiters--;
+    if (entry->removed) condition_broadcast(&m->changed);
+    return ok;
+}
+
 bool models_unload(Models *m, Slice name, Error *error) {
     mutex_lock(&m->mutex);
     Entry *entry = find(m, name);
     bool ok = entry || fail(error, ERROR_NOT_FOUND, "there is no model %.*s", SLICE_SHOWN(name));
-    while (ok && (entry->state == MODEL_LOADING || entry->state == MODEL_UNLOADING))
-        condition_wait(&m->changed, &m->mutex);
-    if (ok && entry->holders > 0)
-        ok = fail(error, ERROR_BUSY, "%s is answering %d requests", entry->name, entry->holders);
-    if (ok && entry->state == MODEL_LOADED) unload(m, entry);
+    ok = ok && make_unloaded(m, entry, error);
     mutex_unlock(&m->mutex);
     return ok;
 }
 
-int models_count(const Models *m) { return m->count; }
-const char *models_name(const Models *m, int index) { return m->entries[index].name; }
+/* ---- adding and removing ---- */
 
-int models_find(const Models *m, Slice name) {
-    for (int i = 0; i < m->count; i++)
-        if (slice_is(name, m->entries[i].name)) return i;
+/* Under the mutex. */
+static bool fill_entry(Models *m, Entry *entry, const ModelSource *source, Error *error) {
+    entry->models = m;
+    entry->name = strdup(source->name);
+    entry->directory = strdup(source->directory);
+    if (entry->name && entry->directory) return true;
+    free_entry(entry);
+    return fail(error, ERROR_MEMORY, "no memory for the list of models");
+}
+
+/* Under the mutex. */
+static int add(Models *m, const ModelSource *source, Error *error) {
+    const Entry *known = find(m, slice_of(source->name));
+    if (known && !strcmp(known->directory, source->directory)) return (int)(known - m->entries);
+    if (known) {
+        fail(error, ERROR_USAGE, "another model is called %s", source->name);
+        return -1;
+    }
+    for (int i = 0; i < MODELS_MAX; i++)
+        if (!m->entries[i].name) return fill_entry(m, &m->entries[i], source, error) ? i : -1;
+    fail(error, ERROR_LIMIT, "%d models are served already; remove one", MODELS_MAX);
     return -1;
 }
 
-ModelStatus models_status(Models *m, int index) {
-    CHECK(index >= 0 && index < m->count);
+int models_add(Models *m, const ModelSource *source, Error *error) {
+    const size_t size = strlen(source->name);
+    if (size == 0 || size >= MODEL_NAME_MAX) {
+        fail(error, ERROR_USAGE, "a model's name must have 1 to %d bytes", MODEL_NAME_MAX - 1);
+        return -1;
+    }
+    mutex_lock(&m->mutex);
+    const int index = add(m, source, error);
+    mutex_unlock(&m->mutex);
+    return index;
+}
+
+bool models_remove(Models *m, Slice name, Error *error) {
+    mutex_lock(&m->mutex);
+    Entry *entry = find(m, name);
+    bool ok = entry || fail(error, ERROR_NOT_FOUND, "there is no model %.*s", SLICE_SHOWN(name));
+    if (ok) {
+        entry->removed = true;
+        ok = make_unloaded(m, entry, error);
+        while (ok && entry->waiters > 0) condition_wait(&m->changed, &m->mutex);
+        if (ok)
+            free_entry(entry);
+        else
+            entry->removed = false;
+    }
+    mutex_unlock(&m->mutex);
+    return ok;
+}
+
+/* ---- what there is ---- */
+
+int models_count(Models *m) {
+    int count = 0;
+    mutex_lock(&m->mutex);
+    for (int i = 0; i < MODELS_MAX; i++) count += m->entries[i].name && !m->entries[i].removed;
+    mutex_unlock(&m->mutex);
+    return count;
+}
+
+int models_find(Models *m, Slice name) {
+    mutex_lock(&m->mutex);
+    const Entry *entry = find(m, name);
+    mutex_unlock(&m->mutex);
+    return entry ? (int)(entry - m->entries) : -1;
+}
+
+bool models_status(Models *m, int index, ModelStatus *status) {
+    CHECK(index >= 0 && index < MODELS_MAX);
     mutex_lock(&m->mutex);
     Entry *entry = &m->entries[index];
-    ModelStatus status = {.name = entry->name,
-        .state = entry->state,
-        .holders = entry->holders,
-        .damaged = is_damaged(entry),
-        .created = entry->created,
-        .context = entry->context};
-    if (entry->model) status.stats = engine_stats(entry->model->engine);
+    const bool present = entry->name && !entry->removed;
+    if (present) {
+        *status = (ModelStatus){.state = entry->state,
+            .holders = entry->holders,
+            .damaged = is_damaged(entry),
+            .created = entry->created,
+            .context = entry->context};
+        memcpy(status->name, entry->name, strlen(entry->name) + 1);
+        if (entry->model) status->stats = engine_stats(entry->model->engine);
+    }
     mutex_unlock(&m->mutex);
-    return status;
+    return present;
+}
+
+bool models_first(Models *m, ModelStatus *status) {
+    int i = 0;
+    while (i < MODELS_MAX && !models_status(m, i, status)) i++;
+    return i < MODELS_MAX;
 }

@@ -1,11 +1,11 @@
-/* The models that a process serves: each is loaded when somebody asks for it and unloaded when nobody has for a while,
- * beside others that answer meanwhile. All share the threads that compute and the account of memory. Threads: any. */
+/* The models that a process serves, added and removed at any time. Each is loaded on demand and unloaded when idle,
+ * while others answer. All share the compute threads and the memory account. Thread: any. */
 #pragma once
 #include "chat/chat_model.h"
 
 typedef struct Models Models;
 
-enum { MODELS_MAX = 16 };
+enum { MODELS_MAX = 32, MODEL_NAME_MAX = 256 /* bytes with the NUL */ };
 
 typedef struct ModelSource {
     const char *name, *directory;
@@ -13,14 +13,21 @@ typedef struct ModelSource {
 
 typedef struct ModelsOptions {
     const ModelSource *sources; /* copied; names differ */
-    int count;
+    int count;                  /* 0: no model at first */
     EngineOptions engine;   /* of each model, but for directory and resources; what it points to outlives the models */
     int64_t idle_unload_ms; /* after a model was released last; 0: never */
 } ModelsOptions;
 
-/* Loads all of them, one after the other. */
+/* Adds and loads all of them, one after the other; a failure of one is a failure of all. */
 NODISCARD Models *models_open(const ModelsOptions *options, Error *error);
-void models_close(Models *models); /* nobody holds a model any more; NULL is fine */
+void models_close(Models *models); /* no model is held any more; NULL is fine */
+
+/* Adds a model without loading it; copied. Gives its number, which it keeps until it is removed: 0 to MODELS_MAX - 1. A
+ * model of the same name and directory is left as it is and its number given. -1 on failure. ERROR_USAGE: the name
+ * belongs to another directory, or is empty or too long; ERROR_LIMIT: MODELS_MAX. */
+NODISCARD int models_add(Models *models, const ModelSource *source, Error *error);
+/* Waits for a running load, unloads it and forgets it. ERROR_NOT_FOUND; ERROR_BUSY: it is held. */
+NODISCARD bool models_remove(Models *models, Slice name, Error *error);
 
 /* The model of that name, loaded if need be; it stays until it is released. ERROR_NOT_FOUND: there is none;
  * ERROR_DEVICE: its device has failed; ERROR_CANCELLED: the deadline (of clock_ns; 0: none) came before it was loaded,
@@ -37,7 +44,7 @@ NODISCARD bool models_unload(Models *models, Slice name, Error *error);
 typedef enum ModelState { MODEL_UNLOADED, MODEL_LOADING, MODEL_LOADED, MODEL_UNLOADING } ModelState;
 
 typedef struct ModelStatus {
-    const char *name; /* lives as long as the models */
+    char name[MODEL_NAME_MAX];
     ModelState state;
     int holders;       /* who have taken it */
     int64_t created;   /* when it was loaded last, in seconds since 1970; 0: never */
@@ -47,7 +54,10 @@ typedef struct ModelStatus {
     EngineStats stats; /* all zero unless it is loaded */
 } ModelStatus;
 
-int models_count(const Models *models);
-const char *models_name(const Models *models, int index);
-int models_find(const Models *models, Slice name); /* −1: there is none of that name */
-ModelStatus models_status(Models *models, int index);
+int models_count(Models *models);
+/* The number of a model; -1: no model of that name. Stable while the model is held. */
+int models_find(Models *models, Slice name);
+/* False: no model has that number. */
+bool models_status(Models *models, int index, ModelStatus *status);
+/* The model with the lowest number; false: there is none. */
+bool models_first(Models *models, ModelStatus *status);

@@ -9,7 +9,6 @@
 #include "cli/events.h"
 #include "cli/progress.h"
 #include "library/library.h"
-#include "library/local.h"
 #include "cli/service.h"
 #include "cli/session.h"
 #include "server/server.h"
@@ -33,8 +32,8 @@ typedef struct SwiftArguments {
     bool thinking, info, prefetch;
 } SwiftArguments;
 
-static const Command command = {"serve", "MODEL…", "Serves models over the OpenAI API; `model` in a request chooses.",
-    "Examples:\n"
+static const Command command = {"serve", "[MODEL…]", "Serves models over the OpenAI API; `model` in a request chooses.",
+    "Without a MODEL, the app or POST /v1/jobs loads local ones. Examples:\n"
     "  apus serve qwen-0.5b                        a model in the cache, on http://127.0.0.1:5413/v1\n"
     "  apus serve model.gguf --port 8080           converted once, then served\n"
     "  apus serve qwen-0.5b gemma-270m --idle-unload 10m\n"
@@ -58,19 +57,21 @@ static void quote_body(const char *name, Buffer *out) {
 
 static void print_ready(const Server *server, const ServerOptions *options, double seconds) {
     const bool key = options->api_keys.data != NULL;
-    const char *host = options->host, *name = options->models.sources[0].name;
+    const char *host = options->host;
     const bool any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::"), six = strchr(host, ':') != NULL;
     char address[128];
     snprintf(address, sizeof address, "http%s://%s%s%s:%d", options->tls_certificate ? "s" : "", six && !any ? "[" : "",
         any ? "127.0.0.1" : host, six && !any ? "]" : "", server_port(server));
     printf("ready in %.2f s\n\n  app      %s\n  API      %s/v1\n", seconds, address, address);
     for (int i = 0; i < options->models.count; i++) printf("  model    %s\n", options->models.sources[i].name);
+    if (!options->models.count) printf("  model    none: the app or POST /v1/jobs loads one\n");
     printf("  API key  %s\n\n", key ? "required" : "none (this machine only)");
     Buffer body = {0};
-    quote_body(name, &body);
-    printf("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
-           "    -d %s\n\nCtrl-C stops the server.\n",
-        address, key ? " -H 'Authorization: Bearer KEY'" : "", body.data ? body.data : "");
+    if (options->models.count) quote_body(options->models.sources[0].name, &body);
+    if (body.size)
+        printf("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n    -d %s\n\n", address,
+            key ? " -H 'Authorization: Bearer KEY'" : "", body.data);
+    printf("Ctrl-C stops the server.\n");
     buffer_free(&body);
     fflush(stdout);
 }
@@ -220,14 +221,6 @@ static int print_info(const Arguments *arguments) {
     return code;
 }
 
-static bool remove_local(const char *name, uint64_t *freed_bytes, Error *error) {
-    LocalModels local;
-    if (!local_list(&local, error)) return false;
-    const bool ok = local_remove(&local, name, freed_bytes, error);
-    local_free(&local);
-    return ok;
-}
-
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
@@ -290,7 +283,7 @@ int command_serve(int argc, char **argv) {
         {0},
     };
     Arguments arguments;
-    const OptionsResult result = options_parse_configured(&command, options, argc, argv, 1, MODELS_MAX, &arguments);
+    const OptionsResult result = options_parse_configured(&command, options, argc, argv, 0, MODELS_MAX, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
@@ -309,7 +302,6 @@ int command_serve(int argc, char **argv) {
         .tls_key = certificate_key,
         .mcp_origins = mcp ? origins.data : NULL,
         .allow_pull = pull,
-        .remove_model = remove_local,
         .open_metrics = open_metrics,
         .log_requests = !quiet,
         .request_timeout_s = request_timeout,

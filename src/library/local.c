@@ -166,6 +166,18 @@ bool local_list(LocalModels *models, Error *error) {
     return ok;
 }
 
+bool local_find(const char *name, Buffer *path, Error *error) {
+    LocalModels models;
+    const LocalModel *found = NULL;
+    if (!local_list(&models, error)) return false;
+    for (size_t i = 0; i < models.count; i++)
+        if (!strcmp(models.models[i].name, name)) found = &models.models[i];
+    if (found) buffer_text(path, found->path);
+    local_free(&models);
+    if (!found) return fail(error, ERROR_NOT_FOUND, "%s: no such model here", name);
+    return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");
+}
+
 void local_free(LocalModels *models) {
     arena_free(&models->arena);
     free(models->models);

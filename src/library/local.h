@@ -26,6 +26,8 @@ typedef struct LocalModels {
 
 NODISCARD bool local_list(LocalModels *models, Error *error);
 void local_free(LocalModels *models);
+/* Appends the path of the local model of that name: a directory or a .gguf file. ERROR_NOT_FOUND. */
+NODISCARD bool local_find(const char *name, Buffer *path, Error *error);
 /* Removes a model with its conversion and what interrupted downloads left: a name of the list, of an unfinished one, or
  * ORG/NAME for all that is here of a repository. *freed_bytes grows by the freed bytes. ERROR_NOT_FOUND: no such model.
  */

@@ -25,9 +25,11 @@ typedef struct Server {
     struct StreamWriter *streams;
     struct Resumables *resumables;
     struct Metrics *metrics;
+    struct Jobs *jobs;
+    bool starts_empty; /* it was started without a model: clients choose */
+    int watchers;      /* atomic: streams of events of jobs */
     int64_t started;   /* seconds since 1970 */
     bool loaded;       /* atomic: the models are loaded */
-    bool pulling;      /* atomic: a download runs */
     size_t body_bytes; /* atomic: bytes of all bodies that are held */
     size_t text_bytes; /* atomic: bytes reserved for what is made of complete bodies */
     size_t text_bytes_max;
@@ -63,10 +65,10 @@ typedef struct AnswerBlock {
 
 /* A request's line in the log. */
 typedef struct RequestRecord {
-    int status;         /* 0: no response */
-    const char *code;   /* of the error, also within a stream; NULL: none */
-    const char *model;  /* NULL: none */
-    const char *finish; /* reason of the first choice; NULL: none */
+    int status;                 /* 0: no response */
+    const char *code;           /* of the error, also within a stream; NULL: none */
+    char model[MODEL_NAME_MAX]; /* "": none */
+    const char *finish;         /* reason of the first choice; NULL: none */
     int64_t prompt_tokens, cached_tokens, answer_tokens;
     double queued_s, prefill_s, decode_s;
 } RequestRecord;
@@ -91,12 +93,10 @@ typedef struct Exchange {
     bool last;          /* the connection ends after the response */
     Buffer response;    /* bytes to be sent */
 
-    struct Pull *pull; /* a download; NULL: none */
-
     /* Generation */
     const struct Endpoint *endpoint; /* NULL: the request generates nothing */
     ChatModel *model;                /* held until completion_close */
-    int model_index;                 /* in Server.models */
+    int model_index;                 /* in Server.models, from model_take on */
     ResponseOptions response_options;
     Arena request_arena; /* the body's nodes and what was made of them; freed on submission unless reads_request */
     bool reads_request;  /* the response reads the request: its tools, what it repeats */

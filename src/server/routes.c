@@ -10,7 +10,7 @@
 #include "server/admin/metrics.h"
 #include "server/api/model_list.h"
 #include "server/api/ollama_list.h"
-#include "server/admin/pull.h"
+#include "server/admin/jobs_api.h"
 #include "server/http/response.h"
 #include "server/api/resumable.h"
 #include "server/api/token_list.h"
@@ -28,9 +28,13 @@ static bool answer_metrics(Exchange *x, Slice rest) {
 static bool answer_root(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_text(&body, "{\"name\":\"apus\",\"models\":[");
-    for (int i = 0; i < models_count(x->server->models); i++) {
-        if (i) buffer_byte(&body, ',');
-        json_write_string(&body, slice_of(models_name(x->server->models, i)));
+    const char *separator = "";
+    for (int i = 0; i < MODELS_MAX; i++) {
+        ModelStatus status;
+        if (!models_status(x->server->models, i, &status)) continue;
+        buffer_text(&body, separator);
+        json_write_string(&body, slice_of(status.name));
+        separator = ",";
     }
     buffer_text(&body,
         "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/"
@@ -55,6 +59,12 @@ static const Route routes[] = {
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
     {.method = "GET", .path = "/v1/streams/", .answer = answer_resumed},
     {.method = "DELETE", .path = "/v1/streams/", .answer = answer_stream_cancel},
+    {.method = "DELETE", .path = "/v1/models/", .answer = answer_model_remove},
+    {.method = "GET", .path = "/v1/jobs", .answer = answer_jobs},
+    {.method = "POST", .path = "/v1/jobs", .answer = answer_job_start},
+    {.method = "GET", .path = "/v1/jobs/events", .answer = answer_job_events},
+    {.method = "GET", .path = "/v1/jobs/", .answer = answer_job},
+    {.method = "POST", .path = "/v1/jobs/", .answer = answer_job_action},
     {.method = "POST", .path = "/v1/chat/completions", .answer = answer, .endpoint = &endpoint_chat, .completes = true},
     {.method = "POST", .path = "/v1/completions", .answer = answer, .endpoint = &endpoint_text, .completes = true},
     {.method = "POST", .path = "/v1/responses", .answer = answer, .endpoint = &endpoint_responses, .completes = true},

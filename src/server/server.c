@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "server/http/body.h"
 #include "server/http/http.h"
+#include "server/admin/jobs.h"
 #include "server/admin/metrics.h"
 #include "server/api/resumable.h"
 #include "server/api/stream.h"
@@ -24,7 +25,7 @@ enum {
 
 /* What answers from the first connection on. */
 static bool listen_first(Server *server, const ServerOptions *options, Error *error) {
-    server->metrics = metrics_open(options->models.count, error);
+    server->metrics = metrics_open(error);
     return server->metrics && http_start(server, options->restarted ? options->listener : -1, error);
 }
 
@@ -34,6 +35,9 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
     if (!server->streams) return false;
     server->resumables = resumables_open(error);
     if (!server->resumables) return false;
+    server->jobs = jobs_open(server, error);
+    if (!server->jobs) return false;
+    server->starts_empty = options->models.count == 0;
     models.engine.notify = stream_writer_wake;
     models.engine.notify_context = server->streams;
     server->models = models_open(&models, error);
@@ -136,6 +140,7 @@ void server_close(Server *server) {
     if (!server) return;
     stop_answering(server, server->options.drain_s);
     http_stop(server);
+    jobs_close(server->jobs);
     models_close(server->models);
     stream_writer_close(server->streams);
     resumables_close(server->resumables);

@@ -12,14 +12,12 @@ typedef struct ServerOptions {
     const char *tls_certificate; /* PEM file; NULL: no TLS */
     const char *tls_key;         /* PEM file; NULL with tls_certificate */
     const char *mcp_origins;     /* origins that the web app may connect to, separated by spaces; NULL: none */
-    bool allow_pull;             /* clients may download models from the hub, and remove models */
-    /* Removes a local model; *freed_bytes grows. ERROR_NOT_FOUND: no such model. Any thread. NULL: none is removed. */
-    bool (*remove_model)(const char *name, uint64_t *freed_bytes, Error *error);
-    bool open_metrics;         /* /metrics requires no key */
-    bool log_requests;         /* log one line per request; false: at debug level only */
-    int64_t request_timeout_s; /* from a request's first byte to the end of its response; 0: no limit */
-    int64_t queue_timeout_s;   /* from a request's first byte to the start of its computation; 0: no limit */
-    int drain_s;               /* time for running answers when the server is closed */
+    bool allow_pull;             /* clients may download, convert, load and remove models */
+    bool open_metrics;           /* /metrics requires no key */
+    bool log_requests;           /* log one line per request; false: at debug level only */
+    int64_t request_timeout_s;   /* from a request's first byte to the end of its response; 0: no limit */
+    int64_t queue_timeout_s;     /* from a request's first byte to the start of its computation; 0: no limit */
+    int drain_s;                 /* time for running answers when the server is closed */
     RequestDefaults defaults;
     ModelsOptions models;  /* each model's name is its id in /v1/models; read in server_open only */
     const char *restarted; /* why another server was retired for this one; copied. NULL: there was none */

@@ -15,7 +15,13 @@ static Models *open_models(const ModelSource *sources, int count, int64_t idle_m
     return models_open(&options, error);
 }
 
-static ModelState state(Models *models, int index) { return models_status(models, index).state; }
+static ModelStatus status_of(Models *models, int index) {
+    ModelStatus status = {0};
+    TEST(models_status(models, index, &status));
+    return status;
+}
+
+static ModelState state(Models *models, int index) { return status_of(models, index).state; }
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
 
@@ -77,9 +83,9 @@ static void test_unload(void) {
     TEST(!models_unload(models, SLICE("a"), &error) && error.code == ERROR_BUSY && strstr(error.text, "a"));
     TEST(models_unload(models, SLICE("b"), &error) && state(models, 1) == MODEL_UNLOADED);
     TEST(models_unload(models, SLICE("b"), &error)); /* again is fine */
-    TEST(models_status(models, 1).stats.kv_bytes_total == 0 && models_status(models, 0).stats.running == 1);
+    TEST(status_of(models, 1).stats.kv_bytes_total == 0 && status_of(models, 0).stats.running == 1);
     ChatModel *b = models_take(models, SLICE("b"), 0, &error);
-    TEST(b && state(models, 1) == MODEL_LOADED && models_status(models, 1).holders == 1);
+    TEST(b && state(models, 1) == MODEL_LOADED && status_of(models, 1).holders == 1);
     fake_open_gate();
     TEST(finished(request));
     TEST(finished(ask(b)));
@@ -176,6 +182,67 @@ static void test_slow_load(void) {
     models_close(models);
 }
 
+/* From no model at all: models come and go while others answer; a failure of one is its own. */
+static void test_added(void) {
+    Error error = {0};
+    Models *models = open_models(NULL, 0, 0, &error);
+    ModelStatus status;
+    CHECK(models != NULL);
+    TEST(models_count(models) == 0 && !models_first(models, &status) && !models_status(models, 0, &status));
+    TEST(!models_take(models, SLICE("a"), 0, &error) && error.code == ERROR_NOT_FOUND);
+    const ModelSource a = {"a", fixture.directory}, b = {"b", fixture.directory}, other = {"a", "/nonexistent"},
+                      broken = {"c", "/nonexistent"}, unnamed = {"", fixture.directory};
+    TEST(models_add(models, &a, &error) == 0 && state(models, 0) == MODEL_UNLOADED);
+    TEST(models_add(models, &a, &error) == 0 && models_count(models) == 1); /* the same again */
+    TEST(models_add(models, &other, &error) == -1 && error.code == ERROR_USAGE);
+    TEST(models_add(models, &unnamed, &error) == -1 && error.code == ERROR_USAGE);
+    ChatModel *held = models_take(models, SLICE("a"), 0, &error);
+    TEST(held && finished(ask(held)));
+    TEST(models_add(models, &broken, &error) == 1 && !models_load(models, SLICE("c"), 0, &error));
+    TEST(finished(ask(held)));
+    TEST(models_remove(models, SLICE("c"), &error) && models_find(models, SLICE("c")) == -1);
+    TEST(models_add(models, &b, &error) == 1 &&
+        models_load(models, SLICE("b"), 0, &error)); /* the number is free again */
+    TEST(!models_remove(models, SLICE("a"), &error) && error.code == ERROR_BUSY);
+    TEST(models_find(models, SLICE("a")) == 0 && finished(ask(held)));
+    models_release(models, held);
+    TEST(models_remove(models, SLICE("a"), &error) && !models_status(models, 0, &status));
+    TEST(!models_remove(models, SLICE("a"), &error) && error.code == ERROR_NOT_FOUND);
+    TEST(models_first(models, &status) && !strcmp(status.name, "b"));
+    models_close(models);
+}
+
+static void test_limit(void) {
+    Error error = {0};
+    Models *models = open_models(NULL, 0, 0, &error);
+    char name[8];
+    for (int i = 0; i <= MODELS_MAX; i++) {
+        snprintf(name, sizeof name, "m%d", i);
+        const ModelSource source = {name, fixture.directory};
+        TEST(models_add(models, &source, &error) == (i < MODELS_MAX ? i : -1));
+    }
+    TEST(error.code == ERROR_LIMIT);
+    models_close(models);
+}
+
+/* A model that is removed while it is loaded for a request: the request hears of it, the removal waits for the load. */
+static void test_removed_while_loading(void) {
+    Error error = {0};
+    Models *models = open_models(NULL, 0, 0, &error);
+    const ModelSource b = {"b", fixture.directory};
+    CHECK(models && models_add(models, &b, &error) == 0);
+    fake.load_ms = 400;
+    Taker taker = {.models = models};
+    CHECK(thread_start(&taker.thread, take, &taker, "taker", NULL));
+    TEST(becomes(models, 0, MODEL_LOADING));
+    while (!models_remove(models, SLICE("b"), &error)) TEST(error.code == ERROR_BUSY);
+    thread_join(taker.thread);
+    TEST(taker.taken || taker.error.code == ERROR_NOT_FOUND);
+    TEST(models_count(models) == 0);
+    fake.load_ms = 0;
+    models_close(models);
+}
+
 /* What one engine was promised, the next does not count on; used memory is not counted twice. */
 static void test_accounts(void) {
     Resources *resources = resources_open(1, NULL);
@@ -233,6 +300,9 @@ int main(void) {
     test_idle();
     test_failed_load();
     test_slow_load();
+    test_added();
+    test_limit();
+    test_removed_while_loading();
     chat_fixture_close(&fixture);
     test_accounts();
     test_turns();

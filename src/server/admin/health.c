@@ -33,9 +33,10 @@ typedef struct Health {
 } Health;
 
 static void look_at_models(Models *models, Health *h) {
-    for (int i = 0; i < models_count(models); i++) {
+    for (int i = 0; i < MODELS_MAX; i++) {
+        ModelStatus status;
         models_mend(models, i); /* a damaged server may be asked for nothing else */
-        const ModelStatus status = models_status(models, i);
+        if (!models_status(models, i, &status)) continue;
         const EngineStats *stats = &status.stats;
         h->damaged |= status.damaged;
         h->stalled |= stats->stalled;
@@ -44,7 +45,7 @@ static void look_at_models(Models *models, Health *h) {
         h->all.kv_bytes += stats->kv_bytes;
         h->all.kv_bytes_total += stats->kv_bytes_total;
         h->all.prefix_bytes += stats->prefix_bytes;
-        buffer_text(&h->models, i ? "," : "");
+        buffer_text(&h->models, h->models.size ? "," : "");
         json_write_string(&h->models, slice_of(status.name));
         if (stats->experts.experts == 0) continue;
         buffer_text(&h->experts, h->experts.size ? "," : ",\"experts\":{");
@@ -60,7 +61,11 @@ static void write_capabilities(const Server *server, const Health *h, Buffer *ou
     const MetricsTotals totals = metrics_totals(server->metrics);
     const double megabyte = 1 << 20;
     buffer_text(out, ",\"model\":");
-    json_write_string(out, slice_of(models_name(server->models, 0)));
+    ModelStatus first;
+    if (models_first(server->models, &first))
+        json_write_string(out, slice_of(first.name));
+    else
+        buffer_text(out, "null");
     buffer_text(out, ",\"models\":[");
     buffer_slice(out, buffer_view(&h->models));
     buffer_printf(out,

@@ -91,18 +91,17 @@ typedef struct ModelMetrics {
 struct Metrics {
     Mutex mutex;
     uint64_t statuses[STATUS_MAX];
-    int model_count;
-    ModelMetrics models[];
+    MetricsTotals removed;           /* of models that are removed */
+    ModelMetrics models[MODELS_MAX]; /* by number */
 };
 
-Metrics *metrics_open(int models, Error *error) {
-    Metrics *metrics = calloc(1, sizeof *metrics + (size_t)models * sizeof *metrics->models);
+Metrics *metrics_open(Error *error) {
+    Metrics *metrics = calloc(1, sizeof *metrics);
     if (!metrics) {
         fail(error, ERROR_MEMORY, "no memory for metrics");
         return NULL;
     }
     mutex_init(&metrics->mutex);
-    metrics->model_count = models;
     return metrics;
 }
 
@@ -184,14 +183,23 @@ void metrics_note_embeddings(Metrics *metrics, int index, const Tokens *inputs, 
     mutex_unlock(&metrics->mutex);
 }
 
-MetricsTotals metrics_totals(Metrics *metrics) {
-    MetricsTotals totals = {0};
+static void add_totals(const ModelMetrics *model, MetricsTotals *totals) {
+    totals->tokens += (uint64_t)model->histograms[GENERATED].sum;
+    totals->decode_s += model->histograms[DECODE].sum;
+}
+
+void metrics_note_added(Metrics *metrics, int index) {
     mutex_lock(&metrics->mutex);
+    add_totals(&metrics->models[index], &metrics->removed);
+    metrics->models[index] = (ModelMetrics){0};
+    mutex_unlock(&metrics->mutex);
+}
+
+MetricsTotals metrics_totals(Metrics *metrics) {
+    mutex_lock(&metrics->mutex);
+    MetricsTotals totals = metrics->removed;
     for (int status = 0; status < STATUS_MAX; status++) totals.requests += metrics->statuses[status];
-    for (int i = 0; i < metrics->model_count; i++) {
-        totals.tokens += (uint64_t)metrics->models[i].histograms[GENERATED].sum;
-        totals.decode_s += metrics->models[i].histograms[DECODE].sum;
-    }
+    for (int i = 0; i < MODELS_MAX; i++) add_totals(&metrics->models[i], &totals);
     mutex_unlock(&metrics->mutex);
     return totals;
 }
@@ -283,6 +291,13 @@ static double figure_value(const EngineStats *stats, const struct Figure *figure
 }
 
 /* ---- the text ---- */
+
+/* The models that there are. */
+typedef struct Listed {
+    int count;
+    int number[MODELS_MAX];
+    ModelStatus status[MODELS_MAX];
+} Listed;
 
 static void write_help(const char *name, const char *type, const char *help, Buffer *out) {
     buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
@@ -378,32 +393,34 @@ static void write_loaded(const ModelStatus *status, int count, Buffer *out) {
 }
 
 /* Under the mutex, as the following. */
-static void write_requests(const Metrics *metrics, const ModelStatus *status, Buffer *out) {
+static void write_requests(const Metrics *metrics, const Listed *models, Buffer *out) {
     write_help("apus_request_success_total", "counter", "Answers, by the reason for their end.", out);
-    for (int i = 0; i < metrics->model_count; i++) {
+    for (int i = 0; i < models->count; i++) {
         for (int finish = FINISH_STOP; finish < FINISHES; finish++) {
             char label[48];
             snprintf(label, sizeof label, ",finished_reason=\"%s\"", finish_names[finish]);
-            write_count("apus_request_success_total", status[i].name, label, metrics->models[i].finished[finish], out);
+            write_count("apus_request_success_total", models->status[i].name, label,
+                metrics->models[models->number[i]].finished[finish], out);
         }
     }
     write_help("apus_embeddings_total", "counter", "Texts of which vectors were made.", out);
-    for (int i = 0; i < metrics->model_count; i++)
-        write_count("apus_embeddings_total", status[i].name, "", metrics->models[i].embeddings, out);
+    for (int i = 0; i < models->count; i++)
+        write_count(
+            "apus_embeddings_total", models->status[i].name, "", metrics->models[models->number[i]].embeddings, out);
     write_help("apus_request_kv_cache_bytes_total", "counter",
         "Memory of requests' pages when they ended: kept exactly, kept as codes; f16: had all been kept exactly.", out);
-    for (int i = 0; i < metrics->model_count; i++) {
-        const ModelMetrics *m = &metrics->models[i];
+    for (int i = 0; i < models->count; i++) {
+        const ModelMetrics *m = &metrics->models[models->number[i]];
         const char *name = "apus_request_kv_cache_bytes_total";
-        write_count(name, status[i].name, ",kept=\"exact\"", m->kv_full_bytes, out);
-        write_count(name, status[i].name, ",kept=\"coded\"", m->kv_quantised_bytes, out);
-        write_count(name, status[i].name, ",kept=\"f16\"", m->kv_f16_bytes, out);
+        write_count(name, models->status[i].name, ",kept=\"exact\"", m->kv_full_bytes, out);
+        write_count(name, models->status[i].name, ",kept=\"coded\"", m->kv_quantised_bytes, out);
+        write_count(name, models->status[i].name, ",kept=\"f16\"", m->kv_f16_bytes, out);
     }
     for (int what = 0; what < OBSERVED; what++) {
         write_help(observed[what].name, "histogram", observed[what].help, out);
-        for (int i = 0; i < metrics->model_count; i++)
-            write_histogram(
-                observed[what].name, status[i].name, observed[what].buckets, &metrics->models[i].histograms[what], out);
+        for (int i = 0; i < models->count; i++)
+            write_histogram(observed[what].name, models->status[i].name, observed[what].buckets,
+                &metrics->models[models->number[i]].histograms[what], out);
     }
 }
 
@@ -438,18 +455,20 @@ static void write_server(const Server *server, Buffer *out) {
 
 void metrics_write(const Server *server, Buffer *out) {
     Metrics *metrics = server->metrics;
-    Models *models = server->models;
-    ModelStatus status[MODELS_MAX];
-    CHECK(metrics->model_count <= MODELS_MAX);
-    for (int i = 0; i < metrics->model_count; i++) status[i] = models_status(models, i);
-    write_loaded(status, metrics->model_count, out);
-    write_figures(status, metrics->model_count, out);
-    write_usage(status, metrics->model_count, out);
-    write_forms(status, metrics->model_count, false, out);
-    write_forms(status, metrics->model_count, true, out);
+    Listed *models = calloc(1, sizeof *models);
+    out->failed |= !models;
+    if (!models) return;
+    for (int i = 0; i < MODELS_MAX; i++)
+        if (models_status(server->models, i, &models->status[models->count])) models->number[models->count++] = i;
+    write_loaded(models->status, models->count, out);
+    write_figures(models->status, models->count, out);
+    write_usage(models->status, models->count, out);
+    write_forms(models->status, models->count, false, out);
+    write_forms(models->status, models->count, true, out);
     mutex_lock(&metrics->mutex);
-    write_requests(metrics, status, out);
+    write_requests(metrics, models, out);
     write_statuses(metrics, out);
     mutex_unlock(&metrics->mutex);
     write_server(server, out);
+    free(models);
 }

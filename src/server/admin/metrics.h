@@ -7,7 +7,7 @@
 
 typedef struct Metrics Metrics;
 
-NODISCARD Metrics *metrics_open(int models, Error *error);
+NODISCARD Metrics *metrics_open(Error *error);
 void metrics_close(Metrics *metrics); /* NULL is fine */
 
 /* What a generation has brought since it was asked last, for the time between tokens. */
@@ -26,5 +26,8 @@ typedef struct MetricsTotals {
 } MetricsTotals;
 MetricsTotals metrics_totals(Metrics *metrics);
 const char *metrics_finish_name(Finish finish); /* as the metrics and the log have it */
+
+/* A model gets this number: what was counted for the one before it goes. */
+void metrics_note_added(Metrics *metrics, int model);
 
 void metrics_write(const Server *server, Buffer *out);

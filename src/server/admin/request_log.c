@@ -36,7 +36,7 @@ void request_log_write(const Exchange *x) {
         {path ? "path" : NULL, path ? path : "", 0},
         {"status", NULL, r->status ? r->status : CLIENT_CLOSED},
         {r->code ? "code" : NULL, r->code ? r->code : "", 0},
-        {r->model ? "model" : NULL, r->model ? r->model : "", 0},
+        {r->model[0] ? "model" : NULL, r->model, 0},
         {x->response_options.stream ? "stream" : NULL, NULL, 1},
         {r->finish ? "finish" : NULL, r->finish ? r->finish : "", 0},
         {made ? "prompt_tokens" : NULL, NULL, (double)r->prompt_tokens},

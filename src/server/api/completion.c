@@ -58,10 +58,7 @@ static ChatRequest default_request(const RequestDefaults *defaults, const ChatMo
 /* The model that the body names. An unknown name, or none, is told after what is wrong with other fields. */
 static bool take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *name = json_get(body, "model");
-    const int index = name && name->type == JSON_STRING ? models_find(x->server->models, json_slice(name)) : -1;
-    if (index < 0) return true;
-    x->model_index = index;
-    x->record.model = models_name(x->server->models, x->model_index);
+    if (!name || name->type != JSON_STRING || models_find(x->server->models, json_slice(name)) < 0) return true;
     x->model = model_take(x, json_slice(name), error);
     return x->model;
 }

@@ -66,9 +66,7 @@ static bool take_inputs(Embedding *e, Arena *arena, const Json *input, ApiError 
 static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *error) {
     const Json *name = member_get(body, "model");
     if (!name) return api_missing("model", error);
-    x->model_index = models_find(x->server->models, json_slice(name));
-    if (x->model_index < 0) return model_unknown(x->server, json_slice(name), error);
-    x->record.model = models_name(x->server->models, x->model_index);
+    if (models_find(x->server->models, json_slice(name)) < 0) return model_unknown(x->server, json_slice(name), error);
     e->model = model_take(x, json_slice(name), error);
     if (!e->model) return false;
     return engine_pooling(e->model->engine) ||

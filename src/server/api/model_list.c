@@ -1,5 +1,7 @@
 #include "server/api/model_list.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
 #include "server/http/body.h"
 #include "server/http/deadlines.h"
@@ -9,16 +11,29 @@ enum { NAME_SHOWN = 200 };
 
 bool model_unknown(const Server *server, Slice name, ApiError *error) {
     Buffer names = {.limit = API_MESSAGE_MAX / 2};
-    for (int i = 0; i < models_count(server->models); i++)
-        buffer_printf(&names, "%s'%s'", i ? ", " : "", models_name(server->models, i));
-    api_fail(error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has %s.",
-        name.size < NAME_SHOWN ? (int)name.size : NAME_SHOWN, name.data, names.data ? names.data : "none");
+    const int shown = name.size < NAME_SHOWN ? (int)name.size : NAME_SHOWN;
+    for (int i = 0; i < MODELS_MAX; i++) {
+        ModelStatus status;
+        if (models_status(server->models, i, &status))
+            buffer_printf(&names, "%s'%s'", names.size ? ", " : "", status.name);
+    }
+    if (names.data)
+        api_fail(error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has %s.", shown,
+            name.data, names.data);
+    else
+        api_fail(error, 404, "model_not_found", "model",
+            "The model '%.*s' does not exist; no model is served. POST /v1/jobs with "
+            "{\"kind\":\"load\",\"model\":\"NAME\"} "
+            "loads one of `apus list`.",
+            shown, name.data);
     buffer_free(&names);
     return false;
 }
 
 /* Why a model could not be taken. */
 static bool model_failed(const Exchange *x, Slice name, const Error *why, ApiError *error) {
+    if (why->code == ERROR_NOT_FOUND && models_find(x->server->models, name) < 0)
+        return model_unknown(x->server, name, error);
     if (why->code == ERROR_CANCELLED && deadlines_over(x, true, error)) return false;
     if (why->code == ERROR_BUSY) return api_fail(error, 409, "model_in_use", "model", "The model %s.", why->text);
     if (why->code == ERROR_DEVICE)
@@ -29,10 +44,14 @@ static bool model_failed(const Exchange *x, Slice name, const Error *why, ApiErr
         "The model '%.*s' could not be loaded; the server's log says why.", SLICE_SHOWN(name));
 }
 
-ChatModel *model_take(const Exchange *x, Slice name, ApiError *error) {
+ChatModel *model_take(Exchange *x, Slice name, ApiError *error) {
     Error why = {0};
+    snprintf(x->record.model, sizeof x->record.model, "%.*s", SLICE_SHOWN(name));
     ChatModel *model = models_take(x->server->models, name, deadlines_next_ns(x), &why);
-    if (!model) model_failed(x, name, &why, error);
+    if (!model)
+        model_failed(x, name, &why, error);
+    else
+        x->model_index = models_find(x->server->models, name);
     return model;
 }
 
@@ -47,12 +66,12 @@ static void write_model(const ModelStatus *status, Buffer *out) {
 
 static bool response_model(Exchange *x, Slice name) {
     ApiError error = {0};
+    ModelStatus status;
     const int index = models_find(x->server->models, name);
-    if (index < 0) {
+    if (index < 0 || !models_status(x->server->models, index, &status)) {
         model_unknown(x->server, name, &error);
         return response_error(x, &error);
     }
-    const ModelStatus status = models_status(x->server->models, index);
     Buffer body = {0};
     write_model(&status, &body);
     return response_json(x, 200, &body);
@@ -61,10 +80,13 @@ static bool response_model(Exchange *x, Slice name) {
 bool answer_models(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
-    for (int i = 0; i < models_count(x->server->models); i++) {
-        const ModelStatus status = models_status(x->server->models, i);
-        if (i) buffer_byte(&body, ',');
+    const char *separator = "";
+    for (int i = 0; i < MODELS_MAX; i++) {
+        ModelStatus status;
+        if (!models_status(x->server->models, i, &status)) continue;
+        buffer_text(&body, separator);
         write_model(&status, &body);
+        separator = ",";
     }
     buffer_text(&body, "]}");
     return response_json(x, 200, &body);

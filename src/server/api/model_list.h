@@ -11,5 +11,5 @@ bool answer_unload(Exchange *x, Slice rest);
 /* A 404 that lists the served models. Returns false. */
 bool model_unknown(const Server *server, Slice name, ApiError *error);
 /* models_take() within the request's deadline; the caller releases the model. Details of a failure name files, so they
- * go to the log only. */
-NODISCARD ChatModel *model_take(const Exchange *x, Slice name, ApiError *error);
+ * go to the log only. Sets x->model_index and the model of x->record. */
+NODISCARD ChatModel *model_take(Exchange *x, Slice name, ApiError *error);

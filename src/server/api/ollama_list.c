@@ -37,8 +37,9 @@ static bool answer_list(Exchange *x, bool loaded) {
     Buffer body = {0};
     int count = 0;
     buffer_text(&body, "{\"models\":[");
-    for (int i = 0; i < models_count(x->server->models); i++) {
-        const ModelStatus status = models_status(x->server->models, i);
+    for (int i = 0; i < MODELS_MAX; i++) {
+        ModelStatus status;
+        if (!models_status(x->server->models, i, &status)) continue;
         if (loaded && status.state != MODEL_LOADED) continue;
         if (count++) buffer_byte(&body, ',');
         write_model(&status, &body);

@@ -17,12 +17,13 @@ enum {
 static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *value = member_get(body, "model");
     Slice name = {0};
+    ModelStatus only;
     if (!value && models_count(x->server->models) > 1) {
         api_missing("model", error);
         return NULL;
     }
     if (!value)
-        name = slice_of(models_name(x->server->models, 0));
+        name = slice_of(models_first(x->server->models, &only) ? only.name : "");
     else if (!api_string(value, "model", &name, error))
         return NULL;
     if (models_find(x->server->models, name) < 0) {

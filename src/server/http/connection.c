@@ -15,7 +15,6 @@
 #include "server/api/completion.h"
 #include "server/http/request_head.h"
 #include "server/http/http.h"
-#include "server/admin/pull.h"
 #include "server/http/response.h"
 #include "server/admin/request_log.h"
 #include "server/routes.h"
@@ -88,7 +87,6 @@ static void close_exchange(Connection *c) {
     if (!x) return;
     completion_close(x);
     request_log_write(x);
-    pull_close(x);
     body_free(x);
     c->response = x->response;
     c->last = x->last;

@@ -103,11 +103,15 @@ void request_head_take_id(Exchange *x) {
 /* While nobody can be let in, no body needs to be read. */
 static bool check_queue(const Exchange *x, ApiError *error) {
     int waiting = 0;
-    for (int i = 0; i < models_count(x->server->models); i++) {
-        const ModelStatus status = models_status(x->server->models, i);
+    bool any = false;
+    for (int i = 0; i < MODELS_MAX; i++) {
+        ModelStatus status;
+        if (!models_status(x->server->models, i, &status)) continue;
         if (!status.stats.full) return true;
+        any = true;
         waiting += status.stats.waiting;
     }
+    if (!any) return true;
     return api_fail(error, 429, "queue_full", NULL, "The server is busy: %d requests wait already.", waiting);
 }
 
