@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "import/gguf/gguf.h"
 #include "base/thread.h"
 #include "engine/sampler.h"
 #include "model/runner.h"
@@ -132,6 +133,11 @@ static inline void fake_logits(uint64_t hash, float *out) {
 }
 
 /* ---- model.h ---- */
+
+/* The real one needs the families, which make real models. */
+bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error) {
+    return fail(error, ERROR_UNSUPPORTED, "no conversions beside the fake model");
+}
 
 Model *model_open(const char *directory, const ModelOptions *options, Error *error) {
     const int ms = atomic_load(&fake.load_ms);
