@@ -23,7 +23,7 @@ static void read_all(int client) {
 
 /* Begins a stream that is kept, and reads its head and first events. */
 static int begin(const char *keep, const char *more) {
-    char body[512], header[64];
+    char body[512], header[128];
     snprintf(body, sizeof body, CHAT_BODY(",\"seed\":7,\"stream\":true%s"), more);
     snprintf(header, sizeof header, "x-stream-keep: %s\r\n", keep);
     const int client = connect_client();
@@ -49,15 +49,17 @@ static int resume(const char *query, const char *headers) {
     return status;
 }
 
-static int cancel(void) {
+static int cancel_with(const char *headers) {
     char head[256];
     const int client = connect_client();
-    snprintf(head, sizeof head, "DELETE /v1/streams/%s HTTP/1.1\r\nHost: localhost\r\n\r\n", id);
+    snprintf(head, sizeof head, "DELETE /v1/streams/%s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", id, headers);
     client_send_text(client, head);
     const int status = client_read(client, &answer);
     close(client);
     return status;
 }
+
+static int cancel(void) { return cancel_with(""); }
 
 /* The answer's text: how many tokens an event has depends on how fast they come. */
 static void take_text(Buffer *out) {
@@ -169,6 +171,26 @@ static void test_bounded(void) {
     close_server();
 }
 
+/* A stream belongs to the key that began it. */
+static void test_keys(void) {
+    static const char alpha[] = "Authorization: Bearer alpha\r\n", beta[] = "Authorization: Bearer beta\r\n";
+    chat_fixture_open(&fixture, true);
+    ServerOptions options = {.host = "127.0.0.1",
+        .api_keys = SLICE("alpha\nbeta\n"),
+        .models = {.engine = chat_engine_options(&fixture, 2, 8)}};
+    serve_fixture(&options);
+    char keep[96];
+    snprintf(keep, sizeof keep, "60\r\n%.*s", (int)strlen(alpha) - 2, alpha);
+    const int client = begin(keep, ",\"max_tokens\":4");
+    read_all(client);
+    close(client);
+    TEST(resume("", "") == 401 && cancel_with("") == 401);
+    TEST(resume("", beta) == 404 && cancel_with(beta) == 404);
+    TEST(resume("", alpha) == 200 && has("data: [DONE]"));
+    TEST(cancel_with(alpha) == 200 && resume("", alpha) == 404);
+    close_server();
+}
+
 static void test_header(void) {
     open_server(false);
     static const char *const wrong[] = {"0", "-1", "x", "1.5", "99999999", ""};
@@ -187,6 +209,7 @@ int main(void) {
     test_again();
     test_goes_on();
     test_bounded();
+    test_keys();
     test_header();
     buffer_free(&answer);
     return test_done();

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/thread.h"
 #include "server/http/response.h"
 
@@ -14,8 +15,9 @@ struct Resumable {
     Resumables *all;
     Resumable *next;
     char id[COMPLETION_ID_MAX];
-    int owners;  /* the writer and the readers */
-    int readers; /* of them */
+    uint8_t key[SHA256_BYTES]; /* digest of the API key that began it; of no bytes: none was sent */
+    int owners;                /* the writer and the readers */
+    int readers;               /* of them */
     int64_t keep_ns;
     int64_t seen_ns; /* when a reader was here last */
     int64_t ended_ns;
@@ -99,6 +101,13 @@ void resumables_close(Resumables *all) {
 
 /* ---- the writer's side ---- */
 
+static void digest_key(const char *key, uint8_t out[SHA256_BYTES]) {
+    Sha256 sha;
+    sha256_begin(&sha);
+    if (key) sha256_add(&sha, key, strlen(key));
+    sha256_end(&sha, out);
+}
+
 static bool read_keep(const char *given, int64_t *seconds, ApiError *error) {
     char *end;
     *seconds = strtoll(given, &end, 10);
@@ -119,6 +128,7 @@ bool resumable_begin(Exchange *x, ApiError *error) {
     stream->owners = 1;
     stream->keep_ns = seconds * INT64_C(1000000000);
     memcpy(stream->id, x->id, sizeof stream->id);
+    digest_key(x->key, stream->key);
     mutex_lock(&all->mutex);
     sweep(all);
     const bool room = all->count < RESUMABLES_MAX || evict(all);
@@ -212,13 +222,16 @@ static bool read_after(const Exchange *x, int64_t *after, ApiError *error) {
     return api_fail(error, 400, "invalid_value", "after", "Invalid 'after': want the number of an event.");
 }
 
-/* Takes a stream for a reader; NULL: there is none of that id. */
-static Resumable *take_stream(Resumables *all, Slice id) {
+/* Takes a stream for a reader; NULL: there is none of that id that was begun with the reader's key. */
+static Resumable *take_stream(const Exchange *x, Slice id) {
+    Resumables *all = x->server->resumables;
+    uint8_t key[SHA256_BYTES];
+    digest_key(x->key, key);
     mutex_lock(&all->mutex);
     sweep(all);
     Resumable *found = all->first;
     while (found && !slice_is(id, found->id)) found = found->next;
-    if (found && (found->cut || found->cancelled)) found = NULL;
+    if (found && (found->cut || found->cancelled || memcmp(found->key, key, sizeof key) != 0)) found = NULL;
     if (found) {
         found->owners++;
         found->readers++;
@@ -293,7 +306,7 @@ bool answer_resumed(Exchange *x, Slice id) {
     ApiError error;
     int64_t after;
     if (!read_after(x, &after, &error)) return response_error(x, &error);
-    Resumable *stream = take_stream(x->server->resumables, id);
+    Resumable *stream = take_stream(x, id);
     if (!stream) return respond_unknown(x);
     const bool ok = send_events(x, stream, after);
     give_back_stream(stream);
@@ -301,7 +314,7 @@ bool answer_resumed(Exchange *x, Slice id) {
 }
 
 bool answer_stream_cancel(Exchange *x, Slice id) {
-    Resumable *stream = take_stream(x->server->resumables, id);
+    Resumable *stream = take_stream(x, id);
     if (!stream) return respond_unknown(x);
     mutex_lock(&stream->all->mutex);
     stream->cancelled = true;

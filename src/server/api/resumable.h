@@ -1,6 +1,7 @@
 /* Resumable streams: the events of an answer are numbered and kept for a while, so that a client whose connection was
  * lost gets the rest by GET /v1/streams/ID?after=N, and the generation goes on meanwhile. A client asks for that with
- * the header x-stream-keep: SECONDS. Bounded in bytes, streams and time. Thread: any. */
+ * the header x-stream-keep: SECONDS; only the API key that began a stream reads or ends it. Bounded in bytes, streams
+ * and time. Thread: any. */
 #pragma once
 #include "server/exchange.h"
 
