@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Jobs of the server against a fake hub: downloads that outlive their client, are paused, resumed and cancelled, several
-at once; models that are loaded into a server that has none, and removed; what is allowed, and to whom.
+"""Jobs of the server against a fake hub: downloads that outlive their client, are paused, resumed and cancelled,
+several at once; models that are loaded into a server that has none, and removed; what is allowed, and to whom.
 """
 
 import http.client
