@@ -1,24 +1,26 @@
-/* In which form a sequence keeps what has left its hot window. Asked for by an option or a request; what a layer really
- * has is in KvQuant. */
+/* The quantisation that an option or a request asks for. The forms that each entry really gets are in KvQuant. */
 #pragma once
 #include "backend/backend.h"
 
 enum {
-    KV_LAYERS_MAX = 256, /* that a list can name */
-    KV_AFTER = 2048,     /* defaults, in tokens: before so many nothing is coded; */
-    KV_HOT = 256,        /* the newest are not; */
-    KV_SINK = 128,       /* the first are not */
+    KV_LAYERS_MAX = 256, /* layers that a list can name */
+    KV_AFTER = 2048,     /* default of KvFormat.after */
+    KV_HOT = 256,        /* default of KvFormat.hot */
+    KV_SINK = 128,       /* default of KvFormat.sink */
 };
 
-/* Which layers get keys of one form better than asked for: two where that was measured to be needed. */
+/* Layers whose keys get a form one better than asked for (two, where measured to be needed). */
 typedef enum KvRaise { KV_RAISE_NONE, KV_RAISE_MEASURED, KV_RAISE_LISTED } KvRaise;
 
 /* No padding: formats are compared as bytes. */
 typedef struct KvFormat {
-    KvForm k, v; /* both EXACT: nothing is coded */
+    KvForm k, v; /* both KV_FULL: nothing is quantised */
     KvRaise raise;
-    int after, hot, sink; /* tokens, multiples of KV_PAGE_TOKENS; hot at least one page */
-    uint64_t raised[KV_LAYERS_MAX / 64];
+    /* Tokens, multiples of KV_PAGE_TOKENS. */
+    int after;                           /* shorter sequences stay in full precision */
+    int hot;                             /* newest tokens that stay in full precision, at least one page */
+    int sink;                            /* first tokens that stay in full precision */
+    uint64_t raised[KV_LAYERS_MAX / 64]; /* bit per layer, of KV_RAISE_LISTED */
 } KvFormat;
 
 /* "f16", "turbo" (turbo4, raised where measured), "turbo3" … "turbo6", "q8", or "K/V" of two of these without f16; with

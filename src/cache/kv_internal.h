@@ -1,20 +1,20 @@
-/* The inside of a KvCache, for the files of this folder. */
+/* The fields of a KvCache, for the files of this folder. */
 #pragma once
 #include "cache/kv_cache.h"
 #include "cache/page_pool.h"
 
-enum { CODE_KINDS_MAX = PAGE_KINDS_MAX - KV_GROUPS_MAX };
+enum { QUANT_KINDS_MAX = PAGE_KINDS_MAX - KV_GROUPS_MAX };
 
 struct KvCache {
     const KvPlan *plan;
-    PagePool *pool;  /* a group's number is the kind of its pages; kinds of codes follow */
+    PagePool *pool;  /* a group's number is the kind of its pages; kinds of quantised pages follow */
     int table_pages; /* entries of a sequence's table */
     KvLayer *entries;
-    int code_kind_count;
+    int quant_kind_count;
     struct {
         Backend *backend;
         size_t bytes;
-    } code_kind[CODE_KINDS_MAX];
+    } quant_kind[QUANT_KINDS_MAX];
     int (*k_kinds)[KV_FORMS], (*v_kinds)[KV_FORMS]; /* [entry] the kind of each form's pages */
     KvQuantise *encode;                             /* [entry] */
     KvCalibration *calibration;                     /* [entry] */
@@ -33,18 +33,18 @@ static inline int kv_first_page(const KvPlan *plan, int group, int position) {
 /* Pages of KV_PAGE_TOKENS that so many tokens fill or begin. */
 static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
 
-/* ---- kv_codes.c ---- */
+/* ---- kv_quant_pages.c ---- */
 
 /* Whether pages of this entry can be kept quantised. */
 bool kv_entry_quantised(const KvPlan *plan, int entry);
 size_t kv_quant_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens);
 NODISCARD bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_quant_pages_close(KvCache *cache, KvSequence *sequence);
-/* Decides and codes what rows of the coming step see as codes. */
+/* Decides the form of entries and quantises the pages that rows of the coming step read in quantised form. */
 NODISCARD bool kv_quant_pages_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
-/* Exact pages that no row from the sequence's length on sees become codes only. */
+/* Frees full-precision pages that no row from the sequence's length on reads. */
 void kv_quant_pages_advance(KvCache *cache, KvSequence *sequence);
-/* Whether a row at this position would find what it sees exactly. */
+/* Whether the full-precision pages that a row at this position reads are there. */
 bool kv_quant_pages_can_truncate(const KvCache *cache, const KvSequence *sequence, int length);
 void kv_quant_pages_truncate(KvCache *cache, KvSequence *sequence, int length);
 void kv_quant_pages_fork(KvCache *cache, const KvSequence *from, KvSequence *to);

@@ -1,5 +1,5 @@
-/* The coded side of sequences: which pages are codes, made when a row first sees them so, exact pages given back when
- * no row needs them any more. */
+/* The quantised side of sequences: pages are quantised when a row first reads them in that form, and full-precision
+ * pages are freed when no row needs them any more. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,17 +7,17 @@
 #include "backend/kv_quant.h"
 #include "cache/kv_internal.h"
 
-/* ---- what can be coded, and its size ---- */
+/* ---- sizes ---- */
 
 bool kv_entry_quantised(const KvPlan *plan, int entry) { return plan->group[plan->entries[entry].group].quantised; }
 
-/* Keys of a format take at most this form. */
+/* The best form that keys of a format can have. */
 static KvForm largest_k(const KvFormat *format) {
     if (format->raise == KV_RAISE_NONE || format->k >= KV_Q6) return format->k;
     return format->raise == KV_RAISE_LISTED ? (KvForm)(format->k + 1) : KV_Q6;
 }
 
-static size_t code_bytes(const KvPlan *plan, int layer, KvForm form, bool values) {
+static size_t quant_bytes(const KvPlan *plan, int layer, KvForm form, bool values) {
     const KvLayer *l = &plan->entries[layer];
     Backend *backend = plan->group[l->group].backend;
     return backend->ops->kv_quant_bytes(backend, &l->layout, form, values);
@@ -27,38 +27,39 @@ size_t kv_quant_bytes_for(const KvPlan *plan, const KvFormat *format, int group,
     size_t bytes = 0;
     for (int i = 0; i < plan->entry_count; i++)
         if (plan->entries[i].group == group && kv_entry_quantised(plan, i))
-            bytes += code_bytes(plan, i, largest_k(format), false) + code_bytes(plan, i, format->v, true);
+            bytes += quant_bytes(plan, i, largest_k(format), false) + quant_bytes(plan, i, format->v, true);
     return bytes * (size_t)kv_pages(tokens);
 }
 
 /* ---- stores ---- */
 
-/* The kind of pages of so many bytes on a backend, a new one if need be; −1: there is no room. */
-static int code_kind(KvCache *cache, Backend *backend, size_t bytes, Error *error) {
+/* The pool's kind for pages of this size on a backend, a new one if there is none; −1: there are too many, or no
+ * memory. */
+static int quant_kind(KvCache *cache, Backend *backend, size_t bytes, Error *error) {
     const int groups = cache->plan->group_count;
-    for (int i = 0; i < cache->code_kind_count; i++)
-        if (cache->code_kind[i].backend == backend && cache->code_kind[i].bytes == bytes) return groups + i;
-    if (cache->code_kind_count == CODE_KINDS_MAX) {
-        fail(error, ERROR_UNSUPPORTED, "more than %d sizes of coded pages", CODE_KINDS_MAX);
+    for (int i = 0; i < cache->quant_kind_count; i++)
+        if (cache->quant_kind[i].backend == backend && cache->quant_kind[i].bytes == bytes) return groups + i;
+    if (cache->quant_kind_count == QUANT_KINDS_MAX) {
+        fail(error, ERROR_UNSUPPORTED, "more than %d sizes of quantised pages", QUANT_KINDS_MAX);
         return -1;
     }
     const int kind = page_pool_add(cache->pool, backend, bytes, SIZE_MAX, error);
     if (kind < 0) return -1;
-    CHECK(kind == groups + cache->code_kind_count);
-    cache->code_kind[cache->code_kind_count].backend = backend;
-    cache->code_kind[cache->code_kind_count++].bytes = bytes;
+    CHECK(kind == groups + cache->quant_kind_count);
+    cache->quant_kind[cache->quant_kind_count].backend = backend;
+    cache->quant_kind[cache->quant_kind_count++].bytes = bytes;
     return kind;
 }
 
-/* Every coded layer has pages of this form from now on. */
+/* Makes page memory of this form for every quantised entry. */
 static bool open_form(KvCache *cache, KvForm form, bool values, Error *error) {
     const KvPlan *plan = cache->plan;
     for (int i = 0; i < plan->entry_count; i++) {
         KvLayer *layer = &cache->entries[i];
         KvStore *store = values ? &layer->v_quant[form] : &layer->k_quant[form];
         if (!plan->group[layer->group].quantised || store->base) continue;
-        const size_t bytes = code_bytes(plan, i, form, values);
-        const int kind = code_kind(cache, plan->group[layer->group].backend, bytes, error);
+        const size_t bytes = quant_bytes(plan, i, form, values);
+        const int kind = quant_kind(cache, plan->group[layer->group].backend, bytes, error);
         if (kind < 0) return false;
         (values ? cache->v_kinds : cache->k_kinds)[i][form] = kind;
         *store = (KvStore){page_pool_base(cache->pool, kind), bytes};
@@ -72,9 +73,9 @@ static bool open_stores(KvCache *cache, const KvFormat *format, Error *error) {
     return open_form(cache, format->v, true, error);
 }
 
-/* ---- a sequence's codes ---- */
+/* ---- the quantised pages of a sequence ---- */
 
-static void free_codes(KvQuantPages *quant, int layers) {
+static void free_quant(KvQuantPages *quant, int layers) {
     if (!quant) return;
     for (int i = 0; quant->layers && i < layers; i++) free(quant->layers[i].bias_pairs);
     if (quant->k_pages) free(quant->k_pages[0]);
@@ -83,7 +84,7 @@ static void free_codes(KvQuantPages *quant, int layers) {
     free(quant);
 }
 
-/* One block of tables: keys' and values' of each layer; layers without codes have tables too, which stay empty. */
+/* One block of tables for keys and values of each entry; those of entries that are not quantised stay empty. */
 static bool open_tables(KvCache *cache, KvQuantPages *quant) {
     const size_t layers = (size_t)cache->plan->entry_count, pages = (size_t)cache->table_pages;
     quant->layers = calloc(layers, sizeof *quant->layers);
@@ -108,8 +109,8 @@ bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *seq
     if (!open_stores(cache, format, error)) return false;
     KvQuantPages *quant = calloc(1, sizeof *quant);
     if (!quant || !open_tables(cache, quant)) {
-        free_codes(quant, cache->plan->entry_count);
-        return fail(error, ERROR_MEMORY, "no memory for the page tables of a coded sequence");
+        free_quant(quant, cache->plan->entry_count);
+        return fail(error, ERROR_MEMORY, "no memory for the page tables of a quantised sequence");
     }
     quant->format = *format;
     quant->end = quant->freed = format->sink;
@@ -123,7 +124,7 @@ bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *seq
     return true;
 }
 
-static void release_codes(KvCache *cache, KvQuantPages *quant, int first, int end) {
+static void release_quant(KvCache *cache, KvQuantPages *quant, int first, int end) {
     for (int i = 0; i < cache->plan->entry_count; i++) {
         if (!kv_entry_quantised(cache->plan, i)) continue;
         page_release_range(cache->pool, cache->k_kinds[i][quant->layers[i].k], quant->k_pages[i], first, end);
@@ -134,19 +135,19 @@ static void release_codes(KvCache *cache, KvQuantPages *quant, int first, int en
 void kv_quant_pages_close(KvCache *cache, KvSequence *sequence) {
     KvQuantPages *quant = sequence->quant;
     if (!quant) return;
-    release_codes(cache, quant, 0, quant->end / KV_PAGE_TOKENS);
-    free_codes(quant, cache->plan->entry_count);
+    release_quant(cache, quant, 0, quant->end / KV_PAGE_TOKENS);
+    free_quant(quant, cache->plan->entry_count);
     sequence->quant = NULL;
 }
 
-/* ---- what is in use ---- */
+/* ---- use ---- */
 
 static void add_use(const KvCache *cache, KvUse *use, KvForm form, int kind, int pages) {
     use->pages[form] += (uint64_t)pages;
     use->bytes[form] += (size_t)pages * page_pool_page_bytes(cache->pool, kind);
 }
 
-/* The form that a kind of coded pages is for: a size says it, unless layers differ much. */
+/* The form of a kind of quantised pages: of the first entry that uses the kind. */
 static KvForm kind_form(const KvCache *cache, int kind) {
     for (int i = 0; i < cache->plan->entry_count; i++)
         for (int form = KV_FULL + 1; form < KV_FORMS; form++) {
@@ -161,7 +162,7 @@ static KvForm kind_form(const KvCache *cache, int kind) {
 
 void kv_use(const KvCache *cache, KvUse *use) {
     const int groups = cache->plan->group_count;
-    for (int kind = 0; kind < groups + cache->code_kind_count; kind++)
+    for (int kind = 0; kind < groups + cache->quant_kind_count; kind++)
         add_use(cache, use, kind < groups ? KV_FULL : kind_form(cache, kind), kind, page_pool_pages(cache->pool, kind));
 }
 
@@ -190,7 +191,7 @@ static bool is_listed(const KvFormat *format, int layer) {
     return format->raise == KV_RAISE_LISTED && layer < KV_LAYERS_MAX && format->raised[layer / 64] >> layer % 64 & 1;
 }
 
-/* How many layers from `first` on can be told to one backend at once, and to which; NULL: none of them is coded. */
+/* Entries from `first` on that go to one backend in one call, and that backend; NULL: none of them is quantised. */
 static int entries_together(const KvPlan *plan, int first, Backend **backend) {
     int end = first;
     *backend = NULL;
@@ -203,7 +204,7 @@ static int entries_together(const KvPlan *plan, int first, Backend **backend) {
     return end - first;
 }
 
-/* What the pages before `after` say of each layer. */
+/* Decides the form of each entry from the pages before `after`. */
 static void calibration(KvCache *cache, KvSequence *sequence) {
     const KvPlan *plan = cache->plan;
     KvQuantPages *quant = sequence->quant;
@@ -238,7 +239,7 @@ static void activate(KvCache *cache, KvSequence *sequence) {
     quant->active = true;
 }
 
-/* ---- coding ---- */
+/* ---- quantising ---- */
 
 static void encode_page(KvCache *cache, const KvSequence *sequence, int page) {
     const KvPlan *plan = cache->plan;
@@ -260,7 +261,7 @@ static void encode_page(KvCache *cache, const KvSequence *sequence, int page) {
     }
 }
 
-static bool code_page(KvCache *cache, KvSequence *sequence, int page, Error *error) {
+static bool quantise_page(KvCache *cache, KvSequence *sequence, int page, Error *error) {
     KvQuantPages *quant = sequence->quant;
     for (int i = 0; i < cache->plan->entry_count; i++) {
         if (!kv_entry_quantised(cache->plan, i)) continue;
@@ -268,7 +269,7 @@ static bool code_page(KvCache *cache, KvSequence *sequence, int page, Error *err
         *k = page_take(cache->pool, cache->k_kinds[i][quant->layers[i].k]);
         *v = *k < 0 ? -1 : page_take(cache->pool, cache->v_kinds[i][quant->layers[i].v]);
         if (*v >= 0) continue;
-        release_codes(cache, quant, page, page + 1);
+        release_quant(cache, quant, page, page + 1);
         return page_pool_full(cache->pool, error);
     }
     encode_page(cache, sequence, page);
@@ -281,7 +282,7 @@ int kv_step_rows(const KvSequence *sequence) {
     const KvFormat *format = &sequence->quant->format;
     const int length = sequence->length;
     if (length < format->after) return format->after - length;
-    /* The last row's codes end no later than the pages that are full now. */
+    /* The pages that the last row reads in quantised form are full now. */
     return length / KV_PAGE_TOKENS * KV_PAGE_TOKENS + KV_PAGE_TOKENS + format->hot - length;
 }
 
@@ -292,14 +293,14 @@ bool kv_quant_pages_reserve(KvCache *cache, KvSequence *sequence, int tokens, Er
     const int end = kv_cold_end(&quant->view, sequence->length + tokens - 1);
     CHECK(end <= sequence->length || end == quant->format.sink);
     for (int page = quant->end / KV_PAGE_TOKENS; page < end / KV_PAGE_TOKENS; page++)
-        if (!code_page(cache, sequence, page, error)) return false;
+        if (!quantise_page(cache, sequence, page, error)) return false;
     return true;
 }
 
-/* ---- exact pages ---- */
+/* ---- full-precision pages ---- */
 
-/* One page after another becomes codes and is given back, so there is never more than one in both forms. What finds no
- * room now is coded by the step that sees it so. */
+/* Quantises and frees one page at a time, so never more than one has both forms. A page for which there is no memory
+ * now is quantised by the step that reads it so. */
 void kv_quant_pages_advance(KvCache *cache, KvSequence *sequence) {
     KvQuantPages *quant = sequence->quant;
     if (!quant || !quant->active) return;
@@ -307,36 +308,36 @@ void kv_quant_pages_advance(KvCache *cache, KvSequence *sequence) {
     Error full;
     for (; quant->freed < end; quant->freed += KV_PAGE_TOKENS) {
         const int page = quant->freed / KV_PAGE_TOKENS;
-        if (quant->freed == quant->end && !code_page(cache, sequence, page, &full)) return;
+        if (quant->freed == quant->end && !quantise_page(cache, sequence, page, &full)) return;
         for (int g = 0; g < cache->plan->group_count; g++)
             if (cache->plan->group[g].quantised)
                 page_release_range(cache->pool, g, sequence->tables[g], page, page + 1);
     }
 }
 
-/* Rows at `length` and later see exactly what lies from here on. */
-static int exact_from(const KvQuantPages *quant, int length) {
+/* The position from which rows at `length` and later read full-precision pages. */
+static int full_precision_from(const KvQuantPages *quant, int length) {
     return quant->active ? kv_cold_end(&quant->view, length) : quant->format.sink;
 }
 
 bool kv_quant_pages_can_truncate(const KvCache *cache, const KvSequence *sequence, int length) {
     const KvQuantPages *quant = sequence->quant;
-    return !quant || length <= quant->format.sink || exact_from(quant, length) >= quant->freed;
+    return !quant || length <= quant->format.sink || full_precision_from(quant, length) >= quant->freed;
 }
 
 void kv_quant_pages_truncate(KvCache *cache, KvSequence *sequence, int length) {
     KvQuantPages *quant = sequence->quant;
     if (!quant) return;
-    const int full = length / KV_PAGE_TOKENS * KV_PAGE_TOKENS; /* codes of a page that is cut are void */
+    const int full = length / KV_PAGE_TOKENS * KV_PAGE_TOKENS; /* a page that is cut loses its quantised form */
     if (quant->end > full && quant->end > quant->format.sink) {
         const int end = full > quant->format.sink ? full : quant->format.sink;
-        release_codes(cache, quant, end / KV_PAGE_TOKENS, quant->end / KV_PAGE_TOKENS);
+        release_quant(cache, quant, end / KV_PAGE_TOKENS, quant->end / KV_PAGE_TOKENS);
         quant->end = end;
     }
     if (quant->freed > quant->end) quant->freed = quant->end;
     if (length >= quant->format.after) return;
-    /* What the sequence is coded like follows from its first tokens, which may become others. */
-    release_codes(cache, quant, quant->format.sink / KV_PAGE_TOKENS, quant->end / KV_PAGE_TOKENS);
+    /* The form of entries follows from the first `after` tokens, which may change. */
+    release_quant(cache, quant, quant->format.sink / KV_PAGE_TOKENS, quant->end / KV_PAGE_TOKENS);
     quant->end = quant->format.sink;
     quant->active = false;
 }

@@ -1,10 +1,10 @@
-/* One range of reserved memory per kind, a bit and a count of owners per page. */
+/* One range of reserved memory per kind; one bit and one reference count per page. */
 #include "cache/page_pool.h"
 
 #include <stdlib.h>
 
 enum {
-    HUGE_PAGE = 2 << 20, /* what memory is taken in and given back in: reading it is up to a third faster */
+    HUGE_PAGE = 2 << 20, /* unit of taking and returning memory: reading huge pages is up to a third faster */
     PAGES_MAX = 1 << 22, /* of a kind */
     WORD = 64,
 };
@@ -15,14 +15,14 @@ typedef struct PageStore {
     uint8_t *base;
     int page_count;  /* that fit the budget */
     int used;        /* of them */
-    int lowest;      /* words before this one have no page free */
+    int lowest;      /* words of `taken` before this one have no free page */
     uint64_t *taken; /* bit per page, WORD to a word */
     int32_t *owners; /* [page_count] */
 } PageStore;
 
 struct PagePool {
     size_t budget, used;
-    bool backend_full; /* the last page that was not to be had failed for the backend's memory, not for the budget */
+    bool backend_full; /* page_take() failed for the backend's memory, not for the budget */
     PageEvict *evict;
     void *evict_context;
     int count;
@@ -133,8 +133,8 @@ int page_pool_pages(const PagePool *pool, int kind) { return pool->store[kind].u
 
 int page_owners(const PagePool *pool, int kind, int32_t page) { return pool->store[kind].owners[page]; }
 
-/* Gives the huge pages that hold nothing but free pages back to the system, of those that held this one: a part of one
- * would break it into small pages. The last one may be cut short: what follows it is not the pool's. */
+/* Returns the huge pages that held this page and now hold free pages only: returning a part would break a huge page
+ * into small ones. The last one may be cut short, because the memory behind it is not the pool's. */
 static void give_back(PageStore *store, int32_t page) {
     const size_t begin = (size_t)page * store->bytes, end = begin + store->bytes;
     const size_t total = (size_t)store->page_count * store->bytes;

@@ -11,7 +11,7 @@
 static bool evict_stale(PrefixCache *p) {
     for (int i = p->listed[PREFIX_STALE]; i > 0; i--) {
         PrefixNode *node = p->oldest[PREFIX_STALE];
-        if (!prefix_frees_stale(p, node)) { /* in use: not old at all */
+        if (!prefix_frees_stale(p, node)) { /* in use by a sequence */
             prefix_renew(p, PREFIX_STALE, node);
             continue;
         }
@@ -26,9 +26,10 @@ static bool evict_stale(PrefixCache *p) {
     return false;
 }
 
-/* idle: only one that frees memory. */
+/* Removes the least recently used tip; idle: only one that frees memory. */
 static bool evict_tip(PrefixCache *p, bool idle) {
-    for (int i = 2 * p->listed[PREFIX_USED]; i > 0 && p->stats.nodes > 0; i--) { /* twice: a tip may bare another */
+    for (int i = 2 * p->listed[PREFIX_USED]; i > 0 && p->stats.nodes > 0;
+         i--) { /* twice: its parent may become a tip */
         PrefixNode *node = p->oldest[PREFIX_USED];
         const bool frees = prefix_node_idle(p, node) > 0;
         if (node->child_count > 0 || (idle && !frees && prefix_holds(p, node))) {
@@ -80,21 +81,21 @@ void prefix_close(PrefixCache *p) {
 
 /* ---- finding ---- */
 
-/* How far down a walk is, and what lies behind it. */
+/* A way down the tree. */
 typedef struct Walk {
     PrefixNode *node;
-    int start[KV_GROUPS_MAX];   /* pages of the group without a gap from here up to the node; */
-    int leading[KV_GROUPS_MAX]; /* and so many from the sequence's beginning on */
-    int codes_end;              /* −1: not decided */
+    int start[KV_GROUPS_MAX];   /* [group] the group's pages are there without a gap from this one up to the node */
+    int leading[KV_GROUPS_MAX]; /* [group] this many are there from the beginning of the text on */
+    int quant_end;              /* token up to which quantised pages are there; −1: no decision yet */
 } Walk;
 
 typedef struct Found {
-    PrefixNode *tip; /* the last page, which may have more tokens than were asked for; NULL: nothing */
+    PrefixNode *tip; /* the last node, which may have more tokens than `need`; NULL: nothing was found */
     PrefixNeed need;
     bool active;
 } Found;
 
-/* Goes into a node of which a text of this length has the beginning. */
+/* Adds the pages of a node for a text that ends at this length, within or behind the node. */
 static void walk_pages(const PrefixCache *p, Walk *walk, const PrefixNode *node, int length) {
     for (int s = 0; s < p->slot_count; s++) {
         const int g = p->slots[s].group, page = prefix_group_page(p, s, node->depth - 1);
@@ -106,13 +107,13 @@ static void walk_pages(const PrefixCache *p, Walk *walk, const PrefixNode *node,
     }
 }
 
-static void walk_codes(Walk *walk, PrefixNode *node) {
+static void walk_quant(Walk *walk, PrefixNode *node) {
     const int before = (node->depth - 1) * KV_PAGE_TOKENS;
     if (!node->decision) return;
-    if (walk->codes_end < 0)
-        walk->codes_end = node->decision->end * KV_PAGE_TOKENS;
-    else if (node->quant && walk->codes_end == before)
-        walk->codes_end = before + KV_PAGE_TOKENS;
+    if (walk->quant_end < 0)
+        walk->quant_end = node->decision->end * KV_PAGE_TOKENS;
+    else if (node->quant && walk->quant_end == before)
+        walk->quant_end = before + KV_PAGE_TOKENS;
 }
 
 /* Whether a sequence can begin with what the walk has seen. */
@@ -131,8 +132,8 @@ static void consider(
         const PrefixNeed need = prefix_need(p, format, length, -1);
         if (is_whole(p, walk, &need)) *found = (Found){tip, need, false};
     }
-    if (format && walk->codes_end >= 0 && length >= format->after) {
-        const PrefixNeed need = prefix_need(p, format, length, walk->codes_end);
+    if (format && walk->quant_end >= 0 && length >= format->after) {
+        const PrefixNeed need = prefix_need(p, format, length, walk->quant_end);
         if (is_whole(p, walk, &need)) *found = (Found){tip, need, true};
     }
 }
@@ -146,7 +147,7 @@ static void consider_inside(
     consider(p, sequence, &part, child, length, found);
 }
 
-/* A page of which only the first tokens are wanted: as many as agree, or as an earlier end had. */
+/* A node of which only the first tokens are used: as many as agree, or fewer, where the text was published before. */
 static void consider_part(const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child,
     const uint64_t *ids, int count, Found *found) {
     const int common = child ? prefix_common_tokens(child, ids, count) : 0;
@@ -159,8 +160,8 @@ static void consider_part(const PrefixCache *p, const KvSequence *sequence, cons
 
 static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *root, const uint64_t *ids, int count) {
     Found found = {0};
-    Walk walk = {.node = root, .codes_end = -1};
-    walk_codes(&walk, root);
+    Walk walk = {.node = root, .quant_end = -1};
+    walk_quant(&walk, root);
     for (;;) {
         const int at = walk.node->depth * KV_PAGE_TOKENS, left = count - at;
         const int wanted = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
@@ -172,7 +173,7 @@ static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *
         if (!whole) return found;
         walk.node = next;
         walk_pages(p, &walk, next, at + KV_PAGE_TOKENS);
-        walk_codes(&walk, next);
+        walk_quant(&walk, next);
         consider(p, sequence, &walk, next, at + KV_PAGE_TOKENS, &found);
     }
 }
@@ -220,9 +221,9 @@ int prefix_common(const PrefixCache *p, uint64_t salt, const uint64_t *ids, int 
     return common;
 }
 
-/* ---- leaving ---- */
+/* ---- publishing ---- */
 
-/* Whether a page that follows the node is neither these ids, nor their beginning, nor begins with them. */
+/* Whether a child of the node differs from these ids: neither is a beginning of the other. */
 static bool parts(const PrefixNode *node, const uint64_t *ids, int count) {
     bool differs = false;
     for (int i = 0; !differs && i < node->child_count; i++) {
@@ -232,7 +233,7 @@ static bool parts(const PrefixNode *node, const uint64_t *ids, int count) {
     return differs;
 }
 
-/* Where in a tree this text first parts from another, in pages; 0: nowhere. */
+/* Pages after which this text first parts from another one in the tree; 0: nowhere. */
 static int first_parting(const PrefixNode *node, const uint64_t *ids, int count) {
     while (node && node->depth * KV_PAGE_TOKENS < count) {
         const int at = node->depth * KV_PAGE_TOKENS, left = count - at < KV_PAGE_TOKENS ? count - at : KV_PAGE_TOKENS;
@@ -244,13 +245,13 @@ static int first_parting(const PrefixNode *node, const uint64_t *ids, int count)
     return 0;
 }
 
-/* What is needed where a text is left: at its end, and where it first parts from others, who are likely to come again.
- */
+/* What continuations need at the end of a text, and where it first parts from other texts, which are likely to come
+ * again. */
 typedef struct Kept {
     PrefixNeed end, parting;
 } Kept;
 
-/* Other pages serve earlier ends only. */
+/* Marks pages that neither needs: they serve earlier ends only. */
 static void mark_stale(PrefixCache *p, PrefixNode *node, const Kept *kept) {
     uint32_t stale = 0;
     const int page = node->depth - 1;
@@ -266,24 +267,24 @@ static PrefixNeed need_of(const PrefixCache *p, const KvSequence *s, int length)
     return prefix_need(p, quant ? &quant->format : NULL, length, active ? quant->end : -1);
 }
 
-/* Whether the child is a page that ended earlier in the same text. It becomes the longer one, and keeps those of its
- * pages that a continuation from its earlier end needs and this one does not. */
+/* Whether the child ended earlier in the same text. It becomes the longer one and keeps pages that only a continuation
+ * from its earlier end needs. */
 static bool extends(const PrefixNode *child, const uint64_t *ids, int count) {
     return child && child->count < count && prefix_common_tokens(child, ids, count) == child->count;
 }
 
-/* The child for these tokens. NULL: there is no memory. */
+/* The child for these ids, a new one if there is none. NULL: no memory. */
 static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const uint64_t *ids, int count) {
     const int place = prefix_child_place(node, ids, count);
     PrefixNode *next = prefix_child_at(node, place), *before = prefix_child_at(node, place - 1);
     if (next && next->count == count && prefix_common_tokens(next, ids, count) == count) return next;
     if (!extends(before, ids, count)) return prefix_add_child(p, node, place, ids, count);
-    memcpy(before->ids, ids, (size_t)count * sizeof *ids); /* still the same place among the children */
+    memcpy(before->ids, ids, (size_t)count * sizeof *ids); /* the order among the children stays the same */
     before->count = count;
     return before;
 }
 
-/* A last page whose tokens another page begins with, and has all of. */
+/* A child that begins with these ids and has all pages that they need. */
 static PrefixNode *covering(
     const PrefixCache *p, const PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
     PrefixNode *next = prefix_child_at(node, prefix_child_place(node, ids, count));
@@ -293,7 +294,7 @@ static PrefixNode *covering(
     return next;
 }
 
-static bool leave(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const KvSequence *s, const Kept *kept) {
+static bool publish(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const KvSequence *s, const Kept *kept) {
     PrefixNode *node = *at;
     const PrefixNeed *need = &kept->end;
     const KvQuantPages *quant = s->quant;
@@ -322,7 +323,7 @@ void prefix_insert(PrefixCache *p, uint64_t salt, const uint64_t *ids, const KvS
     if (!root) return;
     const int parting = first_parting(root, ids, sequence->length) * KV_PAGE_TOKENS;
     const Kept kept = {need_of(p, sequence, sequence->length), need_of(p, sequence, parting)};
-    (void)leave(p, &last, ids, sequence, &kept); /* what there is no memory for is not kept */
+    (void)publish(p, &last, ids, sequence, &kept); /* pages without memory for nodes are not published */
     prefix_touch(p, last);
     if (root->child_count == 0) prefix_close_root(p, root);
 }

@@ -1,4 +1,4 @@
-/* The nodes themselves: roots by space and format, children by ids, lists by use. */
+/* Nodes of the prefix cache: roots by salt and format, children by content ids, lists by use. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +76,7 @@ static PrefixNode *new_node(PrefixNode *parent) {
     return node;
 }
 
-/* Room for one more entry of a growing array; what it was, elsewhere perhaps. NULL: no memory. */
+/* Grows an array that is full; returns its address, which may have changed. NULL: no memory. */
 static void *grow(void *entries, int count, int *room, int least, size_t size) {
     if (count < *room) return entries;
     const int more = *room ? 2 * *room : least;

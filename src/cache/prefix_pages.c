@@ -1,4 +1,4 @@
-/* The pages of a node: taken over from sequences, lent to them, given back. */
+/* Pages of nodes: shared with sequences and released. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +7,15 @@
 
 /* ---- what a continuation needs ---- */
 
-PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int length, int codes_end) {
+PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int length, int quant_end) {
     const KvPlan *plan = prefix->kv->plan;
     PrefixNeed need = {.length = length};
-    int exact = 0; /* of coded groups */
-    if (codes_end >= 0) {
+    int exact = 0; /* first full-precision page of quantised groups */
+    if (quant_end >= 0) {
         const KvQuantView view = {.after = format->after, .hot = format->hot, .sink = format->sink};
-        exact = min_int(kv_cold_end(&view, length), codes_end) / KV_PAGE_TOKENS;
+        exact = min_int(kv_cold_end(&view, length), quant_end) / KV_PAGE_TOKENS;
         need.sink = format->sink / KV_PAGE_TOKENS;
-        need.codes_end = codes_end;
+        need.quant_end = quant_end;
     }
     for (int g = 0; g < plan->group_count; g++) {
         need.first[g] = plan->group[g].quantised ? exact : kv_first_page(plan, g, length);
@@ -48,25 +48,25 @@ static void release(PrefixCache *prefix, int kind, int32_t page) {
     prefix->stats.bytes -= page_pool_page_bytes(prefix->kv->pool, kind);
 }
 
-static int code_kind_of(const KvCache *kv, const KvQuant *layers, int i) {
+static int quant_kind_of(const KvCache *kv, const KvQuant *layers, int i) {
     const int n = kv->plan->entry_count;
     return i < n ? kv->k_kinds[i][layers[i].k] : kv->v_kinds[i - n][layers[i - n].v];
 }
 
-static void release_codes(PrefixCache *prefix, const KvQuant *layers, int32_t *quant) {
+static void release_quant(PrefixCache *prefix, const KvQuant *layers, int32_t *quant) {
     for (int i = 0; quant && i < 2 * prefix->kv->plan->entry_count; i++)
-        if (quant[i] >= 0) release(prefix, code_kind_of(prefix->kv, layers, i), quant[i]);
+        if (quant[i] >= 0) release(prefix, quant_kind_of(prefix->kv, layers, i), quant[i]);
     free(quant);
 }
 
-/* One page's codes of all layers, held by the tree from now on. NULL: no memory. */
-static int32_t *hold_codes(PrefixCache *prefix, const KvSequence *sequence, int page) {
+/* Shares the quantised pages of all entries at one page of the sequence. NULL: no memory. */
+static int32_t *hold_quant(PrefixCache *prefix, const KvSequence *sequence, int page) {
     const KvQuantPages *from = sequence->quant;
     const int n = prefix->kv->plan->entry_count;
     int32_t *quant = malloc(2 * (size_t)n * sizeof *quant);
     for (int i = 0; quant && i < 2 * n; i++) {
         quant[i] = i < n ? from->k_pages[i][page] : from->v_pages[i - n][page];
-        if (quant[i] >= 0) retain(prefix, code_kind_of(prefix->kv, from->layers, i), quant[i]);
+        if (quant[i] >= 0) retain(prefix, quant_kind_of(prefix->kv, from->layers, i), quant[i]);
     }
     return quant;
 }
@@ -85,9 +85,9 @@ bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequen
         node->pages[s] = own;
         node->held[s] = (int16_t)count;
     }
-    if (!node->decision || node->quant || (page + 1) * KV_PAGE_TOKENS > need->codes_end) return true;
+    if (!node->decision || node->quant || (page + 1) * KV_PAGE_TOKENS > need->quant_end) return true;
     if (page < node->decision->first || page * KV_PAGE_TOKENS < sequence->quant->format.after) return true;
-    node->quant = hold_codes(prefix, sequence, page);
+    node->quant = hold_quant(prefix, sequence, page);
     return node->quant != NULL;
 }
 
@@ -123,13 +123,13 @@ bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequenc
     PrefixDecision *decision = node->decision;
     if (!decision) return false;
     for (; decision->end < min_int(quant->end, quant->format.after) / KV_PAGE_TOKENS; decision->end++) {
-        decision->pages[decision->end] = hold_codes(prefix, sequence, decision->end);
+        decision->pages[decision->end] = hold_quant(prefix, sequence, decision->end);
         if (!decision->pages[decision->end]) return false;
     }
     return true;
 }
 
-/* ---- giving back ---- */
+/* ---- releasing ---- */
 
 void prefix_release_slot(PrefixCache *prefix, PrefixNode *node, int slot) {
     if (node->pages[slot] >= 0) release(prefix, prefix->slots[slot].group, node->pages[slot]);
@@ -143,11 +143,11 @@ static bool owns_decision(const PrefixNode *node) {
 void prefix_release_pages(PrefixCache *prefix, PrefixNode *node) {
     for (int s = 0; s < prefix->slot_count; s++) prefix_release_slot(prefix, node, s);
     PrefixDecision *decision = node->decision;
-    if (node->quant) release_codes(prefix, decision->layers, node->quant);
+    if (node->quant) release_quant(prefix, decision->layers, node->quant);
     node->quant = NULL;
     if (owns_decision(node)) {
         for (int i = decision->first; i < decision->end; i++)
-            release_codes(prefix, decision->layers, decision->pages[i]);
+            release_quant(prefix, decision->layers, decision->pages[i]);
         free(decision->layers);
         free(decision->pairs);
         free(decision);
@@ -155,14 +155,14 @@ void prefix_release_pages(PrefixCache *prefix, PrefixNode *node) {
     node->decision = NULL;
 }
 
-/* ---- what forgetting would free ---- */
+/* ---- what eviction would free ---- */
 
-static size_t idle_codes(const PrefixCache *prefix, const KvQuant *layers, const int32_t *quant) {
+static size_t idle_quant(const PrefixCache *prefix, const KvQuant *layers, const int32_t *quant) {
     const KvCache *kv = prefix->kv;
     size_t bytes = 0;
     for (int i = 0; quant && i < 2 * kv->plan->entry_count; i++) {
         if (quant[i] < 0) continue;
-        const int kind = code_kind_of(kv, layers, i);
+        const int kind = quant_kind_of(kv, layers, i);
         if (page_owners(kv->pool, kind, quant[i]) == 1) bytes += page_pool_page_bytes(kv->pool, kind);
     }
     return bytes;
@@ -179,10 +179,10 @@ size_t prefix_node_idle(const PrefixCache *prefix, const PrefixNode *node) {
     size_t bytes = 0;
     for (int s = 0; s < prefix->slot_count; s++) bytes += idle_slot(prefix, node, s);
     const PrefixDecision *decision = node->decision;
-    if (node->quant) bytes += idle_codes(prefix, decision->layers, node->quant);
+    if (node->quant) bytes += idle_quant(prefix, decision->layers, node->quant);
     if (owns_decision(node))
         for (int i = decision->first; i < decision->end; i++)
-            bytes += idle_codes(prefix, decision->layers, decision->pages[i]);
+            bytes += idle_quant(prefix, decision->layers, decision->pages[i]);
     return bytes;
 }
 
@@ -200,12 +200,12 @@ bool prefix_holds(const PrefixCache *prefix, const PrefixNode *node) {
 
 /* ---- lending ---- */
 
-static void lend_codes(
+static void lend_quant(
     PrefixCache *prefix, const KvQuant *layers, const int32_t *quant, int page, KvSequence *sequence) {
     const int n = prefix->kv->plan->entry_count;
     for (int i = 0; i < 2 * n; i++) {
         *(i < n ? &sequence->quant->k_pages[i][page] : &sequence->quant->v_pages[i - n][page]) = quant[i];
-        if (quant[i] >= 0) page_retain(prefix->kv->pool, code_kind_of(prefix->kv, layers, i), quant[i]);
+        if (quant[i] >= 0) page_retain(prefix->kv->pool, quant_kind_of(prefix->kv, layers, i), quant[i]);
     }
 }
 
@@ -217,8 +217,8 @@ void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const Pr
         sequence->tables[group][prefix_group_page(prefix, s, page)] = node->pages[s];
         page_retain(prefix->kv->pool, group, node->pages[s]);
     }
-    if (node->quant && (page + 1) * KV_PAGE_TOKENS <= need->codes_end)
-        lend_codes(prefix, node->decision->layers, node->quant, page, sequence);
+    if (node->quant && (page + 1) * KV_PAGE_TOKENS <= need->quant_end)
+        lend_quant(prefix, node->decision->layers, node->quant, page, sequence);
 }
 
 void prefix_lend_decision(
@@ -233,9 +233,9 @@ void prefix_lend_decision(
                 pairs, decision->layers[i].bias_pairs, (size_t)prefix->kv->entries[i].layout.kv_heads * sizeof *pairs);
     }
     for (int page = decision->first; page < decision->end; page++)
-        lend_codes(prefix, decision->layers, decision->pages[page], page, sequence);
+        lend_quant(prefix, decision->layers, decision->pages[page], page, sequence);
     quant->active = true;
-    quant->end = need->codes_end;
+    quant->end = need->quant_end;
     const KvFormat *f = &quant->format;
     const KvQuantView view = {.after = f->after, .hot = f->hot, .sink = f->sink};
     quant->freed = min_int(kv_cold_end(&view, need->length), quant->end);

@@ -19,8 +19,8 @@ enum {
     SPILL_BYTES_LEAST = 1 << 20, /* of a store */
 };
 
-/* The key of a record: half of a SHA-256 digest. Text of users decides keys, and a record found by its key is used
- * without comparing that text, so nobody may be able to construct two texts with one key. */
+/* The key of a record: half of a SHA-256 digest. The text of users decides keys, and a record found by its key is used
+ * without comparing texts, so it must be infeasible to construct two texts with one key. */
 typedef struct SpillKey {
     uint64_t word[2];
 } SpillKey;

@@ -15,11 +15,11 @@
 #include "base/file.h"
 
 enum {
-    SEGMENT_BYTES = 64 << 20, /* of a file, about; an eighth of a store that is small */
+    SEGMENT_BYTES = 64 << 20, /* of a file, about; of a small store an eighth */
     SEGMENTS_LEAST = 8,
     SLOTS_FIRST = 1024,
     NAME_MAX_BYTES = 32,
-    VERSION = 1, /* of this format and of what is kept in it */
+    VERSION = 1, /* of the format of files */
 };
 
 /* Little-endian, as every machine here is. */
@@ -28,7 +28,7 @@ typedef struct Head {
     uint32_t version, head_bytes;
     SpillKey key;
     uint64_t size;     /* of the bytes that follow */
-    uint64_t checksum; /* of them */
+    uint64_t checksum; /* of the bytes */
     uint64_t reserved; /* 0 */
     uint64_t head_checksum;
 } Head;
@@ -69,7 +69,7 @@ SpillPlace *spill_store_find(const SpillStore *store, SpillKey key) {
     return place->segment && place->size > 0 ? place : NULL;
 }
 
-/* New slots for count records, without those of a segment. */
+/* A new table for `count` records, without the records of one segment. */
 static bool index_rebuild(SpillStore *store, size_t count, const SpillSegment *without) {
     size_t slots = SLOTS_FIRST;
     while (slots / 2 < count) slots *= 2;
@@ -111,7 +111,7 @@ static SpillSegment *segment_add(SpillStore *store, uint32_t number, int file) {
     return segment;
 }
 
-/* The places of a file's records, up to the first that is not one. */
+/* Indexes the records of a file, up to the first that is invalid. */
 static bool segment_scan(SpillStore *store, SpillSegment *segment) {
     uint64_t at = 0;
     Head head;
@@ -129,7 +129,7 @@ static bool segment_scan(SpillStore *store, SpillSegment *segment) {
     return true;
 }
 
-/* A file of ours that is empty, or cannot be opened, is taken away; what is no plain file stays and is ignored. */
+/* Deletes a file of the store that is empty or cannot be opened; leaves and ignores anything but plain files. */
 static bool segment_open(SpillStore *store, uint32_t number, Error *error) {
     char name[NAME_MAX_BYTES];
     struct stat status;
@@ -155,7 +155,7 @@ static int by_number(const void *a, const void *b) {
     return (one > other) - (one < other);
 }
 
-/* The number in a file's name; false: it is none of ours. */
+/* The number in a file's name; false: the file is not the store's. */
 static bool name_number(const char *name, uint32_t *number) {
     char again[NAME_MAX_BYTES];
     unsigned value;
@@ -234,7 +234,7 @@ void spill_store_close(SpillStore *store) {
     }
     free(store->slots);
     if (store->slot_count || store->lock >= 0 || store->directory >= 0) {
-        if (store->lock >= 0) close(store->lock); /* and is free for the next */
+        if (store->lock >= 0) close(store->lock); /* releases the lock */
         if (store->directory >= 0) close(store->directory);
     }
     *store = (SpillStore){.directory = -1, .lock = -1};

@@ -1,10 +1,11 @@
-/* The files of a disk tier, and where in them each record lies. One thread at a time, but for spill_store_write. */
+/* The files of a store, and the index of their records. One thread at a time; spill_store_write(), spill_store_drop():
+ * any thread. */
 #pragma once
 #include "cache/spill.h"
 
 typedef struct SpillSegment {
-    struct SpillSegment *next; /* written later */
-    uint32_t number;           /* of its name */
+    struct SpillSegment *next; /* the next one in the order of writing */
+    uint32_t number;           /* in its name */
     int file;
     uint64_t size;
 } SpillSegment;
@@ -31,15 +32,15 @@ void spill_store_close(SpillStore *store); /* safe on a zeroed one */
 
 /* NULL: it is not there. */
 SpillPlace *spill_store_find(const SpillStore *store, SpillKey key);
-/* False: the record is not what it was, and counts as gone. */
+/* False: the record is damaged; it is removed from the index. */
 NODISCARD bool spill_store_read(SpillStore *store, SpillPlace *place, void *out);
 
-/* Where a record of so many bytes is to be written; the oldest files make way, and are *removed. */
+/* Decides the place of a record; the oldest files leave the index, for spill_store_drop(). */
 NODISCARD bool spill_store_prepare(
     SpillStore *store, SpillKey key, size_t size, SpillPlace *place, SpillSegment **removed, Error *error);
-/* By any thread. */
+
 NODISCARD bool spill_store_write(const SpillStore *store, const SpillPlace *place, const void *bytes, Error *error);
-/* The record was written (or not: then its place is forgotten). */
+/* Ends what prepare began: written adds the record to the index, otherwise its place is given up. */
 NODISCARD bool spill_store_commit(SpillStore *store, const SpillPlace *place, bool written);
-/* By any thread: closes the files that made way and takes them from the disk. */
+/* Closes and deletes the files that left the index. */
 void spill_store_drop(const SpillStore *store, SpillSegment *removed);
