@@ -97,6 +97,8 @@ typedef struct CudaCodes {
 /* Steps with equal keys launch the same kernels on the same memory, so they share a graph. */
 typedef struct CudaKey {
     int rows, decode_rows, uniform_matmul, outputs;
+    int chunk_count;  /* sequences with rows in the step */
+    int layout;       /* bits: which kinds of sequences' rows it has (layout_of() in step.c) */
     int pages;        /* pages of the longest sequence, rounded up to a power of two */
     int sampling_now; /* CudaSampling */
     int coded;        /* 0: no row sees quantised pages; 1: some do; 2: all do */

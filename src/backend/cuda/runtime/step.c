@@ -1,5 +1,6 @@
-/* Steps: their numbers on the device, and decode steps as CUDA graphs. A step of one token for each sequence repeats
- * with other numbers only: it is captured when its key is seen for the second time, and from then on is one launch. */
+/* Steps: their numbers on the device, and decode steps as CUDA graphs. A step with one token of each sequence, or with
+ * several that are verified at once, repeats with other numbers only: it is captured when its key is seen for the second
+ * time, and from then on is one launch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,11 +238,26 @@ const int32_t *cuda_step_tables(CudaBackend *b, int group) {
 
 /* ---- graphs ---- */
 
+enum { REPEATED_CHUNK_ROWS_MAX = 16 };
+
 static bool repeatable(const Step *step) {
-    if (!step->cache || step->position_dims != 1 || step->embeddings || step->chunk_count != step->rows) return false;
+    if (!step->cache || step->position_dims != 1 || step->embeddings) return false;
+    if (step->chunk_count != step->rows && step->decode_rows != step->rows) return false;
     for (int i = 0; i < step->chunk_count; i++)
-        if (step->chunks[i].span_count) return false;
+        if (step->chunks[i].span_count || step->chunks[i].rows > REPEATED_CHUNK_ROWS_MAX) return false;
     return true;
+}
+
+/* What the walk on the host depends on besides numbers of rows and chunks: a bit for each kind of chunk that the step
+ * has. The number of long chunks matters to prefill rows alone, which steps of several rows per chunk do not have. */
+static int layout_of(const CudaBackend *b) {
+    const CudaCodes *codes = &b->codes;
+    const bool bits[] = {b->short_runs, b->long_runs > 0, b->single_rows, codes->seen && codes->mixed,
+        codes->seen && codes->short_runs, codes->seen && codes->long_runs > 0, codes->seen && codes->coded_short,
+        codes->seen && codes->coded_long};
+    int layout = 0;
+    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) layout |= bits[i] << i;
+    return layout;
 }
 
 static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
@@ -249,7 +265,8 @@ static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
         const CudaKey *k = &b->graphs[i].key;
         if (k->rows == key->rows && k->decode_rows == key->decode_rows && k->uniform_matmul == key->uniform_matmul &&
             k->outputs == key->outputs && k->pages == key->pages && k->sampling_now == key->sampling_now &&
-            k->cache == key->cache && k->coded == key->coded && k->exact == key->exact && k->forms == key->forms)
+            k->cache == key->cache && k->coded == key->coded && k->exact == key->exact && k->forms == key->forms &&
+            k->chunk_count == key->chunk_count && k->layout == key->layout)
             return &b->graphs[i];
     }
     return NULL;
@@ -355,6 +372,8 @@ bool cuda_begin(Backend *backend, const Step *step) {
         .decode_rows = step->decode_rows,
         .uniform_matmul = step->uniform_matmul,
         .outputs = step->output_count,
+        .chunk_count = step->chunk_count,
+        .layout = layout_of(b),
         .pages = b->pages,
         .sampling_now = b->sampling_now,
         .coded = b->codes.seen + (b->codes.seen && !b->codes.mixed),
