@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/token.h"
 #include "base/error.h"
 #include "tensor/expert_provider.h"
 
@@ -122,28 +123,38 @@ typedef struct SequenceChunk {
 
 enum { POSITION_DIMS_MAX = 3 };
 
-/* A step: a ragged batch. rows ≤ the backend's rows_max. No padding anywhere. */
+/* Embeddings of consecutive rows of a step, as the first layer reads them: the token table's rows times its scale. */
+typedef struct EmbeddingRange {
+    int row, rows;
+    const float *values; /* [rows, hidden]; borrowed until the step has been waited for */
+    bool in_backend;     /* values is memory of the first layer's backend; otherwise of the host */
+} EmbeddingRange;
+
+/* A step: a ragged batch without padding, at most Backend.rows_max rows. Built by model/step_builder.h. All arrays are
+ * borrowed host memory.
+ *
+ * The bits of a row's results do not depend on the number of other rows in the step, of its own sequence or of others.
+ * Decode rows and prefill rows may differ in their arithmetic; a token is always one or always the other. */
 typedef struct Step {
     int rows;
-    int decode_rows;       /* so many rows, the first ones, lie behind the end of their prompts */
-    bool uniform_matmul;   /* they may be more than Backend.decode_rows_max: to operations that multiply by weights all
-                    rows are as   a prompt's (their `generated` is 0), in every step that sees these caches */
-    const int32_t *tokens; /* [rows]; −1: the row is given in embeddings; −2 − i: what the step before drew for its
-                              output i, of backends that draw */
-    const int32_t *positions; /* [axes][rows] what a rope turns by. Of text: the place in the cache, on every axis */
+    int decode_rows;          /* the first decode_rows rows follow their prompts; the others are prefill rows */
+    bool uniform_matmul;      /* matrix products use the prefill arithmetic for all rows, as decode_rows may exceed
+                                 Backend.decode_rows_max; the same in all steps of a cache */
+    const int32_t *tokens;    /* [rows] token ids, TOKEN_GIVEN or token_from_output() (token.h) */
+    const int32_t *positions; /* [position_dims][rows] RoPE positions */
+    int position_dims;        /* 1, or POSITION_DIMS_MAX: time, height, width */
     int chunk_count;
-    const SequenceChunk *chunks; /* in row order, covering all rows */
-    int position_dims;           /* 1; 3 where places have time, height and width */
-    const float *embeddings;     /* [rows, hidden] of rows without a token, as the first layer reads them; NULL: none */
-    /* For backends that repeat a walk (begin): the rows whose logits are wanted, and a number that only steps share
-     * whose pages lie in the same memory; 0: not known, and nothing is repeated. */
+    const SequenceChunk *chunks; /* [chunk_count] in row order, covering all rows */
+    int embedding_count;
+    const EmbeddingRange *embeddings; /* [embedding_count] ascending; they cover exactly the rows with TOKEN_GIVEN */
     int output_count;
-    const int32_t *outputs;
-    uint64_t cache;
-    const float *scales;                      /* [output_count] for sum_logits; NULL: it is not wanted */
-    const struct SampleParams *sample_params; /* [output_count] for draw; NULL: nothing is drawn */
-    int hidden_row_count;                     /* rows whose state behind the final norm is wanted */
-    const int32_t *hidden_rows;
+    const int32_t *outputs;                   /* [output_count] ascending rows whose logits are computed */
+    const float *scales;                      /* [output_count] for sum_logits; NULL: no sums are computed */
+    const struct SampleParams *sample_params; /* [output_count] for sample; NULL: no tokens are sampled */
+    int hidden_row_count;
+    const int32_t *hidden_rows; /* [hidden_row_count] rows whose final normed hidden states are computed */
+    uint64_t cache;             /* set by the decoder: equal for steps whose pages lie in the same memory; 0: unknown,
+                                   and the walk is not repeated */
 } Step;
 
 /* Keys first ≤ j < end are visible to this position of the run. Neither decreases from one position to the next. */
@@ -318,14 +329,15 @@ typedef struct MoeBlock {
     float scale;
 } MoeBlock;
 
-/* out[r] = scale · table[tokens[r]], or given[r] where the token is −1 */
+/* out[r] = scale · table[tokens[r]], or, where the token is TOKEN_GIVEN, the row of the range that covers it. */
 typedef struct Embed {
     int rows;
     const int32_t *tokens;
     const Weight *table;
     float scale;
-    const float *given; /* [rows, width] in host memory; NULL: every row has a token */
-    float *out;
+    int given_count;
+    const EmbeddingRange *given; /* [given_count] the step's */
+    float *out;                  /* [rows, table->cols] */
 } Embed;
 
 /* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to what is visible (Run). */

@@ -102,8 +102,8 @@ static void plan_sum_logits(Backend *backend, const LogitSums *op) { check_rows(
 static void plan_embed(Backend *backend, const Embed *e) {
     check_rows(backend, "rows of an embedding", e->rows);
     for (int i = 0; i < e->rows; i++)
-        expect(backend, e->tokens[i] >= (e->given ? -1 : 0) && e->tokens[i] < e->table->rows, "token id", e->tokens[i],
-            e->table->rows);
+        expect(backend, e->tokens[i] >= (e->given_count ? TOKEN_GIVEN : 0) && e->tokens[i] < e->table->rows, "token id",
+            e->tokens[i], e->table->rows);
 }
 
 static void plan_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {

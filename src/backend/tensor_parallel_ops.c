@@ -29,7 +29,17 @@ static void parallel_embed(Backend *backend, const Embed *op) {
             Embed own = *op;
             own.table = &shared_of(op->table)->part[p];
             own.out = parallel_at(t, p, op->out);
+            own.given_count = 0;
             part->ops->embed(part, &own);
+            for (int i = 0; i < op->given_count; i++) {
+                const EmbeddingRange *range = &op->given[i];
+                const size_t bytes = (size_t)(range->rows * op->table->cols) * sizeof(float);
+                float *to = own.out + range->row * op->table->cols;
+                if (range->in_backend)
+                    part->ops->copy(part, to, parallel_at(t, p, range->values), bytes);
+                else
+                    part->ops->upload(part, to, range->values, bytes);
+            }
         }
 }
 

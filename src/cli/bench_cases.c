@@ -109,13 +109,14 @@ bool fixture_fill(BenchFixture *fixture, Error *error) {
     fixture->flat = random_floats(LOGITS, LOGITS_SPREAD);
     fixture->draft = random_floats(LOGITS, LOGITS_SPREAD);
     fixture->tokens = calloc(rows, sizeof *fixture->tokens);
-    fixture->positions = calloc(rows, sizeof *fixture->positions);
     fixture->pages = calloc(PAGES_MAX, sizeof *fixture->pages);
     fixture->frequencies = calloc(DIM_MAX / 2, sizeof *fixture->frequencies);
-    if (!sampler_scratch_open(&fixture->sampler, LOGITS, error)) return false;
+    const StepCapacity capacity = {.rows = LINE_ROWS_MAX, .sequences = 1};
+    if (!sampler_scratch_open(&fixture->sampler, LOGITS, error) || !step_builder_open(&fixture->step, &capacity, error))
+        return false;
     const void *taken[] = {fixture->memory, fixture->x, fixture->out, fixture->q, fixture->k, fixture->v,
         fixture->q_latent, fixture->codes, fixture->scales, fixture->sums, fixture->logits, fixture->flat,
-        fixture->draft, fixture->tokens, fixture->positions, fixture->pages, fixture->frequencies};
+        fixture->draft, fixture->tokens, fixture->pages, fixture->frequencies};
     bool ok = true;
     for (size_t i = 0; i < COUNT_OF(taken); i++) ok = ok && taken[i];
     if (!ok) return fail(error, ERROR_MEMORY, "no memory for the operands of a line");
@@ -137,9 +138,10 @@ bool fixture_fill(BenchFixture *fixture, Error *error) {
 void fixture_close(BenchFixture *fixture) {
     backend_close(fixture->backend);
     sampler_scratch_close(&fixture->sampler);
+    step_builder_close(&fixture->step);
     void *taken[] = {fixture->memory, fixture->x, fixture->out, fixture->q, fixture->k, fixture->v, fixture->q_latent,
         fixture->codes, fixture->scales, fixture->sums, fixture->logits, fixture->flat, fixture->draft, fixture->tokens,
-        fixture->positions, fixture->pages, fixture->frequencies};
+        fixture->pages, fixture->frequencies};
     for (size_t i = 0; i < COUNT_OF(taken); i++) free(taken[i]);
     *fixture = (BenchFixture){0};
 }
@@ -166,23 +168,21 @@ static Weight place(const BenchFixture *fixture, BenchCase *bench_case) {
     return w;
 }
 
-/* One sequence of line->depth tokens, and line->rows more. */
+/* A step of bench_case->rows rows of one sequence that has bench_case->depth tokens. tables, quant: its pages. */
 static void begin(
-    const BenchFixture *fixture, const BenchCase *bench_case, const int32_t *const *tables, SequenceChunk *run) {
-    *run = (SequenceChunk){.rows = bench_case->rows, .position = bench_case->depth, .tables = tables};
-    for (int i = 0; i < bench_case->rows; i++) fixture->positions[i] = bench_case->depth + i;
-    const Step step = {.rows = bench_case->rows,
-        .tokens = fixture->tokens,
-        .positions = fixture->positions,
-        .chunk_count = 1,
-        .chunks = run,
-        .position_dims = 1};
-    fixture->backend->ops->begin(fixture->backend, &step);
+    BenchFixture *fixture, const BenchCase *bench_case, const int32_t *const *tables, const KvQuantView *quant) {
+    step_begin(&fixture->step, false);
+    step_add_sequence(&fixture->step,
+        &(StepSequence){.rows = bench_case->rows,
+            .position = bench_case->depth,
+            .tables = tables,
+            .quant = quant,
+            .tokens = fixture->tokens});
+    fixture->backend->ops->begin(fixture->backend, step_end(&fixture->step));
 }
 
 static int64_t run_product(BenchFixture *fixture, BenchCase *bench_case, int calls) {
-    SequenceChunk run;
-    begin(fixture, bench_case, NULL, &run);
+    begin(fixture, bench_case, NULL, NULL);
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++) {
         const Weight w = place(fixture, bench_case);
@@ -194,8 +194,7 @@ static int64_t run_product(BenchFixture *fixture, BenchCase *bench_case, int cal
 }
 
 static int64_t run_embed(BenchFixture *fixture, BenchCase *bench_case, int calls) {
-    SequenceChunk run;
-    begin(fixture, bench_case, NULL, &run);
+    begin(fixture, bench_case, NULL, NULL);
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++) {
         const Weight w = place(fixture, bench_case);
@@ -249,9 +248,7 @@ static int64_t run_attention(BenchFixture *fixture, BenchCase *bench_case, int c
     const KvQuantView quant = {
         .hot = CODED_HOT, .sink = KV_PAGE_TOKENS, .layers = &bench_case->code, .k_pages = &table, .v_pages = &table};
     const int32_t *tables = table;
-    SequenceChunk run;
-    begin(fixture, bench_case, &tables, &run);
-    if (bench_case->code.k != KV_FULL) run.quant = &quant;
+    begin(fixture, bench_case, &tables, bench_case->code.k != KV_FULL ? &quant : NULL);
     int64_t ns = 0;
     for (int i = 0; i < calls; i++) {
         const Attention op = {.heads = bench_case->heads,

@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "cli/bench.h"
 #include "engine/sampler.h"
+#include "model/step_builder.h"
 
 enum { LINE_NAME_MAX = 64, LINES_MAX = 400, LINE_ROWS_MAX = 512 };
 
@@ -16,7 +17,8 @@ typedef struct BenchFixture {
     int8_t *codes; /* quantised activations, their scales and sums */
     float *scales, *sums;
     float *logits, *flat, *draft; /* some tokens stand out; none does; a copy to be spoiled */
-    int32_t *tokens, *positions, *pages;
+    int32_t *tokens, *pages;
+    StepBuilder step;
     float *frequencies;
     SamplerScratch sampler;
 } BenchFixture;

@@ -41,10 +41,11 @@ static bool open_cache(Walk *walk, const KvFormat *formats, int count, int token
 bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, const BackendOptions *backend,
     int gpu_layers, const KvFormat *formats, int count, int tokens, Error *error) {
     *walk = (Walk){0};
-    walk->positions = calloc(RUNNER_ROWS_MAX, sizeof *walk->positions);
-    walk->outputs = calloc(RUNNER_ROWS_MAX, sizeof *walk->outputs);
-    bool ok = walk->positions && walk->outputs;
-    if (!ok) fail(error, ERROR_MEMORY, "no memory for the steps of a walk");
+    const StepCapacity largest = {.rows = RUNNER_ROWS_MAX, .sequences = WALK_FORMATS_MAX, .outputs = RUNNER_ROWS_MAX};
+    const StepCapacity lookahead = {
+        .rows = WALK_FORMATS_MAX, .sequences = WALK_FORMATS_MAX, .outputs = WALK_FORMATS_MAX};
+    bool ok =
+        step_builder_open(&walk->steps[0], &largest, error) && step_builder_open(&walk->steps[1], &lookahead, error);
     const EngineOptions placed = {.backend = *backend, .gpu_layers = gpu_layers};
     ModelOptions own = *options;
     RunnerOptions chunks = {.backend = *backend};
@@ -67,8 +68,7 @@ void walk_close(Walk *walk) {
     kv_close(walk->cache);
     runner_close(walk->runner);
     model_close(walk->model);
-    free(walk->positions);
-    free(walk->outputs);
+    for (int i = 0; i < 2; i++) step_builder_close(&walk->steps[i]);
     *walk = (Walk){0};
 }
 
@@ -93,101 +93,78 @@ int walk_rows(const Walk *walk, int wanted) {
     return wanted < most ? wanted : most;
 }
 
-/* Rows of a step that are told from a prompt's. */
-static int decode_rows(const Walk *walk, int count) { return runner_decode_rows_max(walk->runner) ? count : 0; }
+/* Whether rows that follow a prompt have an arithmetic of their own, and whether so many of them share the prompt's in
+ * matrix products. */
+static bool has_decode_rows(const Walk *walk) { return runner_decode_rows_max(walk->runner) > 0; }
 static bool uniform_matmul(const Walk *walk, int count) { return count > runner_decode_rows_max(walk->runner); }
 
 static bool one_step(
-    Walk *walk, const int32_t *tokens, int count, int answered, int outputs, float **logits, Error *error) {
+    Walk *walk, const int32_t *tokens, int count, bool decode, int outputs, float **logits, Error *error) {
     KvSequence *sequence = now(walk);
+    StepBuilder *step = &walk->steps[0];
     if (!kv_reserve(walk->cache, sequence, count, error)) return false;
-    for (int i = 0; i < count; i++) walk->positions[i] = sequence->length + i;
-    for (int i = 0; i < outputs; i++) walk->outputs[i] = count - outputs + i;
-    SequenceChunk chunk = {.row = 0, .rows = count};
-    kv_run(sequence, &chunk);
-    const Step step = {.rows = count,
-        .decode_rows = answered,
-        .tokens = tokens,
-        .positions = walk->positions,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = 1};
-    if (!runner_forward(walk->runner, walk->cache, &step, outputs, walk->outputs, logits, error)) return false;
+    step_begin(step, false);
+    step_add_sequence(step,
+        &(StepSequence){.rows = count, .decode = decode, .kv = sequence, .tokens = tokens, .output_count = outputs});
+    if (!runner_forward(walk->runner, walk->cache, step_end(step), logits, error)) return false;
     kv_advance(walk->cache, sequence, count);
     return true;
 }
 
 bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error) {
-    return one_step(walk, tokens, count, 0, outputs, logits, error);
+    return one_step(walk, tokens, count, false, outputs, logits, error);
 }
 
 bool walk_step_on(Walk *walk, int32_t token, float **logits, Error *error) {
-    return one_step(walk, &token, 1, decode_rows(walk, 1), 1, logits, error);
+    return one_step(walk, &token, 1, has_decode_rows(walk), 1, logits, error);
 }
 
 bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error) {
-    SequenceChunk chunks[WALK_FORMATS_MAX];
+    StepBuilder *step = &walk->steps[0];
     CHECK(count <= walk->format_count);
+    step_begin(step, uniform_matmul(walk, count));
     for (int i = 0; i < count; i++) {
         KvSequence *sequence = &walk->sequence[i].now;
         if (!kv_reserve(walk->cache, sequence, 1, error)) return false;
-        walk->positions[i] = sequence->length;
-        walk->outputs[i] = i;
-        chunks[i] = (SequenceChunk){.row = i, .rows = 1};
-        kv_run(sequence, &chunks[i]);
+        step_add_sequence(step,
+            &(StepSequence){
+                .rows = 1, .decode = has_decode_rows(walk), .kv = sequence, .tokens = &tokens[i], .output_count = 1});
     }
-    const Step step = {.rows = count,
-        .decode_rows = decode_rows(walk, count),
-        .uniform_matmul = uniform_matmul(walk, count),
-        .tokens = tokens,
-        .positions = walk->positions,
-        .chunk_count = count,
-        .chunks = chunks,
-        .position_dims = 1};
-    if (!runner_forward(walk->runner, walk->cache, &step, count, walk->outputs, logits, error)) return false;
+    if (!runner_forward(walk->runner, walk->cache, step_end(step), logits, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[i].now, 1);
     return true;
 }
 
 /* ---- steps that draw ---- */
 
-typedef struct SampleStep {
-    RunnerStep begun;
-    SequenceChunk chunks[WALK_FORMATS_MAX];
-    int32_t tokens[WALK_FORMATS_MAX], positions[WALK_FORMATS_MAX], outputs[WALK_FORMATS_MAX];
-    SampleParams sample_params[WALK_FORMATS_MAX];
-} SampleStep;
-
-/* The step behind `ahead` others that have not ended. */
-static bool begin_sample(Walk *walk, int first, int count, int lookahead, float scale, SampleStep *s, Error *error) {
+/* Begins a step after `lookahead` others that have not ended. tokens: of the first step; NULL: the step before samples
+ * them. */
+static bool begin_sample(Walk *walk, int first, int count, const int32_t *tokens, int lookahead, float scale,
+    StepBuilder *step, RunnerStep *begun, Error *error) {
+    step_begin(step, uniform_matmul(walk, count));
     for (int i = 0; i < count; i++) {
         KvSequence *sequence = &walk->sequence[first + i].now;
         if (!kv_reserve(walk->cache, sequence, lookahead + 1, error)) return false;
-        s->positions[i] = sequence->length + lookahead;
-        s->outputs[i] = i;
-        s->chunks[i] = (SequenceChunk){.row = i, .rows = 1};
-        kv_run(sequence, &s->chunks[i]);
-        s->chunks[i].position = s->positions[i];
         walk->random = walk->random * 1664525u + 1013904223u;
-        s->sample_params[i] = (SampleParams){
+        const SampleParams sample = {
             .uniform = (walk->random + 0.5) * 0x1p-32, .scale = scale, .top_p = 1, .min_p_log = -INFINITY};
+        const int32_t token = tokens ? tokens[i] : token_from_output(i);
+        step_add_sequence(step,
+            &(StepSequence){.rows = 1,
+                .decode = has_decode_rows(walk),
+                .kv = sequence,
+                .lookahead = lookahead,
+                .tokens = &token,
+                .output_count = 1,
+                .sample_params = &sample});
     }
-    const Step step = {.rows = count,
-        .decode_rows = decode_rows(walk, count),
-        .uniform_matmul = uniform_matmul(walk, count),
-        .tokens = s->tokens,
-        .positions = s->positions,
-        .chunk_count = count,
-        .chunks = s->chunks,
-        .position_dims = 1,
-        .sample_params = s->sample_params};
-    runner_begin(walk->runner, walk->cache, &step, count, s->outputs, &s->begun);
+    runner_begin(walk->runner, walk->cache, step_end(step), begun);
     return true;
 }
 
-static bool end_sample(Walk *walk, int first, int count, const SampleStep *s, Error *error) {
+static bool end_sample(Walk *walk, int first, int count, const RunnerStep *begun, Error *error) {
     float *none;
-    if (!runner_end(walk->runner, &s->begun, &none, error)) return false;
+    if (!runner_end(walk->runner, begun, &none, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[first + i].now, 1);
     return true;
 }
@@ -201,15 +178,16 @@ static bool can_go(const Walk *walk, int first, int count, int tokens) {
 
 bool walk_sample(Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended,
     Error *error) {
-    static SampleStep both[2]; /* one walk at a time; too large for the stack */
+    const float scale = temperature > 0 ? 1 / temperature : 0;
+    RunnerStep both[2];
     int done = 0;
     bool ok = true;
     for (int begun = 0; ok && done < steps;) {
-        const bool more = begun < steps && begun - done < 2 && can_go(walk, first, count, begun - done + 1);
-        SampleStep *s = &both[(more ? begun : done) % 2];
-        for (int i = 0; more && i < count; i++) s->tokens[i] = begun ? -2 - i : tokens[i];
-        ok = more ? begin_sample(walk, first, count, begun - done, temperature > 0 ? 1 / temperature : 0, s, error)
-                  : end_sample(walk, first, count, s, error);
+        const int lookahead = begun - done;
+        const bool more = begun < steps && lookahead < 2 && can_go(walk, first, count, lookahead + 1);
+        ok = more ? begin_sample(walk, first, count, begun ? NULL : tokens, lookahead, scale, &walk->steps[begun % 2],
+                        &both[begun % 2], error)
+                  : end_sample(walk, first, count, &both[done % 2], error);
         begun += more && ok;
         if (!more && ok) ended[done++] = clock_seconds();
         if (!ok && more && begun > done) (void)end_sample(walk, first, count, &both[done % 2], &(Error){0});

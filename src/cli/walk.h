@@ -1,6 +1,7 @@
 /* Sequences on a bare model, step by step: what the instruments (debug logits, bench) share. */
 #pragma once
 #include "model/runner.h"
+#include "model/step_builder.h"
 
 enum { WALK_FORMATS_MAX = 64 };
 
@@ -13,8 +14,8 @@ typedef struct Walk {
         KvFormat format;
         KvSequence now, mark; /* mark: what walk_return() returns to */
     } sequence[WALK_FORMATS_MAX];
-    int32_t *positions, *outputs; /* [RUNNER_ROWS_MAX] */
-    uint32_t random;              /* what the next draw is made of */
+    StepBuilder steps[2]; /* of the step under way and the one begun before it has ended */
+    uint32_t random;      /* state of the generator of samples' uniform numbers */
 } Walk;
 
 /* A sequence for each format (count 0: one, exact) with room for `tokens` positions; the first is chosen. The backend

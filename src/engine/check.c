@@ -18,6 +18,10 @@ bool check_engine_options(const EngineOptions *o, Error *error) {
         return fail(error, ERROR_USAGE, "%d slots, must be 1 to %d", o->slots, RUNNER_ROWS_MAX / 2);
     if (o->prefill_size < 1 || o->prefill_size > RUNNER_ROWS_MAX / 2)
         return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, RUNNER_ROWS_MAX / 2);
+    if (o->rows_per_sequence < 0 || o->rows_per_sequence > ROWS_PER_SEQUENCE_MAX ||
+        o->rows_per_sequence > RUNNER_ROWS_MAX / 2 / o->slots)
+        return fail(error, ERROR_USAGE, "%d rows per sequence, must be 1 to %d, and %d in all slots together",
+            o->rows_per_sequence, ROWS_PER_SEQUENCE_MAX, RUNNER_ROWS_MAX / 2);
     if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
         return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
     return check_format(&o->kv_format, error);
@@ -52,6 +56,16 @@ static bool check_sampling(const SamplingOptions *o, int vocab, Error *error) {
         check_token_ids(o->bias_ids, o->bias_count, vocab, "logit_bias", error);
 }
 
+static bool check_positions(const RequestOptions *o, Error *error) {
+    if (o->position_offset < -o->prompt_count || o->position_offset > INT_MAX / 2)
+        return fail(error, ERROR_USAGE, "positions of an answer at an offset of %d cannot be", o->position_offset);
+    for (int64_t i = 0; o->positions && i < (int64_t)POSITION_DIMS_MAX * o->prompt_count; i++)
+        if (o->positions[i] < 0)
+            return fail(error, ERROR_USAGE, "position %d of prompt token %d, must be at least 0", o->positions[i],
+                (int)(i % o->prompt_count));
+    return true;
+}
+
 bool check_request_options(const RequestOptions *o, int vocab, Error *error) {
     if (o->prompt_count < 1) return fail(error, ERROR_USAGE, "the prompt is empty");
     if (o->max_tokens < 1) return fail(error, ERROR_USAGE, "max_tokens is %d, must be at least 1", o->max_tokens);
@@ -59,5 +73,5 @@ bool check_request_options(const RequestOptions *o, int vocab, Error *error) {
         return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
     if (o->embeds && (o->choices != 1 || o->max_tokens != 1 || o->echo_logprobs || o->constraint))
         return fail(error, ERROR_USAGE, "a request that embeds has no answer");
-    return check_format(o->kv_format, error) && check_sampling(&o->sampling, vocab, error);
+    return check_format(o->kv_format, error) && check_positions(o, error) && check_sampling(&o->sampling, vocab, error);
 }

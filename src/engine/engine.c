@@ -233,36 +233,36 @@ static void know_sums(Engine *engine, const StepPlan *plan, int output) {
     s->known.logits = engine->logits + (size_t)output * (size_t)engine->vocab;
     s->known.maxima = sums + (size_t)output * 2 * (size_t)s->blocks;
     s->known.sums = s->known.maxima + s->blocks;
-    s->known.scale = plan->scales[output];
+    s->known.scale = plan->builder.scales[output];
 }
 
 /* logits: of its first output; drawn: instead of them, what follows its last one; −1: nothing was. */
-static void finish_prompt_part(
-    Engine *engine, Request *request, const StepPlan *plan, const StepSlice *part, float *logits, int32_t sampled) {
+static void finish_prompt_slice(
+    Engine *engine, Request *request, const StepPlan *plan, const StepSlice *slice, float *logits, int32_t sampled) {
     const int first = request->prefilled;
-    sequence_spill(&engine->scheduler.sequences, request, NULL, part->rows);
-    kv_advance(engine->kv, &request->kv, part->rows);
-    request->prefilled += part->rows;
+    sequence_spill(&engine->scheduler.sequences, request, NULL, slice->rows);
+    kv_advance(engine->kv, &request->kv, slice->rows);
+    request->prefilled += slice->rows;
     if (request->prefilled > atomic_load(&request->prompt_read))
         atomic_store(&request->prompt_read, request->prefilled);
     for (int i = 0; i < RESUME_POINTS; i++)
         if (request->resume[i] == request->prefilled) sequence_publish(&engine->scheduler.sequences, request);
-    engine->prompt_tokens += (uint64_t)part->rows;
+    engine->prompt_tokens += (uint64_t)slice->rows;
     const bool last = request->prefilled == request->prompt_count;
     if (request->pooling) {
         const int hidden = model_hidden(engine->model);
         const float *states =
-            part->hidden_rows ? runner_hidden_rows(engine->runner) + (size_t)part->state * (size_t)hidden : NULL;
-        request_pool(request, request->prefilled - part->hidden_rows, part->hidden_rows, hidden, states);
+            slice->hidden_rows ? runner_hidden_rows(engine->runner) + (size_t)slice->hidden_row * (size_t)hidden : NULL;
+        request_pool(request, request->prefilled - slice->hidden_rows, slice->hidden_rows, hidden, states);
         if (last) end_embedding(engine, request);
         return;
     }
-    float *final = last && sampled < 0 ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
+    float *final = last && sampled < 0 ? logits + (size_t)(slice->outputs - 1) * (size_t)engine->vocab : NULL;
     if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
     if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
         TokenOut token = {.id = request->prompt[0], .logprob = NAN};
         if (request->prompt_written == 0) request_append_prompt(request, &token);
-        for (int i = 0; i < part->rows && first + i + 1 < request->prompt_count; i++) {
+        for (int i = 0; i < slice->rows && first + i + 1 < request->prompt_count; i++) {
             if (first + i + 1 < request->prompt_written) continue; /* it is read again */
             sampler_logprobs(&engine->scratch, logits + (size_t)i * (size_t)engine->vocab,
                 request->prompt[first + i + 1], request->top_max, &token);
@@ -272,48 +272,48 @@ static void finish_prompt_part(
     if (!last || (final && !check_numbers(request, final, engine->vocab))) return;
     sequence_publish(&engine->scheduler.sequences, request);
     if (request->choice_count == 1) request->logits = final;
-    know_sums(engine, plan, part->output + part->outputs - 1);
+    know_sums(engine, plan, slice->output + slice->outputs - 1);
     request->first = sampled;
     request_set_answering(request);
     request->granted = 1;    /* the slot that read the prompt */
     settle(engine, request); /* while the step's logits last */
 }
 
-static void finish_part(Engine *engine, const StepPlan *plan, const StepSlice *part) {
-    Request *request = part->request;
-    const KvSequence *kv = sequence_of(request, part->choice);
+static void finish_slice(Engine *engine, const StepPlan *plan, const StepSlice *slice) {
+    Request *request = slice->request;
+    const KvSequence *kv = sequence_of(request, slice->choice);
     if (request->failed || token_mask_is_late(request)) return; /* its rows are computed again */
     /* It has ended since, or a token that this one follows must be drawn again. */
-    if (!kv->tables || kv->length != part->position) return;
-    const bool sampled = plan->sampled && part->outputs > 0;
-    const int32_t id = sampled ? runner_sampled(engine->runner)[part->output] : -1;
+    if (!kv->tables || kv->length != slice->position) return;
+    const bool by_backend = plan->builder.step.sample_params, sampled = by_backend && slice->outputs > 0;
+    const int32_t id = sampled ? runner_sampled(engine->runner)[slice->output] : -1;
     if (sampled && id < 0) {
         request->by_host = true;
         return;
     }
-    float *logits = plan->sampled ? NULL : engine->logits + (size_t)part->output * (size_t)engine->vocab;
-    if (!part->choice) {
-        finish_prompt_part(engine, request, plan, part, logits, id);
+    float *logits = by_backend ? NULL : engine->logits + (size_t)slice->output * (size_t)engine->vocab;
+    if (!slice->choice) {
+        finish_prompt_slice(engine, request, plan, slice, logits, id);
         return;
     }
-    sequence_spill(&engine->scheduler.sequences, request, part->choice, part->rows);
-    kv_advance(engine->kv, &part->choice->kv, part->rows);
-    if (part->outputs == 0) return;
+    sequence_spill(&engine->scheduler.sequences, request, slice->choice, slice->rows);
+    kv_advance(engine->kv, &slice->choice->kv, slice->rows);
+    if (slice->outputs == 0) return;
     if (sampled) {
-        (void)take_sampled(engine, request, part->choice, id);
+        (void)take_sampled(engine, request, slice->choice, id);
         return;
     }
-    know_sums(engine, plan, part->output);
-    next_token(engine, request, part->choice, logits);
+    know_sums(engine, plan, slice->output);
+    next_token(engine, request, slice->choice, logits);
 }
 
 /* Who draws after this step: those whose answer goes on, and the first of each prompt that is read to its end. */
 static void look_ahead(Engine *engine, const StepPlan *plan) {
     for (int i = 0; i < plan->slice_count; i++) {
-        const StepSlice *part = &plan->slices[i];
-        Request *request = part->request;
-        if (part->choice && part->outputs > 0) mask_workers_add(engine->lookahead, request, part->choice);
-        if (!part->choice && request->prefilled + part->rows == request->prompt_count)
+        const StepSlice *slice = &plan->slices[i];
+        Request *request = slice->request;
+        if (slice->choice && slice->outputs > 0) mask_workers_add(engine->lookahead, request, slice->choice);
+        if (!slice->choice && request->prefilled + slice->rows == request->prompt_count)
             mask_workers_add(engine->lookahead, request, &request->choices[0]);
     }
     mask_workers_begin(engine->lookahead);
@@ -329,8 +329,8 @@ static bool step_given_up(void *context) {
     mutex_unlock(&engine->mutex);
     bool any = false;
     for (int i = 0; wanted && !any && i < plan->slice_count; i++) {
-        const StepSlice *part = &plan->slices[i];
-        any = !atomic_load(&part->request->cancel) && !(part->choice && atomic_load(&part->choice->stop));
+        const StepSlice *slice = &plan->slices[i];
+        any = !atomic_load(&slice->request->cancel) && !(slice->choice && atomic_load(&slice->choice->stop));
     }
     return !any;
 }
@@ -354,11 +354,11 @@ static void note_experts(Engine *engine, const StepPlan *plan) {
 static int64_t step_patience_ns(const Engine *engine, const StepPlan *plan) {
     enum { TIMES = 10 };
     const double row_s = engine->scheduler.prompt_row_s, least = engine->stall_ms * 1e-3,
-                 expected = row_s > 0 ? row_s * plan->step.rows : least;
+                 expected = row_s > 0 ? row_s * plan->builder.step.rows : least;
     return (int64_t)(fmax(least, TIMES * expected) * 1e9);
 }
 
-static const StepSlice *largest_part(const StepPlan *plan) {
+static const StepSlice *largest_slice(const StepPlan *plan) {
     const StepSlice *largest = plan->slices;
     for (int i = 1; i < plan->slice_count; i++)
         if (plan->slices[i].rows > largest->rows) largest = &plan->slices[i];
@@ -374,7 +374,7 @@ static void begin_step(Engine *engine, StepPlan *plan) {
         request_retain(plan->slices[i].request); /* it may end before the step */
     plan->begun_ns = clock_ns();
     if (!plan->lookahead) atomic_store(&engine->step_due_ns, plan->begun_ns + step_patience_ns(engine, plan));
-    runner_begin(engine->runner, engine->kv, &plan->step, plan->output_count, plan->outputs, &plan->begun);
+    runner_begin(engine->runner, engine->kv, &plan->builder.step, &plan->begun);
 }
 
 /* Waits for the step. */
@@ -394,7 +394,7 @@ static bool end_step(Engine *engine, StepPlan *plan, Error *error) {
     return ok;
 }
 
-static void release_parts(StepPlan *plan) {
+static void release_slices(StepPlan *plan) {
     for (int i = 0; i < plan->slice_count; i++) request_release(plan->slices[i].request);
     plan->slice_count = 0;
 }
@@ -406,14 +406,14 @@ static void drop_next(Engine *engine) {
     engine->next = NULL;
     if (!next) return;
     (void)end_step(engine, next, &ignored);
-    release_parts(next);
+    release_slices(next);
 }
 
 static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) {
     if (error->code == ERROR_CANCELLED) return; /* by those who have rows in it */
-    if (!engine->damaged) log_error("a step of %d rows failed: %s", plan->step.rows, error->text);
+    if (!engine->damaged) log_error("a step of %d rows failed: %s", plan->builder.step.rows, error->text);
     if (error->code == ERROR_MEMORY) { /* of the device: the others can have the step without it */
-        request_fail(largest_part(plan)->request, error);
+        request_fail(largest_slice(plan)->request, error);
         return;
     }
     /* Experts may well be read the next time; a device that has failed has lost everything. */
@@ -449,12 +449,12 @@ static void run_step(Engine *engine) {
     }
     Error error = {0};
     if (end_step(engine, now, &error)) {
-        for (int i = 0; i < now->slice_count; i++) finish_part(engine, now, &now->slices[i]);
+        for (int i = 0; i < now->slice_count; i++) finish_slice(engine, now, &now->slices[i]);
     } else {
         fail_step(engine, now, &error);
         drop_next(engine);
     }
-    release_parts(now);
+    release_slices(now);
 }
 
 /* ---- the thread ---- */

@@ -11,7 +11,7 @@
 typedef struct Engine Engine;
 typedef struct Request Request;
 
-enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000 };
+enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000, ROWS_PER_SEQUENCE_MAX = 16 };
 enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* for `fit` to say */ };
 
 /* What is made of the states of a text's tokens: one vector for all of it. */
@@ -25,9 +25,11 @@ struct EngineOptions {
     int gpu_layers; /* the backend has the last so many layers and the output matrix, the processor the others; or
                        GPU_LAYERS_… */
     struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
-    /* Sequences that run at once. A backend may multiply answers by weights otherwise than prompts, but so many
-     * only (Backend.generated_max): with more slots than that it multiplies all as prompts. */
-    int slots;
+    int slots;                   /* sequences that run at once */
+    /* The most decode rows of a sequence in a step, 1 to ROWS_PER_SEQUENCE_MAX; 0: 1. slots × rows_per_sequence decides
+     * once, at open, whether matrix products have a decode arithmetic (Step.uniform_matmul): so bits do not depend on
+     * how many rows a step has. */
+    int rows_per_sequence;
     int queue_max;    /* requests that wait; one more is ERROR_BUSY */
     int prefill_size; /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with fit 0: what suits */
     /* Called first, on a copy: says what is left open, as engine_fit() of fitting.h does; NULL: it stays as it is. */
@@ -70,10 +72,18 @@ typedef struct SamplingOptions {
 } SamplingOptions;
 
 typedef struct RequestOptions {
-    const int32_t *prompt; /* copied */
+    const int32_t *prompt; /* [prompt_count] token ids; copied */
     int prompt_count;      /* ≥ 1 */
-    int max_tokens;        /* ≥ 1 of each choice; cut so that prompt + answer fit the context and the page pool */
-    int choices;           /* n: share one prefill; as many run at once as there are slots */
+    /* [prompt_count] What each position holds, as the key of prefix cache and disk tier: the token id, or for given
+     * embeddings a hash of the media item, its layout and the offset in it. Equal content ids up to a position must
+     * mean equal tokens, embeddings and RoPE positions up to it. Copied; NULL: the token ids. */
+    const uint64_t *content_ids;
+    /* [POSITION_DIMS_MAX][prompt_count] RoPE positions of the prompt. Tokens of answers have position_offset added to
+     * their place in the cache, on every dimension. Copied; NULL: the place in the cache plus position_offset. */
+    const int32_t *positions;
+    int position_offset;
+    int max_tokens;     /* ≥ 1 of each choice; cut so that prompt + answer fit the context and the page pool */
+    int choices;        /* n: share one prefill; as many run at once as there are slots */
     bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
                          * implies logprobs ≥ 0 */
     const KvFormat *kv_format; /* copied; NULL: the engine's */

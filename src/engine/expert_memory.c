@@ -1,13 +1,17 @@
 #include "engine/expert_memory.h"
 
 #include "base/log.h"
+#include "base/math.h"
 #include "engine/resources.h"
 #include "engine/scheduler.h"
 #include "fit/fit.h"
 
+int engine_decode_rows(const EngineOptions *options) { return options->slots * max_int(options->rows_per_sequence, 1); }
+
 RunnerOptions engine_runner_options(const EngineOptions *options) {
-    RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
-    runner.backend.rows_max = options->slots + options->prefill_size;
+    const int decode_rows = engine_decode_rows(options);
+    RunnerOptions runner = {.backend = options->backend, .outputs_max = decode_rows + ECHO_ROWS};
+    runner.backend.rows_max = decode_rows + options->prefill_size;
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
     if (options->pooling) /* of the mean, any row's */
         runner.hidden_rows_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;

@@ -2,7 +2,9 @@
 #pragma once
 #include "engine/engine.h"
 
-/* The runner that the engine opens: the rows of its largest step, and those of which it wants logits or states. */
+/* The most decode rows of a step: slots × rows per sequence. */
+int engine_decode_rows(const EngineOptions *options);
+/* The engine's runner: rows, outputs and hidden rows of its largest step. */
 RunnerOptions engine_runner_options(const EngineOptions *options);
 /* What experts and KV cache may take together where so much is free; 0: experts are not streamed. */
 NODISCARD bool expert_room(

@@ -56,6 +56,10 @@ static bool request_map(Request *request, const RequestOptions *options, const R
         : sizeof(Record) + (size_t)request->top_max * sizeof(((Record *)NULL)->top[0]);
     Layout layout = {0};
     const size_t prompt_at = layout_add(&layout, prompt, sizeof(int32_t));
+    const size_t content = options->content_ids ? prompt : 0;
+    const size_t positions = options->positions ? POSITION_DIMS_MAX * prompt : 0;
+    const size_t content_at = layout_add(&layout, content, sizeof(uint64_t));
+    const size_t positions_at = layout_add(&layout, positions, sizeof(int32_t));
     const size_t ids_at = layout_add(&layout, biases, sizeof(int32_t));
     const size_t values_at = layout_add(&layout, biases, sizeof(float));
     const size_t echo_at = layout_add(&layout, options->echo_logprobs ? prompt : 0, request->record_bytes);
@@ -76,6 +80,14 @@ static bool request_map(Request *request, const RequestOptions *options, const R
     uint8_t *base = memory;
     memcpy(base + prompt_at, options->prompt, prompt * sizeof(int32_t));
     request->prompt = (const int32_t *)(base + prompt_at);
+    if (content > 0) {
+        memcpy(base + content_at, options->content_ids, content * sizeof(uint64_t));
+        request->content_ids = (const uint64_t *)(const void *)(base + content_at);
+    }
+    if (positions > 0) {
+        memcpy(base + positions_at, options->positions, positions * sizeof(int32_t));
+        request->positions = (const int32_t *)(const void *)(base + positions_at);
+    }
     if (biases > 0) {
         memcpy(base + ids_at, sampling->bias_ids, biases * sizeof(int32_t));
         memcpy(base + values_at, sampling->bias_values, biases * sizeof(float));
@@ -107,6 +119,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     }
     request->sampling = options->sampling;
     request->prompt_count = options->prompt_count;
+    request->position_offset = options->position_offset;
     request->max_tokens = max_tokens;
     request->choice_count = options->choices;
     request->choices = choices;

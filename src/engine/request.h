@@ -13,7 +13,7 @@ enum { RESUME_POINTS = 2, JUMP_AHEAD_MAX = 64 /* tokens that a choice draws in a
 typedef enum ChoiceState {
     CHOICE_WAITING, /* for its first token */
     CHOICE_RUNNING,
-    CHOICE_PARKED, /* its pages were needed elsewhere; its text is read again when there is room */
+    CHOICE_PREEMPTED, /* its pages were taken; its tokens are computed again when there are pages */
     CHOICE_ENDED,
 } ChoiceState;
 
@@ -50,6 +50,9 @@ typedef struct AnswerChoice {
 struct Request {
     SamplingOptions sampling; /* its arrays are in memory */
     const int32_t *prompt;
+    const uint64_t *content_ids; /* [prompt_count]; NULL: the token ids */
+    const int32_t *positions;    /* [POSITION_DIMS_MAX][prompt_count]; NULL: the place in the cache plus the offset */
+    int position_offset;
     int prompt_count, max_tokens, choice_count, top_max;
     KvFormat format;
     uint64_t salt; /* of prefixes that it may find */
@@ -75,7 +78,7 @@ struct Request {
     int skips;                 /* later requests that were preferred to this one while it waited for pages */
     int prefilled;             /* prompt tokens in the cache; */
     atomic_int prompt_read;    /* the same for readers: it never falls */
-    bool sought;               /* on disk */
+    bool disk_searched;        /* the disk tier has no further pages of the prompt */
     int resume[RESUME_POINTS]; /* prompt tokens behind which it is left to be found, on its way; 0: none */
     int slots;                 /* that it holds: one while it reads the prompt, then one per running choice and grant */
     int granted;               /* slots for choices that have not started yet */

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/math.h"
+#include "engine/expert_memory.h"
 
 /* The most tokens, up to a limit, that fit the pool; bytes never fall with the tokens. 0: not even one. */
 static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, int limit) {
@@ -19,52 +20,49 @@ static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, 
     return low;
 }
 
-static bool step_plan_open(StepPlan *plan, size_t rows, size_t slots, Error *error) {
-    const size_t outputs = slots + ECHO_ROWS;
-    *plan = (StepPlan){
-        .tokens = calloc(rows, sizeof *plan->tokens),
-        .positions = calloc(rows, sizeof *plan->positions),
-        .outputs = calloc(outputs, sizeof *plan->outputs),
-        .scales = calloc(outputs, sizeof *plan->scales),
-        .sample_params = calloc(outputs, sizeof *plan->sample_params),
-        .hidden_rows = calloc(rows, sizeof *plan->hidden_rows),
-        .chunks = calloc(slots, sizeof *plan->chunks),
-        .slices = calloc(slots, sizeof *plan->slices),
-    };
-    return (plan->tokens && plan->positions && plan->outputs && plan->scales && plan->sample_params &&
-               plan->hidden_rows && plan->chunks && plan->slices) ||
-        fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+static bool step_plan_open(StepPlan *plan, const StepCapacity *capacity, Error *error) {
+    *plan = (StepPlan){.slices = calloc((size_t)capacity->sequences, sizeof *plan->slices)};
+    if (!plan->slices) return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", capacity->rows);
+    return step_builder_open(&plan->builder, capacity, error);
 }
 
 static void step_plan_close(StepPlan *plan) {
-    free(plan->tokens);
-    free(plan->positions);
-    free(plan->outputs);
-    free(plan->scales);
-    free(plan->sample_params);
-    free(plan->hidden_rows);
-    free(plan->chunks);
+    step_builder_close(&plan->builder);
     free(plan->slices);
 }
 
+static bool open_steps(Scheduler *s, const StepCapacity *capacity, Error *error) {
+    const size_t rows = (size_t)capacity->rows, outputs = (size_t)capacity->outputs;
+    s->candidates = calloc((size_t)capacity->sequences, sizeof *s->candidates);
+    s->tokens = calloc(rows, sizeof *s->tokens);
+    s->positions = calloc(rows * POSITION_DIMS_MAX, sizeof *s->positions);
+    s->scales = calloc(outputs, sizeof *s->scales);
+    s->samples = calloc(outputs, sizeof *s->samples);
+    bool ok = s->candidates && s->tokens && s->positions && s->scales && s->samples;
+    if (!ok) fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+    for (int i = 0; ok && i < (s->can_lookahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], capacity, error);
+    return ok;
+}
+
 bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
-    const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
+    const RunnerOptions largest = engine_runner_options(options);
+    const StepCapacity capacity = {.rows = largest.backend.rows_max,
+        .sequences = options->slots,
+        .outputs = largest.outputs_max,
+        .hidden_rows = largest.hidden_rows_max};
     const int most = runner_decode_rows_max(runner);
-    const bool uniform_matmul = most > 0 && options->slots > most;
+    const bool uniform_matmul = most > 0 && engine_decode_rows(options) > most;
     *s = (Scheduler){
         .slots = options->slots,
         .queue_max = options->queue_max,
         .prefill_size = options->prefill_size,
         .pool = kv_bytes_total(kv),
-        .decode_rows_max = most && uniform_matmul ? options->slots + options->prefill_size : most,
+        .decode_rows_max = uniform_matmul ? capacity.rows : most,
         .uniform_matmul = uniform_matmul,
         .sample_params = runner_samples(runner),
         .can_lookahead = runner_can_lookahead(runner),
-        .candidates = calloc(slots, sizeof *s->candidates),
     };
-    bool ok = s->candidates || fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
-    for (int i = 0; ok && i < (s->can_lookahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], rows, slots, error);
-    if (!ok) {
+    if (!open_steps(s, &capacity, error)) {
         scheduler_close(s);
         return false;
     }
@@ -85,6 +83,10 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
 void scheduler_close(Scheduler *s) {
     sequences_close(&s->sequences);
     free(s->candidates);
+    free(s->tokens);
+    free(s->positions);
+    free(s->scales);
+    free(s->samples);
     for (int i = 0; i < 2; i++) step_plan_close(&s->plans[i]);
     *s = (Scheduler){0};
 }
@@ -226,7 +228,7 @@ static bool resume(Scheduler *s) {
         }
         for (int i = 0; i < r->choice_count; i++) {
             AnswerChoice *choice = &r->choices[i];
-            if (choice->state != CHOICE_PARKED || atomic_load(&choice->stop)) continue;
+            if (choice->state != CHOICE_PREEMPTED || atomic_load(&choice->stop)) continue;
             if (!enter(s, r, choice)) return false;
             choice->state = CHOICE_RUNNING;
             atomic_fetch_sub(&s->preempted, 1);
@@ -239,11 +241,11 @@ static bool resume(Scheduler *s) {
 void scheduler_preempt(Scheduler *s, Request *request, AnswerChoice *choice) {
     sequence_end(&s->sequences, request, choice);
     if (choice) {
-        choice->state = CHOICE_PARKED;
+        choice->state = CHOICE_PREEMPTED;
     } else {
         request->preempted = true;
         request->prefilled = 0;
-        request->sought = false;
+        request->disk_searched = false;
     }
     atomic_fetch_add(&s->preempted, 1);
     scheduler_free_slot(s, request);
@@ -328,7 +330,7 @@ static void note_use(const Scheduler *s, Request *request, const KvSequence *kv)
 void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, Finish finish) {
     if (choice->state == CHOICE_ENDED) return;
     if (choice->state == CHOICE_WAITING) request->waiting--;
-    if (choice->state == CHOICE_PARKED) atomic_fetch_sub(&s->preempted, 1);
+    if (choice->state == CHOICE_PREEMPTED) atomic_fetch_sub(&s->preempted, 1);
     if (choice->state == CHOICE_RUNNING) {
         if (choice->kv.tables) note_use(s, request, &choice->kv);
         sequence_end(&s->sequences, request, choice);

@@ -1,27 +1,33 @@
-/* What runs next: the queue, the slots, who gets pages, and the rows of a step.
- * Memory is used, not promised: a request enters when the pages of its prompt, less what is found of it, and of
- * ANSWER_ROOM tokens of its answer are free, or could be had from the prefix cache; what is left of that, or a page, is
- * counted for everybody who runs as well. When pages run out in a step, the youngest is parked and comes back before
- * anybody else enters; what it computes is the same. A request that would not fit alone is refused. The queue is first
- * come, first served, but a request that waits for pages may be passed SKIPS_MAX times. A step has one row per running
- * choice and up to prefill_size prompt tokens: half of them for the oldest prompt, the other half shared by the younger
- * ones, so that a short prompt does not wait for a long one. Beside running choices there are fewer prompt tokens where
- * the machine is slow: a step then takes some STEP_MS, as streams stand still that long. Pages of a prompt that are on
- * disk are read before its first row, a few between one step and the next.
- * A runner may tell tokens of answers from those of prompts (runner_decode_rows_max): then they come first in a step
- * and are counted, also where they are read again or forced, so that a token is computed alike whatever happens to it;
- * and what is left to be found ends where the prompt does, as others may have the answer in theirs. */
+/* The scheduler: queue, slots, KV pages, and the rows of each step.
+ *
+ * Admission. Pages are taken as they are used, not reserved for the longest possible answer. A request is admitted when
+ * the pages of its prompt, less those found in the prefix cache, and of ANSWER_ROOM tokens of its answer are free or
+ * only held by the prefix cache; the same room, as far as it is not used yet, is counted for each running sequence.
+ * When pages run out in a step, the youngest sequence is preempted; it resumes before any request is admitted, and its
+ * results are the same. A request that would not fit alone is refused. The queue is first come, first served, except
+ * that a request waiting for pages may be skipped SKIPS_MAX times.
+ *
+ * Steps. A step has one row per running choice and up to prefill_size prompt tokens: half of them for the oldest
+ * prompt, the other half shared by the younger ones, so that a short prompt does not wait for a long one. Beside
+ * running choices, prefill is limited to about STEP_MS, because streams stand still that long. Pages of a prompt on
+ * disk are read before its first row, for a limited time between steps.
+ *
+ * Decode rows. Where the runner's decode arithmetic differs from that of prefill (runner_decode_rows_max), rows after
+ * the prompt are decode rows in every step, also when they are computed again or are jump-ahead tokens: so the bits of
+ * a token do not depend on how it came to be computed. Such sequences are shared up to the end of the prompt only,
+ * because another request may have the same tokens in its prompt. */
 #pragma once
 #include "engine/sequences.h"
+#include "model/step_builder.h"
 
 enum {
     SKIPS_MAX = 16,
     ANSWER_ROOM = 256, /* tokens */
-    LOOKUPS_MAX = 4,   /* for those who wait, per round: whether what is found of them makes them fit */
-    ECHO_ROWS = 16,    /* prompt rows per step whose logits are wanted */
+    LOOKUPS_MAX = 4,   /* per round: waiting requests that are looked up to see whether they fit */
+    ECHO_ROWS = 16,    /* prompt rows per step whose logits are computed for echo */
     STEP_MS = 300,
-    PREFILL_LEAST = 64, /* prompt tokens however long they take: fewer cost nearly as much */
-    SEEK_MS = 20,       /* for reading pages from disk before a step; a page at least */
+    PREFILL_LEAST = 64, /* prompt tokens of a step however slow they are: fewer cost nearly as much */
+    DISK_MS = 20,       /* per step, for reading pages from disk; at least one page is read */
 };
 
 typedef struct RequestList {
@@ -29,90 +35,94 @@ typedef struct RequestList {
     int count;
 } RequestList;
 
-/* Somebody who may have rows in the step that is planned. */
+/* A sequence that may have rows in the step being planned. */
 typedef struct StepCandidate {
     Request *request;
-    AnswerChoice *choice; /* NULL: its prompt */
-    bool reads;           /* several tokens, as of a prompt; or one that was just drawn */
-    bool generated;       /* they are told from a prompt's */
-    int rows;
+    AnswerChoice *choice; /* NULL: the prompt */
+    bool prefill;         /* has several tokens to compute, or is a prompt; otherwise one new token */
+    bool decode;          /* its rows are decode rows */
+    int rows;             /* in this step */
 } StepCandidate;
 
-/* Consecutive rows of the step that belong to one sequence. */
+/* Consecutive rows of a step that belong to one sequence. */
 typedef struct StepSlice {
-    Request *request;
-    AnswerChoice *choice;   /* NULL: a piece of the prompt */
-    int rows, position;     /* of its first row in the sequence */
-    int output, outputs;    /* which logits are its */
-    int state, hidden_rows; /* and which states */
+    Request *request;            /* retained until the step has ended */
+    AnswerChoice *choice;        /* NULL: the prompt */
+    int rows, position;          /* position: place in the cache of the first row */
+    int output, outputs;         /* first output and their number; the last rows have them */
+    int hidden_row, hidden_rows; /* the same of hidden states */
 } StepSlice;
 
-/* A step and whose its rows are. */
+/* A step, and the sequences that its rows belong to. */
 typedef struct StepPlan {
-    Step step;
-    int32_t *tokens, *positions, *outputs, *hidden_rows;
-    float *scales;               /* of the outputs, as they will be drawn from: by the engine, */
-    SampleParams *sample_params; /* or all where their logits are: */
-    bool sampled;
-    SequenceChunk *chunks;
-    StepSlice *slices;
-    int slice_count, output_count, hidden_row_count;
-    int prompt_rows;
-    bool lookahead;   /* of the step before, which has not ended */
-    RunnerStep begun; /* the engine's, as is */
+    StepBuilder builder; /* with sample_params, the backend samples all outputs */
+    StepSlice *slices;   /* [slice_count] */
+    int slice_count;
+    int prompt_rows;  /* prefill rows that belong to prompts */
+    bool lookahead;   /* begun before the step before it has ended */
+    RunnerStep begun; /* used by the engine */
     int64_t begun_ns;
 } StepPlan;
 
 typedef struct Scheduler {
     Sequences sequences;
     int slots, queue_max, prefill_size;
-    int decode_rows_max; /* rows of a step that are told from prompts'; 0: none, as the runner does not */
-    bool uniform_matmul; /* slots are more than the runner's products can tell (Step.many) */
-    int context;         /* tokens a sequence may hold: the model's, or fewer when the page pool is smaller */
+    int decode_rows_max; /* decode rows of a step; 0: the runner has no arithmetic of their own */
+    bool uniform_matmul; /* Step.uniform_matmul, fixed at open: slots × rows per sequence exceed the runner's limit */
+    int context;         /* tokens a sequence may hold: the model's, or fewer if the page pool is smaller */
     int model_context;
-    size_t pool; /* bytes */
+    size_t pool; /* bytes of the page pool */
 
-    RequestList waiting; /* under the engine's mutex */
-    atomic_int used; /* slots; grows under the mutex only, so a submitter sees a queue and slots that belong together */
-    atomic_int preempted; /* who wait for a slot again */
-    RequestList active;   /* the engine thread's, as everything below; in order of admission */
-    size_t room;          /* bytes for whoever enters; */
-    bool room_known;      /* counted since somebody entered last */
-    int lookups;          /* left in this round */
+    RequestList waiting;  /* under the engine's mutex */
+    atomic_int used;      /* slots; grows under the engine's mutex only, so that it is consistent with the queue */
+    atomic_int preempted; /* preempted sequences that wait for a slot */
+
+    /* Engine thread, from here on. */
+    RequestList active; /* in order of admission */
+    size_t room;        /* bytes of pages for requests to be admitted */
+    bool room_known;    /* room was counted since the last admission */
+    int lookups;        /* of LOOKUPS_MAX, left in this round */
     uint64_t preempt_count, resume_count, prompts_looked_up, prompts_found, tokens_found;
 
-    StepCandidate *candidates;                    /* by age */
-    int candidate_count, readers, answer_readers; /* of those, whose rows are generated */
-    bool left_out;                                /* somebody has no turn, as a mask is late, and keeps pages */
+    StepCandidate *candidates; /* [candidate_count] in order of age */
+    int candidate_count;
+    int prefill_count;        /* of the candidates: those with prefill, */
+    int decode_prefill_count; /* and those with both prefill and decode */
+    bool masks_late;          /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
-    bool sample_params, can_lookahead; /* whether the runner does */
-    double prompt_row_s;               /* what one takes; 0: not known yet */
+    int32_t *tokens, *positions; /* working memory: [rows], [POSITION_DIMS_MAX · rows] */
+    float *scales;               /* [outputs], */
+    SampleParams *samples;       /* too */
+    bool sample_params;          /* the runner samples */
+    bool can_lookahead;
+    double prompt_row_s; /* measured time per prefill row; 0: not known yet */
 } Scheduler;
 
 NODISCARD bool scheduler_open(
     Scheduler *scheduler, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error);
-void scheduler_close(Scheduler *scheduler);
+void scheduler_close(Scheduler *scheduler); /* safe on a zeroed one */
 
-/* Any thread: how many tokens an answer may have, or 0 with ERROR_LIMIT and both numbers. */
+/* Tokens that each answer of the request may have; 0 with ERROR_LIMIT, which states prompt and limit. Thread: any. */
 int scheduler_fit(const Scheduler *scheduler, const RequestOptions *options, Error *error);
 
 /* Under the engine's mutex. */
 bool scheduler_full(const Scheduler *scheduler);
 void scheduler_queue(Scheduler *scheduler, Request *request); /* takes over a reference */
-void scheduler_admit(Scheduler *scheduler);                   /* by the engine thread */
+void scheduler_admit(Scheduler *scheduler);                   /* engine thread */
 
 /* Engine thread. */
-void scheduler_plan(Scheduler *scheduler, StepPlan *plan); /* no parts: nothing to run */
-/* The step after one that is under way and draws its own tokens: for the same choices, less those that end with it for
- * certain. What is computed for one that ends otherwise is nobody's. False: the other step must end first, as somebody
- * has more to do than to go on, or pages are short. */
+/* Plans a step; slice_count 0: there is nothing to run. */
+void scheduler_plan(Scheduler *scheduler, StepPlan *plan);
+/* Plans the step after one under way whose tokens the backend samples, for the same choices less those that certainly
+ * end with it. Results for choices that end otherwise are dropped. False: the step under way must end first, because
+ * some sequence does not simply continue, or pages are short. */
 bool scheduler_plan_lookahead(Scheduler *scheduler, const StepPlan *under_way, StepPlan *plan);
-void scheduler_note_step(Scheduler *scheduler, const StepPlan *plan, double seconds); /* what it took */
-/* Gives up its slot and pages; a prompt that is being read (choice NULL) or a running choice. */
+void scheduler_note_step(Scheduler *scheduler, const StepPlan *plan, double seconds); /* the step's duration */
+/* Takes slot and pages from a prompt that is being read (choice NULL) or a running choice. */
 void scheduler_preempt(Scheduler *scheduler, Request *request, AnswerChoice *choice);
 void scheduler_free_slot(Scheduler *scheduler, Request *request);
-/* The last slot of a request whose further choices wait is not freed but granted to the next of them. */
+/* The last slot of a request with waiting choices is granted to the next of them instead of being freed. */
 void scheduler_end_choice(Scheduler *scheduler, Request *request, AnswerChoice *choice, Finish finish);
 void scheduler_end_all(Scheduler *scheduler, Request *request, Finish finish);
-/* Every choice has ended: gives everything back and drops the engine's reference. */
+/* All choices have ended: returns everything and releases the engine's reference. */
 void scheduler_retire(Scheduler *scheduler, Request *request);

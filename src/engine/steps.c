@@ -1,40 +1,41 @@
-/* The rows of a step, and the pages for them. Pages are reserved in the order of age; when they run out, the prefix
- * cache has nothing left to give but what sequences hold as well. Then whoever is youngest is parked: its pages go to
- * the prefix cache, from where those that are wanted leave and the others come back. So the oldest always goes on; or
- * waits for those whose masks are late, who keep their pages and are not there to be parked. */
+/* Plans steps: chooses the rows of each sequence and reserves pages for them. Pages are reserved in order of age. When
+ * none are left, pages that only the prefix cache holds are released; then the youngest sequence is preempted. It
+ * leaves its pages to the prefix cache and is computed again later. So the oldest sequence always continues, except
+ * while requests with late token masks hold the pages: those are not in the step and cannot be preempted. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/math.h"
-#include "engine/token_mask.h"
 #include "engine/scheduler.h"
+#include "engine/token_mask.h"
 
-/* ---- who has rows ---- */
+/* ---- candidates ---- */
 
+/* Rows that the candidate could have in this step. */
 static int rows_left(const Scheduler *s, const StepCandidate *candidate) {
-    if (!candidate->choice && s->sequences.disk && !candidate->request->sought) return 0;
+    const Request *r = candidate->request;
+    if (!candidate->choice && s->sequences.disk && !r->disk_searched) return 0;
     const KvSequence *kv = sequence_of(candidate->request, candidate->choice);
-    const int rows = min_int(sequence_tokens(candidate->request, candidate->choice) - kv->length, kv_step_rows(kv));
-    if (!candidate->choice) return min_int(rows, sequence_rows_to_resume(candidate->request));
-    return s->decode_rows_max && !candidate->generated ? min_int(rows, candidate->request->prompt_count - kv->length)
-                                                       : rows;
+    const int rows = min_int(sequence_tokens(r, candidate->choice) - kv->length, kv_step_rows(kv));
+    if (!candidate->choice) return min_int(rows, sequence_rows_to_resume(r));
+    return s->decode_rows_max && !candidate->decode ? min_int(rows, r->prompt_count - kv->length) : rows;
 }
 
-/* All but a choice's next token is read as prompts are: so is the answer of a choice that was parked. */
-static bool is_reader(const StepCandidate *candidate) {
-    return !candidate->choice ||
-        sequence_tokens(candidate->request, candidate->choice) - candidate->choice->kv.length > 1;
+/* A prompt, or a choice with several tokens that are not in its cache: after preemption, or with jump-ahead tokens. */
+static bool is_prefill(const StepCandidate *candidate) {
+    const AnswerChoice *choice = candidate->choice;
+    return !choice || sequence_tokens(candidate->request, choice) - choice->kv.length > 1;
 }
 
-/* Whether its next token is one of an answer, and told from a prompt's. */
-static bool is_generated(const Scheduler *s, const StepCandidate *candidate) {
+/* Whether its next row follows the prompt, where that makes a difference. */
+static bool is_decode(const Scheduler *s, const StepCandidate *candidate) {
     return s->decode_rows_max && candidate->choice && candidate->choice->kv.length >= candidate->request->prompt_count;
 }
 
-static void collect_turns(Scheduler *s) {
-    s->candidate_count = s->readers = s->answer_readers = 0;
-    s->left_out = false;
+static void collect_candidates(Scheduler *s) {
+    s->candidate_count = s->prefill_count = s->decode_prefill_count = 0;
+    s->masks_late = false;
     for (Request *r = s->active.first; r; r = r->next) {
-        s->left_out = s->left_out || token_mask_is_late(r);
+        s->masks_late = s->masks_late || token_mask_is_late(r);
         if (r->failed || token_mask_is_late(r)) continue;
         if (request_reads_prompt(r)) s->candidates[s->candidate_count++] = (StepCandidate){.request = r};
         for (int i = 0; i < r->choice_count; i++)
@@ -43,58 +44,57 @@ static void collect_turns(Scheduler *s) {
     }
     for (int i = 0; i < s->candidate_count; i++) {
         StepCandidate *candidate = &s->candidates[i];
-        candidate->reads = is_reader(candidate);
-        candidate->generated = is_generated(s, candidate);
-        candidate->rows = !candidate->reads;
-        s->readers += candidate->reads;
-        s->answer_readers += candidate->reads && candidate->generated;
+        candidate->prefill = is_prefill(candidate);
+        candidate->decode = is_decode(s, candidate);
+        candidate->rows = !candidate->prefill;
+        s->prefill_count += candidate->prefill;
+        s->decode_prefill_count += candidate->prefill && candidate->decode;
     }
 }
 
-/* Prompt tokens of a step, beside its decode rows. */
+/* Prefill tokens of a step: fewer while answers wait for it on a slow machine. */
 static int prefill_limit(const Scheduler *s) {
     const double time = STEP_MS * 1e-3;
-    if (s->readers == s->candidate_count || s->prompt_row_s * s->prefill_size <= time) return s->prefill_size;
+    if (s->prefill_count == s->candidate_count || s->prompt_row_s * s->prefill_size <= time) return s->prefill_size;
     const int fitting = (int)(time / s->prompt_row_s) / PREFILL_LEAST * PREFILL_LEAST;
-    return min_int(fitting > PREFILL_LEAST ? fitting : PREFILL_LEAST, s->prefill_size);
+    return min_int(max_int(fitting, PREFILL_LEAST), s->prefill_size);
 }
 
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
     if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->prompt_rows;
 }
 
-/* Rows that are left for those who read. */
+/* Rows left for prefill candidates. */
 typedef struct Room {
-    int rows, generated; /* and so many of them may be of answers, if these are told from prompts */
+    int rows, decode_rows; /* decode_rows: at most this many of the rows may be decode rows */
 } Room;
 
-/* Up to `most` more rows. */
+/* Gives the candidate up to `most` further rows. */
 static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *room) {
     int rows = min_int(most, rows_left(s, candidate) - candidate->rows);
-    if (candidate->generated) rows = min_int(rows, room->generated);
+    if (candidate->decode) rows = min_int(rows, room->decode_rows);
     candidate->rows += rows;
     room->rows -= rows;
-    if (candidate->generated) room->generated -= rows;
+    if (candidate->decode) room->decode_rows -= rows;
 }
 
-/* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
- * somebody does not need goes to the oldest who does. Answers that are read are prompts here, but for a part of what
- * may be told from them. */
+/* Divides the step's prefill tokens: half to the oldest candidate, the other half in equal shares to the younger ones;
+ * unused rows go to the oldest candidate that can use them. */
 static void share_prefill(Scheduler *s) {
-    Room room = {prefill_limit(s), s->decode_rows_max - (s->candidate_count - s->readers)};
+    Room room = {prefill_limit(s), s->decode_rows_max - (s->candidate_count - s->prefill_count)};
     int echo_left = ECHO_ROWS;
-    const int share = s->readers > 1 ? room.rows / 2 / (s->readers - 1) : 0;
-    const int answer_share = s->answer_readers ? min_int(share, room.generated / s->answer_readers) : 0;
+    const int share = s->prefill_count > 1 ? room.rows / 2 / (s->prefill_count - 1) : 0;
+    const int decode_share = s->decode_prefill_count ? min_int(share, room.decode_rows / s->decode_prefill_count) : 0;
     bool oldest = true;
     for (int i = 0; i < s->candidate_count; i++) {
         StepCandidate *candidate = &s->candidates[i];
-        if (!candidate->reads) continue;
-        if (!oldest) give(s, candidate, candidate->generated ? answer_share : share, &room);
+        if (!candidate->prefill) continue;
+        if (!oldest) give(s, candidate, candidate->decode ? decode_share : share, &room);
         oldest = false;
     }
     for (int i = 0; i < s->candidate_count; i++) {
         StepCandidate *candidate = &s->candidates[i];
-        if (!candidate->reads) continue;
+        if (!candidate->prefill) continue;
         give(s, candidate, room.rows, &room);
         if (!candidate->request->echo || candidate->choice) continue;
         if (candidate->rows > echo_left) {
@@ -107,7 +107,7 @@ static void share_prefill(Scheduler *s) {
 
 /* ---- pages ---- */
 
-/* The sequence of a prompt that waits for slots to start further choices: whatever it holds can be had again. */
+/* Closes the youngest prompt sequence that only waits for slots of further choices: it can be computed again. */
 static bool drop_idle_prompt(Scheduler *s) {
     Request *youngest = NULL;
     for (Request *r = s->active.first; r; r = r->next)
@@ -116,7 +116,7 @@ static bool drop_idle_prompt(Scheduler *s) {
     return youngest != NULL;
 }
 
-/* Makes room for a turn at the cost of others. False: nobody younger holds anything. */
+/* Frees pages for a candidate. False: no younger sequence holds any. */
 static bool make_room(Scheduler *s, const StepCandidate *candidate) {
     PrefixCache *prefix = s->sequences.prefix;
     if (prefix && prefix_stats(prefix).nodes > 0) { /* a last page that is shared no more need not be copied */
@@ -144,7 +144,7 @@ static void reserve(Scheduler *s, StepCandidate *candidate) {
             return;
         }
         candidate->rows = 0;
-        if (full && s->left_out) return; /* until those who hold the rest come back, who can be parked then */
+        if (full && s->masks_late) return; /* requests that hold the other pages can be preempted in a later step */
         log_error("%s", error.text);
         request_fail(candidate->request, &error);
         return;
@@ -153,83 +153,91 @@ static void reserve(Scheduler *s, StepCandidate *candidate) {
 
 /* ---- the step ---- */
 
-/* Whether the token behind so many of an answer can be drawn where its logits are. */
-static bool can_leave(const Scheduler *s, const Request *r, const AnswerChoice *choice, int generated) {
+/* Whether the token after `generated` tokens of an answer can be sampled by the backend. */
+static bool can_sample(const Scheduler *s, const Request *r, const AnswerChoice *choice, int generated) {
     return s->sample_params && !r->by_host && !r->constraint && !r->echo && generated >= r->sampling.min_tokens &&
         (choice || r->choice_count == 1) && sampler_device_possible(&r->sampling);
 }
 
-/* How the outputs of a part are drawn from, the last of which follows so many tokens of the answer. */
-static void add_sample(const Scheduler *s, StepPlan *plan, const StepSlice *part, int generated) {
-    const Request *r = part->request;
-    if (part->outputs == 0) return;
-    const int choice = part->choice ? (int)(part->choice - r->choices) : 0;
-    for (int i = 0; i < part->outputs; i++) plan->scales[part->output + i] = sampler_scale(&r->sampling);
-    plan->sampled = plan->sampled && can_leave(s, r, part->choice, generated);
-    if (plan->sampled)
-        plan->sample_params[part->output] = sampler_device_params(&r->sampling, choice, r->prompt_count + generated);
+/* Sampling parameters of a slice's outputs, which are its last rows. generated: tokens of the answer that precede the
+ * token of the last output. */
+static void set_sampling(Scheduler *s, const StepSlice *slice, int generated, StepSequence *sequence) {
+    const Request *r = slice->request;
+    const int choice = slice->choice ? (int)(slice->choice - r->choices) : 0;
+    bool sampled = true;
+    for (int i = 0; i < slice->outputs; i++) {
+        const int before = generated - (slice->outputs - 1 - i);
+        s->scales[i] = sampler_scale(&r->sampling);
+        sampled = sampled && can_sample(s, r, slice->choice, before);
+        if (sampled) s->samples[i] = sampler_device_params(&r->sampling, choice, r->prompt_count + before);
+    }
+    sequence->output_count = slice->outputs;
+    sequence->scales = s->scales;
+    sequence->sample_params = sampled ? s->samples : NULL;
+}
+
+/* RoPE positions of a slice's rows: mapped in the prompt, at an offset from the place in the cache after it. */
+static void set_positions(Scheduler *s, const StepSlice *slice, StepSequence *sequence) {
+    const Request *r = slice->request;
+    sequence->position_offset = r->position_offset;
+    if (!r->positions || slice->position >= r->prompt_count) return;
+    for (int dim = 0; dim < POSITION_DIMS_MAX; dim++)
+        for (int i = 0; i < slice->rows; i++) {
+            const int place = slice->position + i;
+            s->positions[dim * slice->rows + i] = place < r->prompt_count
+                ? r->positions[(size_t)dim * (size_t)r->prompt_count + (size_t)place]
+                : place + r->position_offset;
+        }
+    sequence->positions = s->positions;
 }
 
 static void plan_begin(StepPlan *plan, bool uniform_matmul, bool lookahead) {
-    plan->slice_count = plan->output_count = plan->hidden_row_count = plan->prompt_rows = 0;
-    plan->step = (Step){.uniform_matmul = uniform_matmul,
-        .tokens = plan->tokens,
-        .positions = plan->positions,
-        .chunks = plan->chunks,
-        .position_dims = 1};
-    plan->sampled = true;
+    plan->slice_count = plan->prompt_rows = 0;
     plan->lookahead = lookahead;
+    step_begin(&plan->builder, uniform_matmul);
 }
 
-static void plan_end(StepPlan *plan) {
-    plan->sampled = plan->sampled && plan->output_count > 0 && plan->hidden_row_count == 0;
-    plan->step.sample_params = plan->sampled ? plan->sample_params : NULL;
-    plan->step.scales = plan->sampled ? NULL : plan->scales;
-    plan->step.chunk_count = plan->slice_count;
-    plan->step.hidden_row_count = plan->hidden_row_count;
-    plan->step.hidden_rows = plan->hidden_rows;
+static void add_slice(Scheduler *s, StepPlan *plan, const StepSlice *slice, int generated, StepSequence *sequence) {
+    plan->slices[plan->slice_count++] = *slice;
+    set_sampling(s, slice, generated, sequence);
+    set_positions(s, slice, sequence);
+    step_add_sequence(&plan->builder, sequence);
 }
 
-static void add_part(Scheduler *s, StepPlan *plan, const StepCandidate *candidate) {
+static void add_candidate(Scheduler *s, StepPlan *plan, const StepCandidate *candidate) {
     Request *r = candidate->request;
+    const AnswerChoice *choice = candidate->choice;
     const KvSequence *kv = sequence_of(r, candidate->choice);
-    if (candidate->rows == 0 || !kv->tables || r->failed) return; /* failed by another of its turns, perhaps */
-    const int row = plan->step.rows, rows = candidate->rows, first = plan->output_count;
-    const bool last = kv->length + rows == sequence_tokens(r, candidate->choice);
-    const int wanted = r->whole && !candidate->choice ? rows : last;
-    const int outputs = r->pooling ? 0 : wanted, hidden_rows = r->pooling ? wanted : 0,
-              first_state = plan->hidden_row_count;
-    sequence_text(r, candidate->choice, kv->length, rows, plan->tokens + row);
-    for (int i = 0; i < rows; i++) plan->positions[row + i] = kv->length + i;
-    for (int i = 0; i < outputs; i++) plan->outputs[plan->output_count++] = row + rows - outputs + i;
-    for (int i = 0; i < hidden_rows; i++) plan->hidden_rows[plan->hidden_row_count++] = row + rows - hidden_rows + i;
-    plan->chunks[plan->slice_count] = (SequenceChunk){.row = row, .rows = rows};
-    kv_run(kv, &plan->chunks[plan->slice_count]);
-    plan->step.rows += rows;
-    if (candidate->generated)
-        plan->step.decode_rows += rows;
-    else if (candidate->reads)
-        plan->prompt_rows += rows;
-    StepSlice *part = &plan->slices[plan->slice_count++];
-    *part = (StepSlice){.request = r,
+    const int rows = candidate->rows;
+    if (rows == 0 || !kv->tables || r->failed) return; /* another candidate of the request may have failed */
+    const bool last = kv->length + rows == sequence_tokens(r, choice);
+    const int wanted = r->whole && !choice ? rows : last;
+    const StepSlice slice = {.request = r,
         .choice = candidate->choice,
         .rows = rows,
         .position = kv->length,
-        .output = first,
-        .outputs = outputs,
-        .state = first_state,
-        .hidden_rows = hidden_rows};
-    add_sample(s, plan, part, candidate->choice ? candidate->choice->generated : 0);
+        .output = plan->builder.step.output_count,
+        .outputs = r->pooling ? 0 : wanted,
+        .hidden_row = plan->builder.step.hidden_row_count,
+        .hidden_rows = r->pooling ? wanted : 0};
+    sequence_text(r, choice, kv->length, rows, s->tokens);
+    StepSequence sequence = {.rows = rows,
+        .decode = candidate->decode,
+        .kv = kv,
+        .tokens = s->tokens,
+        .hidden_row_count = slice.hidden_rows};
+    if (candidate->prefill && !candidate->decode) plan->prompt_rows += rows;
+    add_slice(s, plan, &slice, choice ? choice->generated : 0, &sequence);
 }
 
-/* Prompts that have begun go on with what the disk has of them, the oldest first, a little in each round. */
-static void seek_on_disk(Scheduler *s) {
-    const int64_t deadline_ns = clock_ns() + SEEK_MS * INT64_C(1000000);
+/* Prompts that have begun continue with pages from disk, the oldest first, for a limited time per step. */
+static void resume_from_disk(Scheduler *s) {
+    const int64_t deadline_ns = clock_ns() + DISK_MS * INT64_C(1000000);
     bool time = true;
     for (Request *r = s->active.first; s->sequences.disk && r && time; r = r->next) {
-        if (r->sought || r->failed || !request_reads_prompt(r)) continue;
+        if (r->disk_searched || r->failed || !request_reads_prompt(r)) continue;
         time = !sequence_resume_from_disk(&s->sequences, r, deadline_ns);
-        r->sought = time;
+        r->disk_searched = time;
         r->prefilled = r->kv.length;
         const int more = request_note_found(r, r->prefilled);
         s->prompts_found += more > 0 && r->cached == more;
@@ -237,74 +245,77 @@ static void seek_on_disk(Scheduler *s) {
     }
 }
 
+/* Candidates of one kind, in order of age. */
+static void add_candidates(Scheduler *s, StepPlan *plan, bool prefill, bool decode) {
+    for (int i = 0; i < s->candidate_count; i++) {
+        const StepCandidate *candidate = &s->candidates[i];
+        if (candidate->prefill == prefill && (candidate->decode == decode || !prefill))
+            add_candidate(s, plan, candidate);
+    }
+}
+
 void scheduler_plan(Scheduler *s, StepPlan *plan) {
-    seek_on_disk(s);
+    resume_from_disk(s);
     plan_begin(plan, s->uniform_matmul, false);
-    collect_turns(s);
+    collect_candidates(s);
     share_prefill(s);
     for (int i = 0; i < s->candidate_count; i++)
         if (s->candidates[i].rows > 0) reserve(s, &s->candidates[i]);
-    for (int i = 0; i < s->candidate_count; i++)
-        if (!s->candidates[i].reads) add_part(s, plan, &s->candidates[i]);
-    for (int i = 0; i < s->candidate_count; i++)
-        if (s->candidates[i].reads && s->candidates[i].generated) add_part(s, plan, &s->candidates[i]);
-    for (int i = 0; i < s->candidate_count; i++)
-        if (s->candidates[i].reads && !s->candidates[i].generated) add_part(s, plan, &s->candidates[i]);
-    plan_end(plan);
+    add_candidates(s, plan, false, false);
+    add_candidates(s, plan, true, true);
+    add_candidates(s, plan, true, false);
+    step_end(&plan->builder);
 }
 
-/* ---- one step ahead ---- */
+/* ---- lookahead ---- */
 
-/* Whether each sequence that has something to do is in the step with one token, behind which it draws. */
-static bool all_go_on(const Scheduler *s, const StepPlan *plan) {
-    int running = 0, going = 0;
-    if (!s->can_lookahead || !plan->sampled || plan->step.rows != plan->slice_count) return false;
+/* Whether each running sequence has exactly one row in the step, with an output that the backend samples. */
+static bool all_continue(const Scheduler *s, const StepPlan *plan) {
+    int running = 0, continuing = 0;
+    if (!s->can_lookahead || !plan->builder.step.sample_params || plan->builder.step.rows != plan->slice_count)
+        return false;
     for (const Request *r = s->active.first; r; r = r->next) {
         if (r->failed || request_reads_prompt(r)) return false;
         for (int i = 0; i < r->choice_count; i++) running += r->choices[i].state == CHOICE_RUNNING;
     }
     for (int i = 0; i < plan->slice_count; i++) {
-        const StepSlice *part = &plan->slices[i];
-        if (!part->choice || part->outputs == 0) return false;
-        going += part->choice->state == CHOICE_RUNNING && part->choice->kv.length == part->position;
+        const StepSlice *slice = &plan->slices[i];
+        if (!slice->choice || slice->outputs == 0) return false;
+        continuing += slice->choice->state == CHOICE_RUNNING && slice->choice->kv.length == slice->position;
     }
-    return running == going;
+    return running == continuing;
 }
 
-/* The row behind a part's. False: there is no room for it. */
-static bool add_ahead(Scheduler *s, StepPlan *plan, const StepSlice *before) {
-    Request *r = before->request;
+/* Adds the row after that of a slice of the step under way. False: there are no pages for it. */
+static bool add_lookahead(Scheduler *s, StepPlan *plan, const StepSlice *before) {
     AnswerChoice *choice = before->choice;
-    KvSequence *kv = &choice->kv;
-    const int row = plan->slice_count, position = before->position + 1;
     Error ignored;
-    if (kv_step_rows(kv) < 2 || !kv_reserve(s->sequences.kv, kv, 2, &ignored)) return false;
-    plan->tokens[row] = -2 - before->output;
-    plan->positions[row] = position;
-    plan->outputs[row] = row;
-    plan->chunks[row] = (SequenceChunk){.row = row, .rows = 1};
-    kv_run(kv, &plan->chunks[row]);
-    plan->chunks[row].position = position;
-    plan->slices[row] =
-        (StepSlice){.request = r, .choice = choice, .rows = 1, .position = position, .output = row, .outputs = 1};
-    add_sample(s, plan, &plan->slices[row], choice->generated + 1);
-    plan->step.rows = plan->slice_count = plan->output_count = row + 1;
-    if (s->decode_rows_max) plan->step.decode_rows = row + 1;
+    if (kv_step_rows(&choice->kv) < 2 || !kv_reserve(s->sequences.kv, &choice->kv, 2, &ignored)) return false;
+    const int32_t token = token_from_output(before->output);
+    const StepSlice slice = {.request = before->request,
+        .choice = choice,
+        .rows = 1,
+        .position = before->position + 1,
+        .output = plan->builder.step.output_count,
+        .outputs = 1};
+    StepSequence sequence = {
+        .rows = 1, .decode = s->decode_rows_max > 0, .kv = &choice->kv, .lookahead = 1, .tokens = &token};
+    add_slice(s, plan, &slice, choice->generated + 1, &sequence);
     return true;
 }
 
 bool scheduler_plan_lookahead(Scheduler *s, const StepPlan *under_way, StepPlan *plan) {
-    if (!all_go_on(s, under_way)) return false;
+    if (!all_continue(s, under_way)) return false;
     plan_begin(plan, s->uniform_matmul, true);
     for (int i = 0; i < under_way->slice_count; i++) {
-        const StepSlice *part = &under_way->slices[i];
-        const Request *r = part->request;
-        AnswerChoice *choice = part->choice;
+        const StepSlice *slice = &under_way->slices[i];
+        const Request *r = slice->request;
+        AnswerChoice *choice = slice->choice;
         if (choice->state != CHOICE_RUNNING || choice->generated + 1 >= r->max_tokens || atomic_load(&r->cancel) ||
             atomic_load(&choice->stop))
             continue;
-        if (!add_ahead(s, plan, part)) return false;
+        if (!add_lookahead(s, plan, slice)) return false;
     }
-    plan_end(plan);
+    step_end(&plan->builder);
     return plan->slice_count > 0;
 }

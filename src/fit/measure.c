@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "fit/fit.h"
+#include "model/step_builder.h"
 
 enum {
     MEMORY_BYTES = 256 << 20, /* more than the caches hold, */
@@ -27,7 +28,7 @@ typedef struct Bench {
     uint8_t *memory;
     size_t bytes, at;
     float *x, *out;
-    int32_t *zeros;
+    StepBuilder step;
 } Bench;
 
 /* Bytes 0x38…0x3f and 0xb8…0xbf: as f16, bf16, E4M3, E8M0 or codes none is denormal, infinite or far from the others.
@@ -71,14 +72,9 @@ static Weight place(Bench *b, Weight w) {
 }
 
 static double product_s(Bench *b, const Weight *shape, int rows, int calls) {
-    const SequenceChunk chunk = {.rows = rows};
-    const Step step = {.rows = rows,
-        .tokens = b->zeros,
-        .positions = b->zeros,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = 1};
-    b->backend->ops->begin(b->backend, &step);
+    step_begin(&b->step, false);
+    step_add_sequence(&b->step, &(StepSequence){.rows = rows, .tokens = b->step.tokens});
+    b->backend->ops->begin(b->backend, step_end(&b->step));
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++) {
         const Weight w = place(b, *shape);
@@ -133,16 +129,17 @@ static bool measure_products(Bench *b, const BackendOptions *options, FitMachine
     const size_t in = floats(b->model, false);
     b->x = malloc(in * sizeof *b->x);
     b->out = malloc(floats(b->model, true) * sizeof *b->out);
-    b->zeros = calloc(FIT_PROMPT, sizeof *b->zeros);
-    b->backend = b->x && b->out && b->zeros ? backend_open(&own, error) : NULL;
-    if (!b->x || !b->out || !b->zeros) fail(error, ERROR_MEMORY, "no memory to measure products");
+    if (!b->x || !b->out)
+        fail(error, ERROR_MEMORY, "no memory to measure products");
+    else if (step_builder_open(&b->step, &(StepCapacity){.rows = FIT_PROMPT, .sequences = 1}, error))
+        b->backend = backend_open(&own, error);
     for (size_t i = 0; b->backend && i < in; i++) b->x[i] = (float)((i * 2654435761u >> 8) % 2048) / 1024 - 1;
     for (int k = 0; b->backend && k < b->model->kind_count; k++) measure_kind(b, k, out);
     const bool ok = b->backend != NULL;
     backend_close(b->backend);
     free(b->x);
     free(b->out);
-    free(b->zeros);
+    step_builder_close(&b->step);
     return ok;
 }
 

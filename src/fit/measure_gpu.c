@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "fit/fit.h"
+#include "model/step_builder.h"
 
 enum {
     WEIGHT_BYTES = 32 << 20, /* larger than what caches hold of four such */
@@ -18,6 +19,7 @@ typedef struct Bench {
     Weight weight[WEIGHTS];
     int bound;
     float *x, *out;
+    StepBuilder step;
 } Bench;
 
 /* The kind that a token goes through most bytes of. */
@@ -53,22 +55,16 @@ static bool bind_weights(Bench *b, const FitKind *kind, uint64_t most, Error *er
 }
 
 static bool pass(Bench *b, double *seconds, Error *error) {
-    const int32_t zero = 0;
-    const SequenceChunk chunk = {.rows = 1};
-    const int decode_rows = b->backend->decode_rows_max > 0;
-    const Step step = {.rows = 1,
-        .decode_rows = decode_rows,
-        .tokens = &zero,
-        .positions = &zero,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = 1};
+    const int32_t token = 0;
+    const bool decode = b->backend->decode_rows_max > 0;
     const BackendOps *ops = b->backend->ops;
     const int64_t start = clock_ns();
-    (void)ops->begin(b->backend, &step);
+    step_begin(&b->step, false);
+    step_add_sequence(&b->step, &(StepSequence){.rows = 1, .decode = decode, .tokens = &token});
+    (void)ops->begin(b->backend, step_end(&b->step));
     for (int i = 0; i < CALLS; i++) {
         const Matmul op = {.rows = 1,
-            .decode_rows = decode_rows,
+            .decode_rows = decode,
             .x = b->x,
             .count = 1,
             .weight = {&b->weight[i % WEIGHTS]},
@@ -89,7 +85,8 @@ bool fit_measure_gpu(const FitModel *model, const BackendOptions *device, FitMac
     const uint64_t part = out->gpu_memory / MEMORY_PART / WEIGHTS;
     Bench b = {.backend = backend_open(&own, error)};
     double least = 0, seconds;
-    bool ok = b.backend && bind_weights(&b, main_kind(model), part < WEIGHT_BYTES ? part : WEIGHT_BYTES, error);
+    bool ok = b.backend && step_builder_open(&b.step, &(StepCapacity){.rows = 1, .sequences = 1}, error) &&
+        bind_weights(&b, main_kind(model), part < WEIGHT_BYTES ? part : WEIGHT_BYTES, error);
     for (int i = 0; ok && i < PASSES; i++) {
         ok = pass(&b, &seconds, error);
         least = i == 0 || seconds < least ? seconds : least;
@@ -98,6 +95,7 @@ bool fit_measure_gpu(const FitModel *model, const BackendOptions *device, FitMac
     while (b.bound > 0) b.backend->ops->unbind(b.backend, &b.weight[--b.bound]);
     if (b.backend) b.backend->ops->release(b.backend, b.x);
     if (b.backend) b.backend->ops->release(b.backend, b.out);
+    step_builder_close(&b.step);
     backend_close(b.backend);
     return ok;
 }

@@ -44,6 +44,7 @@ static void embed(const Stage *stage, const Step *step) {
         .tokens = step->tokens,
         .table = &stage->bound->embedding,
         .scale = stage->bound->spec->embedding_scale,
+        .given_count = step->embedding_count,
         .given = step->embeddings,
         .out = stage->residual};
     stage->backend->ops->embed(stage->backend, &op);
@@ -65,11 +66,9 @@ static int decode_rows_on(const Backend *backend, const Step *step) {
 }
 
 float *decoder_forward(const Bound *bound, const StreamSchedule *schedule, const KvLayer *entries, const Step *given,
-    int count, const int32_t *output, uint64_t *tickets) {
+    uint64_t *tickets) {
     Step step = *given;
     Stage stage = {.bound = bound, .schedule = schedule, .entries = entries};
-    step.output_count = count;
-    step.outputs = output;
     step.cache = step.hidden_row_count > 0 ? 0 : cache_number(bound->spec, entries);
     step.decode_rows = decode_rows_on(bound->backends[0], given);
     stage_begin(&stage, 0, &step);
@@ -86,7 +85,7 @@ float *decoder_forward(const Bound *bound, const StreamSchedule *schedule, const
         else
             walk_layer(&stage, i, &(Rows){.rows = step.rows, .decode_rows = decode_rows_for_matmul(&step)});
     }
-    float *results = decoder_outputs(&stage, &step, count, output);
+    float *results = decoder_outputs(&stage, &step);
     tickets[stage.number] = stage.backend->ops->submit(stage.backend);
     return results;
 }

@@ -3,12 +3,12 @@
 #include "model/bound.h"
 #include "model/decoder_stream.h"
 
-/* Puts the step's tokens through all layers, updates the cache, and computes logits of rows output[0 … count). Returns
- * their address in memory of the last layer's backend, [count, vocab]; decoder_hidden_rows_at() floats behind it are
- * the final-norm rows of step->hidden_rows, [hidden_row_count, hidden]. NULL if neither is wanted. entries:
+/* Puts the step's rows through all layers, updates the cache, and computes logits of the step's outputs. Returns their
+ * address in memory of the last layer's backend, [output_count, vocab]; decoder_hidden_rows_at() floats behind it are
+ * the final-norm rows of step->hidden_rows, [hidden_row_count, hidden]. NULL if the step has neither. entries:
  * [cache_entries]. The caller has checked the step, and waits for *tickets, [backend_count]. */
 float *decoder_forward(const Bound *bound, const StreamSchedule *schedule, const KvLayer *entries, const Step *step,
-    int count, const int32_t *output, uint64_t *tickets);
+    uint64_t *tickets);
 
 /* Layout of the results, in floats from their address: where hidden rows begin; where the sums of sum_logits() or
  * sample() begin; the total. */

@@ -48,4 +48,4 @@ void stream_layer(const Stage *stage, int i, const Step *step);
 /* ---- decoder_output.c ---- */
 
 /* Logits, sums or samples, and hidden rows; what decoder_forward() returns. */
-float *decoder_outputs(const Stage *stage, const Step *step, int count, const int32_t *output);
+float *decoder_outputs(const Stage *stage, const Step *step);

@@ -67,7 +67,9 @@ int64_t decoder_results(const Spec *spec, const Step *step, int count, bool summ
                   : row_results(spec, step, count);
 }
 
-float *decoder_outputs(const Stage *stage, const Step *step, int count, const int32_t *output) {
+float *decoder_outputs(const Stage *stage, const Step *step) {
+    const int count = step->output_count;
+    const int32_t *output = step->outputs;
     const Spec *spec = stage->bound->spec;
     const BackendOps *ops = stage->backend->ops;
     if (count == 0 && step->hidden_row_count == 0) return NULL;

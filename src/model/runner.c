@@ -6,6 +6,7 @@
 #include "model/decoder.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
+#include "model/step_builder.h"
 
 enum { RUNNER_ROWS_DEFAULT = 512 };
 
@@ -52,31 +53,29 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
     Bound bound = {0};
     KvPlan kv = {0};
     uint64_t tickets[BACKENDS_MAX];
-    int32_t *zeros = calloc((size_t)rows, sizeof *zeros);
-    bool ok = zeros || fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
-    ok = ok && bound_open(&bound, &model->spec, plans, count, split, error) &&
+    StepBuilder builder;
+    const StepCapacity capacity = {
+        .rows = rows, .sequences = 1, .outputs = runner->outputs_max, .hidden_rows = runner->hidden_rows_max};
+    bool ok = step_builder_open(&builder, &capacity, error) &&
+        bound_open(&bound, &model->spec, plans, count, split, error) &&
         make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
         const StreamSchedule schedule = {
             .tile_rows = runner->schedule.tile_rows, .can_prefetch = model->experts.prefetch};
-        const SequenceChunk chunk = {.rows = rows};
-        const float scale = 1; /* nobody reads any */
-        const Step step = {.rows = rows,
-            .decode_rows = rows,
-            .tokens = zeros,
-            .positions = zeros,
-            .chunk_count = 1,
-            .chunks = &chunk,
-            .position_dims = 1,
-            .scales = &scale,
-            .hidden_row_count = runner->hidden_rows_max,
-            .hidden_rows = zeros};
-        decoder_forward(&bound, &schedule, kv.entries, &step, runner->outputs_max, zeros, tickets);
+        step_begin(&builder, false);
+        step_add_sequence(&builder,
+            &(StepSequence){.rows = rows,
+                .decode = true,
+                .tokens = builder.tokens,
+                .output_count = runner->outputs_max,
+                .scales = builder.scales,
+                .hidden_row_count = runner->hidden_rows_max});
+        decoder_forward(&bound, &schedule, kv.entries, step_end(&builder), tickets);
         for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
     kv_plan_free(&kv);
     bound_close(&bound);
-    free(zeros);
+    step_builder_close(&builder);
     return ok;
 }
 
@@ -282,12 +281,15 @@ static void check_step(const Runner *runner, const Step *step) {
     CHECK(step->decode_rows >= 0 && step->decode_rows <= row);
     CHECK(step->decode_rows == 0 || step->uniform_matmul || step->decode_rows <= runner_decode_rows_max(runner));
     const bool ahead = runner_can_lookahead(runner);
+    int given = 0;
     for (int i = 0; i < row; i++) {
-        const int token = step->tokens[i];
+        const int32_t token = step->tokens[i];
         CHECK(token < runner->model->spec.vocab);
-        CHECK(token >= 0 || (token == -1 && step->embeddings) ||
-            (token < -1 && ahead && -2 - token < runner->backends[0]->rows_max));
+        given += token == TOKEN_GIVEN;
+        CHECK(token >= TOKEN_GIVEN || (ahead && token_output(token) < runner->backends[0]->rows_max));
     }
+    for (int i = 0; i < step->embedding_count; i++) given -= step->embeddings[i].rows;
+    CHECK(given == 0);
 }
 
 bool runner_samples(const Runner *runner) { return runner->backends[runner->backend_count - 1]->ops->sample; }
@@ -299,24 +301,22 @@ bool runner_can_lookahead(const Runner *runner) {
 
 const int32_t *runner_sampled(const Runner *runner) { return runner->sampled; }
 
-void runner_begin(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun) {
+void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun) {
     check_step(runner, step);
-    CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
+    CHECK(step->output_count >= 0 && step->output_count <= step->rows && step->output_count <= runner->outputs_max);
     CHECK(step->hidden_row_count >= 0 && step->hidden_row_count <= step->rows &&
         step->hidden_row_count <= runner->hidden_rows_max);
     CHECK(!step->sample_params || runner_samples(runner));
     if (runner->model->bank) expert_cache_begin(runner->model->bank);
-    *begun = (RunnerStep){.step = *step, .count = count};
+    *begun = (RunnerStep){.step = *step};
     stream_begin(&runner->schedule, step);
-    begun->out =
-        decoder_forward(&runner->bound, &runner->schedule, kv_entries(cache), step, count, output, begun->tickets);
+    begun->out = decoder_forward(&runner->bound, &runner->schedule, kv_entries(cache), step, begun->tickets);
     stream_end(&runner->schedule);
 }
 
 bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error) {
     const Step *step = &begun->step;
-    const int count = begun->count;
+    const int count = step->output_count;
     bool ok = true;
     runner->hidden_rows = runner->sums = NULL;
     runner->sampled = NULL;
@@ -344,9 +344,8 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
     return true;
 }
 
-bool runner_forward(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
+bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error) {
     RunnerStep begun;
-    runner_begin(runner, cache, step, count, output, &begun);
+    runner_begin(runner, cache, step, &begun);
     return runner_end(runner, &begun, logits, error);
 }

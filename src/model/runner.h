@@ -46,23 +46,20 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth);
  * come before others. 0: none may, as it makes no difference. */
 int runner_decode_rows_max(const Runner *runner);
 
-/* Runs the step: what it leaves goes into the cache, and f32 logits of the rows named in output (indices into the
- * step's rows) are at *logits [count, vocab]: host memory that may be overwritten, valid until the next step. False: a
- * device fault, or a file of the model that shrank (its path is named); the sequences of the step are lost. */
-NODISCARD bool runner_forward(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error);
+/* Runs a step. *logits: f32 [output_count, vocab] in host memory, writable, valid until the next step; NULL without
+ * outputs, and where the backend samples. False: the device failed, or a file of the model shrank (the error names
+ * it); the contents of the step's sequences are undefined. */
+NODISCARD bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error);
 
 /* The same in two halves, so that a step can be begun before the one before it has ended, which is what
  * runner_can_lookahead() is about: two at most, ended in the order of their beginning, and logits are read of a step
  * only that is ended before the next begins. What the step points at stays until then. */
 typedef struct RunnerStep {
     Step step;
-    int count;
     float *out;                            /* of the backend */
     uint64_t tickets[RUNNER_BACKENDS_MAX]; /* of each backend */
 } RunnerStep;
-void runner_begin(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun);
+void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun);
 NODISCARD bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error);
 
 /* Whether a step's draws (Step.draws) are made where its logits are: *logits is then NULL. */

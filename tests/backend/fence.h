@@ -275,7 +275,13 @@ static inline void fence_embed(Backend *backend, const Embed *op) {
     Fence *f = fence_of(backend);
     fence_own_weight(f, op->table);
     fence_own_floats(f, op->out, op->rows * op->table->cols, "embeddings put elsewhere");
-    fence_expect(!op->given || !fence_block(f, op->given), "given embeddings are the host's");
+    for (int i = 0; i < op->given_count; i++) {
+        const EmbeddingRange *range = &op->given[i];
+        if (range->in_backend)
+            fence_own_floats(f, range->values, range->rows * op->table->cols, "given embeddings of the backend");
+        else
+            fence_expect(!fence_block(f, range->values), "given embeddings of the host");
+    }
     Backend *inner = fence_enter_step(f);
     inner->ops->embed(inner, op);
     fence_leave(f);

@@ -101,7 +101,7 @@ static bool stand_in_begin(Backend *backend, const Step *step) {
     begun++;
     for (int i = 0; i < rows; i++) {
         const int32_t token = step->tokens[i], *before = sampled[(begun - 1) % 2];
-        tokens[i] = token < -1 ? before[-2 - token] : token;
+        tokens[i] = token_output(token) >= 0 ? before[token_output(token)] : token;
     }
     own.tokens = tokens;
     return fence->begin(backend, &own);

@@ -326,10 +326,21 @@ static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, con
     return seen;
 }
 
+/* What the RoPE positions of a row add to its token: 0 where they are its place in the cache. */
+static inline int32_t fake_moved(const Step *step, int row, int place) {
+    int32_t moved = 0;
+    for (int dim = 0; dim < POSITION_DIMS_MAX; dim++) {
+        const int from = dim < step->position_dims ? dim : 0;
+        moved += (dim + 1) * 1009 * (step->positions[from * step->rows + row] - place);
+    }
+    return moved;
+}
+
 static inline int32_t fake_token(const Runner *runner, int32_t token) {
     if (token >= 0) return token;
-    CHECK(token < -1 && -2 - token < runner->outputs_max && runner->begun > 1);
-    token = runner->sampled[runner->begun % 2][-2 - token]; /* the step before this one's */
+    const int output = token_output(token);
+    CHECK(output >= 0 && output < runner->outputs_max && runner->begun > 1);
+    token = runner->sampled[runner->begun % 2][output]; /* the step before this one's */
     return token < 0 ? 0 : token;
 }
 
@@ -338,8 +349,9 @@ static inline int32_t fake_sample(Runner *runner, const float *logits, const Sam
     return fake.refuse && number % fake.refuse == 0 ? -1 : sampler_sample(&runner->scratch, logits, sample);
 }
 
-void runner_begin(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun) {
+void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun) {
+    const int count = step->output_count;
+    const int32_t *output = step->outputs;
     fake_engine_thread = true;
     runner->cache = cache;
     const int number = fake_gate(step, count);
@@ -347,7 +359,7 @@ void runner_begin(
     CHECK(step->decode_rows >= 0 && step->decode_rows <= step->rows);
     CHECK(step->decode_rows == 0 || step->uniform_matmul || step->decode_rows <= fake.decode_rows);
     CHECK(runner->begun - runner->ended < (fake.sample_params ? 2 : 1));
-    *begun = (RunnerStep){.step = *step, .count = count};
+    *begun = (RunnerStep){.step = *step};
     if (runner->begun > runner->ended) atomic_fetch_add(&fake.ahead, 1);
     const int candidate = (int)(runner->begun++ % 2);
     runner->failed[candidate] = number == fake.fail_at;
@@ -358,8 +370,7 @@ void runner_begin(
         const SequenceChunk *chunk = &step->chunks[i];
         CHECK(chunk->row == row && chunk->rows > 0);
         for (int position = chunk->position; position < chunk->position + chunk->rows; position++, row++) {
-            CHECK(step->positions[row] == position);
-            last = fake_token(runner, step->tokens[row]);
+            last = fake_token(runner, step->tokens[row]) + fake_moved(step, row, position);
             for (int l = 0; l < runner->plan.entry_count; l++) {
                 const KvLayer *layer = &kv_entries(cache)[l];
                 const int32_t *table = chunk->tables[layer->group];

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/runner.h"
+#include "model/step_builder.h"
 #include "tensor/safetensors.h"
 #include "test.h"
 
@@ -359,40 +360,38 @@ static inline bool fixture_run_open(
     return ok;
 }
 
-/* One step: rows tokens of one sequence, as a prompt's or, where the backend makes a difference, an answer's;
- * embeddings: [rows, hidden] where a token is −1. logits: [rows, vocab]. */
-static inline bool fixture_step_as(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
-    const float *embeddings, int rows, bool decode_rows, float *logits, Error *error) {
-    int32_t positions[FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
-    for (int i = 0; i < rows; i++) {
-        positions[i] = s->length + i;
-        output[i] = i;
-    }
-    if (!kv_reserve(cache, s, rows, error)) return false;
-    const SequenceChunk run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
-    const Step step = {.rows = rows,
-        .decode_rows = decode_rows && runner_decode_rows_max(runner) ? rows : 0,
-        .tokens = tokens,
-        .positions = positions,
-        .chunk_count = 1,
-        .chunks = &run,
-        .position_dims = 1,
-        .embeddings = embeddings};
+/* Room for steps of up to `rows` rows, all with outputs. Aborts without memory. */
+static inline void fixture_builder(StepBuilder *builder, int rows) {
+    Error error = {0};
+    const StepCapacity capacity = {.rows = rows, .sequences = rows, .outputs = rows, .embeddings = rows};
+    if (!step_builder_open(builder, &capacity, &error)) abort();
+}
+
+/* One step of a single sequence; rows, kv and the outputs, which all rows have, are filled in. logits: [rows, vocab].
+ */
+static inline bool fixture_step_of(
+    Runner *runner, KvCache *cache, KvSequence *s, int rows, const StepSequence *of, float *logits, Error *error) {
+    StepBuilder builder;
+    StepSequence sequence = *of;
     float *out;
-    if (!runner_forward(runner, cache, &step, rows, output, &out, error)) return false;
+    if (!kv_reserve(cache, s, rows, error)) return false;
+    sequence.rows = sequence.output_count = rows;
+    sequence.decode = of->decode && runner_decode_rows_max(runner);
+    sequence.kv = s;
+    fixture_builder(&builder, rows);
+    step_begin(&builder, false);
+    step_add_sequence(&builder, &sequence);
+    const bool ok = runner_forward(runner, cache, step_end(&builder), &out, error);
+    step_builder_close(&builder);
+    if (!ok) return false;
     memcpy(logits, out, (size_t)rows * (size_t)model_vocab(runner_model(runner)) * sizeof *out);
     kv_advance(cache, s, rows);
     return true;
 }
 
-static inline bool fixture_step_given(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
-    const float *embeddings, int rows, float *logits, Error *error) {
-    return fixture_step_as(runner, cache, s, tokens, embeddings, rows, false, logits, error);
-}
-
 static inline bool fixture_step(
     Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
-    return fixture_step_given(runner, cache, s, tokens, NULL, rows, logits, error);
+    return fixture_step_of(runner, cache, s, rows, &(StepSequence){.tokens = tokens}, logits, error);
 }
 
 /* All tokens in steps of `chunk`, the last `steps` of them singly, as an answer's. logits: [count, vocab]. */
@@ -405,8 +404,8 @@ static inline bool fixture_walk(Runner *runner, const int32_t *tokens, int count
     for (int done = 0; ok && done < count;) {
         const int left = count - steps - done;
         const int rows = left <= 0 ? 1 : left < chunk ? left : chunk;
-        ok = fixture_step_as(
-            runner, cache, &s, tokens + done, NULL, rows, left <= 0, logits + (size_t)done * (size_t)vocab, &error);
+        const StepSequence sequence = {.tokens = tokens + done, .decode = left <= 0};
+        ok = fixture_step_of(runner, cache, &s, rows, &sequence, logits + (size_t)done * (size_t)vocab, &error);
         done += rows;
     }
     TEST_MSG(ok, "%s", error.text);

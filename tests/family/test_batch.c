@@ -12,22 +12,14 @@ static const struct {
     {"qwen3", 1, false}, {"phi3", 1, false}, {"phi", 1, false}, {"rope-dynamic", 0, true}, {"deepseek-v3", 2, true},
     {"gpt-oss", 3, false}, {"afmoe", 1, false}};
 
-typedef struct Batch {
-    Step step;
-    SequenceChunk chunks[STRANGERS + 1];
-    int32_t tokens[ROWS], positions[ROWS], output[ROWS];
-} Batch;
-
 /* The next `rows` tokens of a sequence join the step. */
-static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows) {
+static bool batch_add(
+    StepBuilder *b, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, bool decode, bool outputs) {
     Error error = {0};
     if (!kv_reserve(cache, s, rows, &error)) return false;
-    b->chunks[b->step.chunk_count++] = (SequenceChunk){
-        .row = b->step.rows, .rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
-    for (int i = 0; i < rows; i++, b->step.rows++) {
-        b->tokens[b->step.rows] = tokens[s->length + i];
-        b->positions[b->step.rows] = s->length + i;
-    }
+    step_add_sequence(b,
+        &(StepSequence){
+            .rows = rows, .decode = decode, .kv = s, .tokens = tokens + s->length, .output_count = outputs ? rows : 0});
     return true;
 }
 
@@ -43,36 +35,30 @@ static int crowd_rows(const KvSequence *s, int prompt, uint64_t *random) {
  * each one's ends. */
 static bool crowd_step(const FixtureRun *chunk, KvCache *cache, KvSequence s[STRANGERS + 1],
     int32_t tokens[STRANGERS + 1][TOKENS], const int prompt[STRANGERS + 1], int ours, uint64_t *random, float *logits) {
-    Batch *b = calloc(1, sizeof *b);
+    StepBuilder b;
     Error error = {0};
-    int added[STRANGERS + 1] = {0}, wanted = 0;
+    int added[STRANGERS + 1] = {0};
     const int decode_rows_max = runner_decode_rows_max(chunk->runner);
     bool ok = true;
+    fixture_builder(&b, ROWS);
+    step_begin(&b, false);
     for (int turn = 0; turn < 2 * (STRANGERS + 1); turn++) {
         const int i = turn % (STRANGERS + 1);
         const bool answers = s[i].length >= prompt[i];
         if (answers != (turn <= STRANGERS)) continue;
         added[i] = crowd_rows(&s[i], prompt[i], random);
-        if (answers && decode_rows_max && added[i] > decode_rows_max - b->step.decode_rows)
-            added[i] = decode_rows_max - b->step.decode_rows;
+        if (answers && decode_rows_max && added[i] > decode_rows_max - b.step.decode_rows)
+            added[i] = decode_rows_max - b.step.decode_rows;
         if (added[i] == 0) continue;
-        if (i == ours) {
-            for (; wanted < added[i]; wanted++) b->output[wanted] = b->step.rows + wanted;
-        }
-        ok = ok && batch_add(b, cache, &s[i], tokens[i], added[i]);
-        if (answers && decode_rows_max) b->step.decode_rows = b->step.rows;
+        ok = ok && batch_add(&b, cache, &s[i], tokens[i], added[i], answers && decode_rows_max, i == ours);
     }
-    b->step.tokens = b->tokens;
-    b->step.positions = b->positions;
-    b->step.chunks = b->chunks;
-    b->step.position_dims = 1;
     float *out;
-    ok = ok && runner_forward(chunk->runner, cache, &b->step, wanted, b->output, &out, &error);
+    ok = ok && runner_forward(chunk->runner, cache, step_end(&b), &out, &error);
     if (ok)
         memcpy(logits + (size_t)s[ours].length * (size_t)chunk->vocab, out,
-            (size_t)wanted * (size_t)chunk->vocab * sizeof *out);
+            (size_t)added[ours] * (size_t)chunk->vocab * sizeof *out);
     for (int i = 0; i <= STRANGERS; i++) kv_advance(cache, &s[i], ok ? added[i] : 0);
-    free(b);
+    step_builder_close(&b);
     return ok;
 }
 
@@ -110,8 +96,9 @@ static bool pieces_walk(const FixtureRun *chunk, const int32_t *tokens, float *l
     while (ok && s.length < TOKENS) {
         const bool answers = s.length >= PROMPT;
         const int at = s.length, left = (answers ? TOKENS : PROMPT) - at, rows = left < PIECE ? left : PIECE;
-        ok = fixture_step_as(chunk->runner, cache, &s, tokens + at, NULL, rows, answers,
-            logits + (size_t)at * (size_t)chunk->vocab, &error);
+        const StepSequence sequence = {.tokens = tokens + at, .decode = answers};
+        ok = fixture_step_of(
+            chunk->runner, cache, &s, rows, &sequence, logits + (size_t)at * (size_t)chunk->vocab, &error);
     }
     TEST_MSG(ok, "%s", error.text);
     if (cache) kv_sequence_close(cache, &s);

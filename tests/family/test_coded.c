@@ -25,25 +25,14 @@ static bool large_bias, latents; /* of this case */
 
 /* ---- steps ---- */
 
-typedef struct Batch {
-    Step step;
-    SequenceChunk chunks[STRANGERS + 1];
-    int32_t tokens[ROWS], positions[ROWS], output[ROWS];
-} Batch;
-
-static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *text, int rows) {
+static bool batch_add(StepBuilder *b, KvCache *cache, KvSequence *s, const int32_t *text, int rows, bool outputs) {
     Error error = {0};
     if (!kv_reserve(cache, s, rows, &error)) {
         TEST_MSG(false, "%s", error.text);
         return false;
     }
-    SequenceChunk *run = &b->chunks[b->step.chunk_count++];
-    *run = (SequenceChunk){.row = b->step.rows, .rows = rows, .position = s->length};
-    kv_run(s, run);
-    for (int i = 0; i < rows; i++, b->step.rows++) {
-        b->tokens[b->step.rows] = text[s->length + i];
-        b->positions[b->step.rows] = s->length + i;
-    }
+    step_add_sequence(
+        b, &(StepSequence){.rows = rows, .kv = s, .tokens = text + s->length, .output_count = outputs ? rows : 0});
     return true;
 }
 
@@ -56,22 +45,22 @@ static int rows_of(const KvSequence *s, int most) {
 
 /* One step of the first `count` sequences; rows [count]. Logits of sequence 0 go to their place. */
 static bool step_all(const FixtureRun *run, KvCache *cache, KvSequence *s, int count, const int *rows, float *logits) {
-    static Batch b;
-    b.step = (Step){.tokens = b.tokens, .positions = b.positions, .chunks = b.chunks, .position_dims = 1};
-    int wanted = 0;
+    StepBuilder b;
+    fixture_builder(&b, ROWS);
+    step_begin(&b, false);
     bool ok = true;
     for (int n = 0; ok && n < count; n++) { /* ours comes second, if there are two */
         const int i = count == 1 ? 0 : n == 0 ? 1 : n == 1 ? 0 : n;
         if (rows[i] == 0) continue;
-        for (; i == 0 && wanted < rows[i]; wanted++) b.output[wanted] = b.step.rows + wanted;
-        ok = batch_add(&b, cache, &s[i], tokens[i], rows[i]);
+        ok = batch_add(&b, cache, &s[i], tokens[i], rows[i], i == 0);
     }
     Error error = {0};
     float *out;
-    ok = ok && runner_forward(run->runner, cache, &b.step, wanted, b.output, &out, &error);
+    ok = ok && runner_forward(run->runner, cache, step_end(&b), &out, &error);
     if (ok && logits)
         memcpy(
-            logits + (size_t)s[0].length * (size_t)run->vocab, out, (size_t)wanted * (size_t)run->vocab * sizeof *out);
+            logits + (size_t)s[0].length * (size_t)run->vocab, out, (size_t)rows[0] * (size_t)run->vocab * sizeof *out);
+    step_builder_close(&b);
     for (int i = 0; i < count; i++) kv_advance(cache, &s[i], ok ? rows[i] : 0);
     return ok;
 }

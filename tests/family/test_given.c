@@ -5,6 +5,14 @@
 
 enum { NAMES_MAX = 128 };
 
+/* Embeddings in place of tokens. */
+typedef struct Given {
+    const int32_t *tokens;
+    int each; /* every each-th row is a token, whose embedding is NaN: it must not be read; 0: all are given */
+    const float *values; /* [count, hidden] */
+    bool in_backend;     /* they are copied to memory of the backend first */
+} Given;
+
 /* What the first layer reads for these tokens, as the backend computes it: [count, hidden] in host memory. */
 static float *look_up(Runner *runner, const int32_t *tokens, int count) {
     const Spec *spec = model_spec(runner_model(runner));
@@ -16,13 +24,15 @@ static float *look_up(Runner *runner, const int32_t *tokens, int count) {
     const bool ok = rows && out && b->ops->bind(b, &table, &error);
     TEST_MSG(ok, "%s", error.text);
     if (!ok) abort();
-    const SequenceChunk run = {.rows = count};
-    const Step step = {
-        .rows = count, .tokens = tokens, .positions = tokens, .chunk_count = 1, .chunks = &run, .position_dims = 1};
-    b->ops->begin(b, &step);
+    StepBuilder builder;
+    fixture_builder(&builder, count);
+    step_begin(&builder, false);
+    step_add_sequence(&builder, &(StepSequence){.rows = count, .tokens = tokens});
+    b->ops->begin(b, step_end(&builder));
     b->ops->embed(
         b, &(Embed){.rows = count, .tokens = tokens, .table = &table, .scale = spec->embedding_scale, .out = out});
     TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
+    step_builder_close(&builder);
     b->ops->download(b, rows, out, bytes);
     b->ops->unbind(b, &table);
     b->ops->release(b, out);
@@ -42,29 +52,48 @@ static void check_rows(const Fixture *f, const Spec *spec, const float *rows) {
     free(row);
 }
 
-/* Every `each`-th row as a token, the others given (0: all). Rows of the tokens are NaN: nobody may read them. */
-static bool walk_given(const FixtureRun *run, const Fixture *f, const float *rows, int each, int chunk, float *logits) {
+/* The next `count` rows in one step. */
+static bool step_given(
+    const FixtureRun *run, KvCache *cache, KvSequence *s, const Given *g, int count, float *logits, Error *error) {
+    EmbeddingRange ranges[FIXTURE_TOKENS_MAX];
+    int range_count = 0;
+    const int at = s->length, hidden = model_spec(run->model)->hidden;
+    for (int t = 0; t < count; t++) {
+        if (g->each && (at + t) % g->each == 0) continue;
+        EmbeddingRange *last = range_count ? &ranges[range_count - 1] : NULL;
+        if (last && last->row + last->rows == t)
+            last->rows++;
+        else
+            ranges[range_count++] = (EmbeddingRange){t, 1, g->values + (at + t) * hidden, g->in_backend};
+    }
+    const StepSequence sequence = {
+        .tokens = g->each ? g->tokens + at : NULL, .embedding_count = range_count, .embeddings = ranges};
+    return fixture_step_of(run->runner, cache, s, count, &sequence, logits + (size_t)at * (size_t)run->vocab, error);
+}
+
+static bool walk_given(const FixtureRun *run, const Fixture *f, const Given *asked, int chunk, float *logits) {
     const int hidden = model_spec(run->model)->hidden;
-    int32_t tokens[FIXTURE_TOKENS_MAX];
-    float *given = malloc((size_t)(f->count * hidden) * sizeof *given);
+    const size_t bytes = (size_t)(f->count * hidden) * sizeof(float);
+    Given g = *asked;
+    Backend *b = runner_backend(run->runner);
+    float *given = malloc(bytes), *there = NULL;
     Error error = {0};
     KvSequence s = {0};
     const KvPlan *plan = runner_kv_plan(run->runner);
     KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, f->count), &error);
     bool ok = given && cache && kv_sequence_open(cache, NULL, &s, &error);
-    for (int t = 0; ok && t < f->count; t++) {
-        const bool token = each && t % each == 0;
-        tokens[t] = token ? f->tokens[t] : -1;
-        for (int i = 0; i < hidden; i++) given[t * hidden + i] = token ? NAN : rows[t * hidden + i];
-    }
-    while (ok && s.length < f->count) {
-        const int at = s.length, count = f->count - at < chunk ? f->count - at : chunk;
-        ok = fixture_step_given(run->runner, cache, &s, tokens + at, given + at * hidden, count,
-            logits + (size_t)at * (size_t)run->vocab, &error);
-    }
+    for (int t = 0; ok && t < f->count; t++)
+        for (int i = 0; i < hidden; i++)
+            given[t * hidden + i] = g.each && t % g.each == 0 ? NAN : asked->values[t * hidden + i];
+    if (ok && g.in_backend) ok = (there = b->ops->alloc(b, bytes, MEMORY_STEP, &error)) != NULL;
+    if (there) b->ops->upload(b, there, given, bytes);
+    g.values = there ? there : given;
+    while (ok && s.length < f->count)
+        ok = step_given(run, cache, &s, &g, f->count - s.length < chunk ? f->count - s.length : chunk, logits, &error);
     TEST_MSG(ok, "%s", error.text);
     if (cache) kv_sequence_close(cache, &s);
     kv_close(cache);
+    b->ops->release(b, there);
     free(given);
     return ok;
 }
@@ -79,15 +108,16 @@ static void check_backend(const Fixture *f, const char *directory, const char *c
     if (runner_backend(run.runner)->exact) check_rows(f, model_spec(run.model), rows);
     TEST(expected && logits && fixture_walk(run.runner, f->tokens, f->count, f->count, 0, expected));
     static const int each[] = {0, 3}, chunks[] = {FIXTURE_TOKENS_MAX, 7};
-    for (size_t i = 0; i < COUNT_OF(each); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(each); i++) {
+        const Given given = {f->tokens, each[i / 2], rows, i % 2};
         memset(logits, 0, size * sizeof *logits);
-        TEST(walk_given(&run, f, rows, each[i], chunks[i], logits));
-        TEST_MSG(!memcmp(logits, expected, size * sizeof *logits), "%s on %s: %s given", f->name, cpu,
-            each[i] ? "some rows" : "all rows");
+        TEST(walk_given(&run, f, &given, chunks[i / 2], logits));
+        TEST_MSG(!memcmp(logits, expected, size * sizeof *logits), "%s on %s: %s given in memory of the %s", f->name,
+            cpu, given.each ? "some rows" : "all rows", given.in_backend ? "backend" : "host");
     }
     /* What is given matters. */
     for (int i = 0; i < model_spec(run.model)->hidden; i++) rows[i] = -rows[i];
-    TEST(walk_given(&run, f, rows, 0, FIXTURE_TOKENS_MAX, logits) &&
+    TEST(walk_given(&run, f, &(Given){.values = rows}, FIXTURE_TOKENS_MAX, logits) &&
         memcmp(logits, expected, size * sizeof *logits) != 0);
     free(expected);
     free(logits);

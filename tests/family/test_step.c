@@ -11,7 +11,8 @@ static const struct {
 
 typedef struct Walk {
     const int32_t *tokens;
-    int count, position_dims, chunk, span_count;
+    const int32_t *positions; /* [POSITION_DIMS_MAX][count]; NULL: places in the cache */
+    int count, chunk, span_count;
     BidirectionalSpan spans[SPANS];
 } Walk;
 
@@ -25,28 +26,19 @@ static int rows_at(const Walk *w, int at) {
 
 static bool walk_step(
     Runner *runner, KvCache *cache, KvSequence *s, const Walk *w, int rows, float *logits, Error *error) {
-    int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
-    for (int i = 0; i < w->position_dims * rows; i++) positions[i] = s->length + i % rows;
-    for (int i = 0; i < rows; i++) output[i] = i;
-    if (!kv_reserve(cache, s, rows, error)) return false;
-    SequenceChunk run = {
-        .rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables, .spans = w->spans};
+    int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
+    StepSequence sequence = {.tokens = w->tokens + s->length, .spans = w->spans};
     const BidirectionalSpan *end = w->spans + w->span_count;
-    while (run.spans < end && run.spans->begin < s->length) run.spans++;
-    for (const BidirectionalSpan *span = run.spans; span < end && span->begin < s->length + rows; span++)
-        run.span_count++;
-    const Step step = {.rows = rows,
-        .tokens = w->tokens + s->length,
-        .positions = positions,
-        .chunk_count = 1,
-        .chunks = &run,
-        .position_dims = w->position_dims};
-    float *out;
-    if (!runner_forward(runner, cache, &step, rows, output, &out, error)) return false;
+    while (sequence.spans < end && sequence.spans->begin < s->length) sequence.spans++;
+    for (const BidirectionalSpan *span = sequence.spans; span < end && span->begin < s->length + rows; span++)
+        sequence.span_count++;
+    if (w->positions) {
+        for (int i = 0; i < POSITION_DIMS_MAX * rows; i++)
+            positions[i] = w->positions[i / rows * w->count + s->length + i % rows];
+        sequence.positions = positions;
+    }
     const size_t vocab = (size_t)model_vocab(runner_model(runner));
-    memcpy(logits + (size_t)s->length * vocab, out, (size_t)rows * vocab * sizeof *out);
-    kv_advance(cache, s, rows);
-    return true;
+    return fixture_step_of(runner, cache, s, rows, &sequence, logits + (size_t)s->length * vocab, error);
 }
 
 static void walk(Runner *runner, const Walk *w, float *logits) {
@@ -83,9 +75,12 @@ typedef struct Bench {
     float *text, *spans, *other, *ref; /* ref: what spans are on ref, the backend tested first */
 } Bench;
 
+/* Models without mrope sections read the first dimension alone. */
 static void check_position_dims(const Bench *b) {
-    const Walk w = {
-        .tokens = b->f->tokens, .count = b->f->count, .position_dims = POSITION_DIMS_MAX, .chunk = b->f->count};
+    const int count = b->f->count;
+    int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
+    for (int i = 0; i < POSITION_DIMS_MAX * count; i++) positions[i] = i % count + i / count * 3;
+    const Walk w = {.tokens = b->f->tokens, .positions = positions, .count = count, .chunk = count};
     walk(b->runner, &w, b->other);
     TEST_MSG(!memcmp(b->text, b->other, b->bytes), "%s on %s: text on three axes", b->f->name, b->cpu);
 }
@@ -94,7 +89,7 @@ static void check_position_dims(const Bench *b) {
 static void check_spans(const Bench *b) {
     const Fixture *f = b->f;
     const BidirectionalSpan first = {f->count / 5, f->count / 2}, second = {f->count / 2, f->count * 4 / 5};
-    Walk w = {f->tokens, f->count, 1, f->count, SPANS, {first, second}};
+    Walk w = {f->tokens, NULL, f->count, f->count, SPANS, {first, second}};
     walk(b->runner, &w, b->spans);
     TEST_MSG(same_rows(f, b->text, b->spans, 0, first.begin), "%s on %s: what comes before a span", f->name, b->cpu);
     TEST_MSG(!same_rows(f, b->text, b->spans, first.begin, first.begin + 1), "%s on %s: a span does not see itself",

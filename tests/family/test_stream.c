@@ -127,26 +127,25 @@ static bool step_long(Setup *s, Runner *runner, int rows, float *logits) {
     Error error = {0};
     KvSequence sequence = {0};
     const KvPlan *plan = runner_kv_plan(runner);
-    int32_t *tokens = malloc(sizeof *tokens * (size_t)rows), *positions = malloc(sizeof *positions * (size_t)rows);
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)rows);
+    StepBuilder builder;
     KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, rows), &error);
-    bool ok = tokens && positions && cache && kv_sequence_open(cache, NULL, &sequence, &error) &&
+    bool ok = tokens && cache && kv_sequence_open(cache, NULL, &sequence, &error) &&
         kv_reserve(cache, &sequence, rows, &error);
-    for (int i = 0; ok && i < rows; i++) {
-        tokens[i] = s->f.tokens[(i + i / s->f.count) % s->f.count];
-        positions[i] = i;
-    }
-    const SequenceChunk run = {.rows = rows, .tables = (const int32_t *const *)sequence.tables};
-    const Step step = {
-        .rows = rows, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &run, .position_dims = 1};
-    const int32_t last = rows - 1;
+    for (int i = 0; ok && i < rows; i++) tokens[i] = s->f.tokens[(i + i / s->f.count) % s->f.count];
+    fixture_builder(&builder, rows);
+    step_begin(&builder, false);
+    if (ok)
+        step_add_sequence(
+            &builder, &(StepSequence){.rows = rows, .kv = &sequence, .tokens = tokens, .output_count = 1});
     float *out;
-    ok = ok && runner_forward(runner, cache, &step, 1, &last, &out, &error);
+    ok = ok && runner_forward(runner, cache, step_end(&builder), &out, &error);
     TEST_MSG(ok, "%s", error.text);
     if (ok) memcpy(logits, out, sizeof *out * (size_t)s->f.vocab);
     if (cache) kv_sequence_close(cache, &sequence);
     kv_close(cache);
+    step_builder_close(&builder);
     free(tokens);
-    free(positions);
     return ok;
 }
 
@@ -354,31 +353,29 @@ static bool walk_pair(Setup *s, Runner *runner, float *logits) {
     KvSequence sequences[2] = {{0}};
     const KvPlan *plan = runner_kv_plan(runner);
     KvCache *cache = kv_open(plan, 2 * kv_bytes_for(plan, NULL, PAIR_STEPS), &error);
+    StepBuilder builder;
     bool ok = cache != NULL;
+    fixture_builder(&builder, 2);
     for (int i = 0; i < 2; i++) ok = ok && kv_sequence_open(cache, NULL, &sequences[i], &error);
     for (int i = 0; ok && i < PAIR_STEPS; i++) {
-        static const int32_t outputs[] = {0, 1};
         const int32_t tokens[] = {s->f.tokens[i % s->f.count], s->f.tokens[(i * 5 + 3) % s->f.count]};
-        const int32_t positions[] = {i, i};
-        SequenceChunk chunks[2];
+        step_begin(&builder, false);
         for (int k = 0; k < 2; k++) {
             ok = ok && kv_reserve(cache, &sequences[k], 1, &error);
-            chunks[k] = (SequenceChunk){
-                .row = k, .rows = 1, .position = i, .tables = (const int32_t *const *)sequences[k].tables};
+            step_add_sequence(&builder,
+                &(StepSequence){.rows = 1,
+                    .decode = k == 0 && runner_decode_rows_max(runner) > 0,
+                    .kv = &sequences[k],
+                    .tokens = &tokens[k],
+                    .output_count = 1});
         }
-        const Step step = {.rows = 2,
-            .decode_rows = runner_decode_rows_max(runner) > 0, /* the first one */
-            .tokens = tokens,
-            .positions = positions,
-            .chunk_count = 2,
-            .chunks = chunks,
-            .position_dims = 1};
         float *out;
-        ok = ok && runner_forward(runner, cache, &step, 2, outputs, &out, &error);
+        ok = ok && runner_forward(runner, cache, step_end(&builder), &out, &error);
         if (ok) memcpy(logits + (size_t)(i * 2 * s->f.vocab), out, sizeof *out * 2 * (size_t)s->f.vocab);
         for (int k = 0; ok && k < 2; k++) kv_advance(cache, &sequences[k], 1);
     }
     TEST_MSG(ok, "%s", error.text);
+    step_builder_close(&builder);
     for (int i = 0; cache && i < 2; i++) kv_sequence_close(cache, &sequences[i]);
     kv_close(cache);
     return ok;

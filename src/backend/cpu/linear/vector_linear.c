@@ -515,10 +515,7 @@ static void embed_rows(void *argument, int index, int count) {
     const int64_t width = e->table->cols;
     for (int row = index; row < e->rows; row += count) {
         float *out = e->out + row * width;
-        if (e->tokens[row] < 0) {
-            memcpy(out, e->given + row * width, (size_t)width * sizeof *out);
-            continue;
-        }
+        if (e->tokens[row] == TOKEN_GIVEN) continue;
         weight_dequantize_row(e->table, e->tokens[row], 0, width, out);
         for (int64_t i = 0; i < width; i++) out[i] *= e->scale;
     }
@@ -526,6 +523,10 @@ static void embed_rows(void *argument, int index, int count) {
 
 void cpu_embed(Backend *backend, const Embed *op) {
     Embed e = *op;
+    const int64_t width = op->table->cols;
+    for (int i = 0; i < op->given_count; i++) /* the backend's memory is the host's */
+        memcpy(op->out + op->given[i].row * width, op->given[i].values,
+            (size_t)(op->given[i].rows * width) * sizeof *op->out);
     if (e.rows == 1)
         embed_rows(&e, 0, 1);
     else

@@ -97,12 +97,12 @@ static float *normed(RefBackend *r, int rows, int64_t width, const float *x, con
 
 static void ref_embed(Backend *backend, const Embed *e) {
     const int64_t width = e->table->cols;
+    for (int i = 0; i < e->given_count; i++)
+        memcpy(
+            e->out + e->given[i].row * width, e->given[i].values, (size_t)(e->given[i].rows * width) * sizeof *e->out);
     for (int t = 0; t < e->rows; t++) {
         float *row = e->out + t * width;
-        if (e->tokens[t] < 0) {
-            memcpy(row, e->given + t * width, (size_t)width * sizeof *row);
-            continue;
-        }
+        if (e->tokens[t] == TOKEN_GIVEN) continue;
         weight_dequantize_row(e->table, e->tokens[t], 0, width, row);
         for (int64_t i = 0; i < width; i++) row[i] *= e->scale;
     }

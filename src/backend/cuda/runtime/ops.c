@@ -19,9 +19,14 @@ static const int32_t *device_ints(
 
 void cuda_embed(Backend *backend, const Embed *op) {
     CudaBackend *b = cuda_of(backend);
-    const size_t bytes = (size_t)op->rows * (size_t)op->table->cols * sizeof(float);
-    if (op->given)
-        cuda_ok(b, cudaMemcpyAsync(op->out, op->given, bytes, cudaMemcpyHostToDevice, b->stream), "sending embeddings");
+    for (int i = 0; i < op->given_count; i++) {
+        const EmbeddingRange *range = &op->given[i];
+        const size_t bytes = (size_t)range->rows * (size_t)op->table->cols * sizeof(float);
+        cuda_ok(b,
+            cudaMemcpyAsync(op->out + range->row * op->table->cols, range->values, bytes,
+                range->in_backend ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, b->stream),
+            "embeddings");
+    }
     const int32_t *tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
     if (tokens)
         cuda_ok(b,

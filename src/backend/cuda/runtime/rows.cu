@@ -1,5 +1,6 @@
 /* Operations on rows: norms, sums, activations, embeddings and gathers, the numbers of a step. */
 #include "backend/cuda/gemm/tile.cuh"
+#include "backend/token.h"
 
 bool launch_early;
 __thread cudaStream_t launch_apart[LAUNCH_STREAMS];
@@ -136,8 +137,9 @@ __global__ void embed_kernel(const int32_t *tokens, const int32_t *sampled, Tile
     let_next_begin();
     wait_for_previous();
     int token = __ldcg(tokens + blockIdx.y);
-    if (token == -1) return;
-    if (token < -1) token = max(__ldcg(sampled + (-2 - token)), 0); /* nobody looks at what becomes of no token */
+    if (token == TOKEN_GIVEN) return;
+    /* A step that was begun after a row without a token (−1) is dropped: any token will do for it. */
+    if (token < TOKEN_GIVEN) token = max(__ldcg(sampled + (TOKEN_OUTPUT_0 - token)), 0);
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < table.cols; i += gridDim.x * BLOCK)
         out[(int64_t)blockIdx.y * table.cols + i] = scale * tile_element<KIND>(table, token, i);
 }

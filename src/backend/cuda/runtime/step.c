@@ -241,7 +241,7 @@ const int32_t *cuda_step_tables(CudaBackend *b, int group) {
 enum { REPEATED_CHUNK_ROWS_MAX = 16 };
 
 static bool repeatable(const Step *step) {
-    if (!step->cache || step->position_dims != 1 || step->embeddings) return false;
+    if (!step->cache || step->position_dims != 1 || step->embedding_count) return false;
     if (step->chunk_count != step->rows && step->decode_rows != step->rows) return false;
     for (int i = 0; i < step->chunk_count; i++)
         if (step->chunks[i].span_count || step->chunks[i].rows > REPEATED_CHUNK_ROWS_MAX) return false;
