@@ -61,7 +61,7 @@ void sequence_text(const Request *request, const AnswerChoice *choice, int first
 static void sequence_ids(const Request *request, const AnswerChoice *choice, int first, int count, uint64_t *out) {
     for (int i = 0; i < count; i++) {
         const int position = first + i, answer = position - request->prompt_count;
-        out[i] = answer >= 0   ? (uint64_t)request_answer_id(request, choice, answer)
+        out[i] = answer >= 0       ? (uint64_t)request_answer_id(request, choice, answer)
             : request->content_ids ? request->content_ids[position]
                                    : (uint64_t)request->prompt[position];
     }

@@ -1,6 +1,6 @@
 /* Steps: their numbers on the device, and decode steps as CUDA graphs. A step with one token of each sequence, or with
- * several that are verified at once, repeats with other numbers only: it is captured when its key is seen for the second
- * time, and from then on is one launch. */
+ * several that are verified at once, repeats with other numbers only: it is captured when its key is seen for the
+ * second time, and from then on is one launch. */
 #include <stdlib.h>
 #include <string.h>
 
