@@ -65,8 +65,8 @@ static int decode_rows_on(const Backend *backend, const Step *step) {
     return backend->decode_rows_max ? step->decode_rows : 0;
 }
 
-float *decoder_forward(const Bound *bound, const StreamSchedule *schedule, const KvLayer *entries, const Step *given,
-    uint64_t *tickets) {
+float *decoder_forward(
+    const Bound *bound, const StreamSchedule *schedule, const KvLayer *entries, const Step *given, uint64_t *tickets) {
     Step step = *given;
     Stage stage = {.bound = bound, .schedule = schedule, .entries = entries};
     step.cache = step.hidden_row_count > 0 ? 0 : cache_number(bound->spec, entries);
