@@ -1,27 +1,26 @@
-/* backend/: what computes: the table of operations, its checker (plan.c), a wrapper that measures (trace.c), and a
- * folder for each kind of device. Nothing here knows layers, families or files.
+/* backend/: the table of operations, its checker (plan.c), a wrapper that measures (trace.c), and a folder for each
+ * kind of device. Nothing here knows layers, families or files.
  *
- * The table of operations that a model runs on, and what it works with.
+ * This header: the table of operations that a model runs on, and the types of its parameters.
  *
  * Immediate mode: the decoder calls operations in order; each sees f32 activations in backend memory, row-major
- * [rows, width], and hides dtype and quantisation behind Weight. cpu/ref.c is the specification of every operation; the
+ * [rows, width], and hides dtype and quantisation behind Weight. cpu/ref/ is the specification of every operation; the
  * other backends must equal it within the tolerances of tests/backend. plan.c computes nothing: it checks shapes and
  * counts scratch.
  *
- * Memory: what operations read and write is the backend's: weights that were bound to it, pages and scratch that it
- * handed out. Nobody else reads or writes through such an address (computing with it is fine); upload, download, copy,
- * page_read, page_write and read_logits are the ways in and out. tests/backend/fence.h proves it. Parameter structs,
- * tokens, positions, runs and their tables are the caller's, in host memory, and valid for the call (runs: until the
- * step is waited for).
+ * Memory: operations read and write backend memory only: bound weights, pages and scratch. Only the backend reads or
+ * writes through such an address (address arithmetic is fine elsewhere); upload, download, copy, page_read, page_write
+ * and read_logits move data in and out. tests/backend/fence.h proves it. Parameter structs, tokens, positions, chunks
+ * and their tables are borrowed host memory, valid for the call (chunks: until wait() of the step).
  *
  * Shapes are checked by plan before the first real step, so inside an operation a wrong shape is a bug (CHECK).
  * Operations return nothing; a fault of the device is sticky and surfaces in wait(). Threads: one at a time.
  *
- * Determinism: on the CPU a row's result depends on nothing but that row, its sequence's cache and the chosen
- * instruction set: not on how many rows share the step, nor on the number of threads. Bit for bit. On a device the same
- * holds, but rows that lie behind the end of their prompts may be computed by another arithmetic than those of prompts:
- * where Backend.decode_rows_max is not 0, whoever steps says which they are (Step.generated and the operations'),
- * always the same of a token, and Step.many always or never. */
+ * Determinism: on the CPU a row's result depends on that row, its sequence's cache and the chosen instruction set
+ * alone, bit for bit: not on the number of rows in the step, nor on the number of threads. On a device the same holds,
+ * but decode rows may be computed by another arithmetic than prefill rows: where Backend.decode_rows_max is not 0, the
+ * caller says which rows are decode rows (decode_rows of Step and of the operations), always the same for a token, and
+ * sets Step.uniform_matmul always or never. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,7 +30,7 @@
 #include "base/error.h"
 #include "tensor/expert_provider.h"
 
-/* What every backend computes; plan refuses more. */
+/* Limits that every backend supports; plan refuses larger matrices and norms. */
 enum {
     MATRIX_COLS_MAX = 1 << 18,
     NORM_WIDTH_MAX = 1 << 17,
@@ -47,28 +46,28 @@ enum {
 };
 
 /* One attention layer's cache as pages. A page holds KV_PAGE_TOKENS positions of K and V for all kv heads of the layer,
- * at base + table[position / KV_PAGE_TOKENS] · page_stride + layer_offset; its inside belongs to the backend, its size
- * is ops->kv_layer_bytes(). table entries of pages that a window has left are −1 and never read. */
+ * at base + table[position / KV_PAGE_TOKENS] · page_stride + layer_offset; its inner layout is private to the backend,
+ * its size is ops->kv_layer_bytes(). Table entries of pages that a window has left are −1 and never read. */
 typedef struct KvLayout {
     int kv_heads;
-    int head_dim;  /* of K */
-    int value_dim; /* of V */
-    DType dtype;   /* F16 or BF16; F32 in the exact mode */
-    bool latent;   /* scores see values, too (Attention.q_latent) */
+    int head_dim;  /* elements of a key head */
+    int value_dim; /* elements of a value head */
+    DType dtype;   /* F16 or BF16; F32 on backends with `exact` */
+    bool latent;   /* MLA: scores read values, too (Attention.q_latent) */
     /* A recurrent state instead, in f32 (cache/cache_spec.h); kv_heads is 0. */
-    size_t anchor_bytes; /* the state before the first position of a page */
-    size_t row_bytes;    /* of each position */
+    size_t anchor_bytes; /* bytes of the state before the first position of a page */
+    size_t row_bytes;    /* bytes of state per position */
 } KvLayout;
 
-/* Of the first `tokens` tokens of a page, as page_read gives them. */
+/* Bytes of the first `tokens` tokens of a page in canonical order (page_read). */
 size_t kv_canonical_bytes(const KvLayout *layout, int tokens);
 
-/* How one half of a page, its keys or its values, is kept: as it was computed, or as codes of so many bits. */
+/* Format of one half of a page, its keys or its values: full precision, or quantised to 3 … 8 bits. */
 typedef enum KvForm { KV_FULL, KV_Q3, KV_Q4, KV_Q5, KV_Q6, KV_Q8, KV_FORMS } KvForm;
 
-/* Coded pages of one form: page n lies at base + n · stride, stride = ops->kv_quant_bytes(). */
+/* Quantised pages of one format: page n lies at base + n · stride, stride = ops->kv_quant_bytes(). */
 typedef struct KvStore {
-    uint8_t *base; /* backend memory; NULL: not used so far */
+    uint8_t *base; /* backend memory; NULL: no page so far */
     size_t stride;
 } KvStore;
 
@@ -78,34 +77,37 @@ typedef struct KvLayer {
     uint8_t *base; /* backend memory */
     size_t page_stride;
     size_t layer_offset;
-    int page_tokens;     /* positions of a page: KV_PAGE_TOKENS, fewer for recurrent states */
-    int group;           /* which page table of a run: layers that keep pages alike share one */
-    int index;           /* of the layer: which tables of a KvQuantView */
-    const float *k_bias; /* [kv_heads·head_dim] what every key held before its rope, bound; NULL: nothing */
-    const Rope *rope;    /* NULL: none */
+    int page_tokens; /* positions of a page: KV_PAGE_TOKENS, fewer for recurrent states */
+    int group;       /* index of the page table in SequenceChunk.tables: layers with the same page policy share one */
+    int index;       /* index of the layer in the arrays of a KvQuantView */
+    const float *k_bias; /* [kv_heads·head_dim], bound: bias of the keys before RoPE; NULL: none */
+    const Rope *rope;    /* RoPE of the keys; NULL: none */
     KvStore k_quant[KV_FORMS], v_quant[KV_FORMS];
 } KvLayer;
 
-/* How one layer of a sequence is coded: asked for, then decided by kv_calibrate() and from then on constant. */
+/* KV quantisation of one layer of a sequence: first as requested, then as decided by kv_calibrate(), constant from then
+ * on. */
 typedef struct KvQuant {
-    KvForm k, v;          /* both EXACT: the layer is not coded; otherwise neither is. K never CODE3 */
+    KvForm k, v;          /* both KV_FULL: the layer is not quantised; otherwise neither is KV_FULL; k is never KV_Q3 */
     float noise;          /* predicted standard deviation of a score's error with 4-bit keys */
-    uint64_t *bias_pairs; /* [kv_heads] bit i: pair i of the rope has its bias taken out before coding */
+    uint64_t *bias_pairs; /* [kv_heads] bit i: the bias of RoPE pair i is subtracted before quantisation */
 } KvQuant;
 
-/* Which pages of a sequence are seen as codes, and where those are. Every page is coded once, whole, from its exact
- * form, so what a row sees depends on its position alone, however the text is cut into steps: row p sees tokens
- * sink ≤ t < kv_cold_end(p) as codes, all others exactly. In a step with row p pages from sink to kv_cold_end(p) are
- * coded, and pages from kv_cold_end(first row) on, and those below sink, are there exactly. */
+/* The quantised pages of a sequence and their place. Every page is quantised once, whole, from its full-precision form,
+ * so the keys and values that a row reads depend on its position alone, however the text is cut into steps: row p reads
+ * tokens sink ≤ t < kv_cold_end(p) from quantised pages and all others from full-precision pages. In a step with row p,
+ * pages from sink to kv_cold_end(p) are quantised; pages below sink and from kv_cold_end(first row) on are present in
+ * full precision. */
 typedef struct KvQuantView {
-    int after;                                /* rows before it see everything exactly */
+    int after;                                /* positions before it read full-precision pages only */
     int hot, sink;                            /* tokens, multiples of KV_PAGE_TOKENS */
     const KvQuant *layers;                    /* [KvLayer.index] */
-    int32_t *const *k_pages, *const *v_pages; /* [KvLayer.index][page] of the form's store; −1: none */
+    int32_t *const *k_pages, *const *v_pages; /* [KvLayer.index][page] page numbers in the format's store; −1: none */
 } KvQuantView;
-int kv_cold_end(const KvQuantView *quant, int position); /* a multiple of KV_PAGE_TOKENS ≥ sink; coding NULL: 0 */
+int kv_cold_end(const KvQuantView *quant, int position); /* a multiple of KV_PAGE_TOKENS ≥ sink; quant NULL: 0 */
 
-/* Positions that see each other whichever comes first, as the parts of an image do: begin ≤ position < end. */
+/* Positions begin ≤ p < end of one sequence that attend to each other in both directions, such as the patches of an
+ * image. */
 typedef struct BidirectionalSpan {
     int begin, end;
 } BidirectionalSpan;
@@ -113,12 +115,12 @@ typedef struct BidirectionalSpan {
 /* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i and (window == 0 or
  * j > i − window), or i and j lie in one span. */
 typedef struct SequenceChunk {
-    int row, rows;                /* which rows of the step */
-    int position;                 /* of the first row in its sequence: its place in the cache */
+    int row, rows;                /* rows row ≤ r < row + rows of the step */
+    int position;                 /* position of the first row in its sequence: its place in the cache */
     const int32_t *const *tables; /* [group][page]: page tables of the sequence, covering position + rows tokens */
-    const KvQuantView *quant;     /* NULL: every page is exact */
+    const KvQuantView *quant;     /* NULL: every page is in full precision */
     int span_count;
-    const BidirectionalSpan *spans; /* in order, without overlap; each lies within the run */
+    const BidirectionalSpan *spans; /* in order, without overlap; each lies within the chunk */
 } SequenceChunk;
 
 enum { POSITION_DIMS_MAX = 3 };
@@ -153,11 +155,12 @@ typedef struct Step {
     const struct SampleParams *sample_params; /* [output_count] for sample; NULL: no tokens are sampled */
     int hidden_row_count;
     const int32_t *hidden_rows; /* [hidden_row_count] rows whose final normed hidden states are computed */
-    uint64_t cache;             /* set by the decoder: equal for steps whose pages lie in the same memory; 0: unknown,
-                                   and the walk is not repeated */
+    uint64_t cache; /* set by the decoder: equal only for steps whose pages lie in the same memory; 0: unknown, and the
+                       step is not replayed (begin) */
 } Step;
 
-/* Keys first ≤ j < end are visible to this position of the run. Neither decreases from one position to the next. */
+/* Keys first ≤ j < end are visible to a position of the chunk. Neither bound decreases from one position to the next.
+ */
 typedef struct AttentionRange {
     int first, end;
 } AttentionRange;
@@ -180,7 +183,7 @@ typedef enum Activation {
     ACT_GELU_TANH,
     ACT_RELU2,
     ACT_NONE,
-    ACT_SILU_CLAMPED, /* of gated products alone: g·σ(1.702·g)·(u + 1), g = min(gate, 7), u = up within ±7 (gpt-oss) */
+    ACT_SILU_CLAMPED, /* gated products only: g·σ(1.702·g)·(u + 1), g = min(gate, 7), u = up within ±7 (gpt-oss) */
 } Activation;
 
 /* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are
@@ -190,11 +193,10 @@ struct Rope {
     bool interleaved;         /* pairs (2i, 2i+1); otherwise (i, i + dims/2) */
     const float *frequencies; /* [dims/2], bound */
     float scale;              /* multiplies the rotated values of q and k (yarn, longrope: mscale); 1 otherwise */
-    int mrope_section[POSITION_DIMS_MAX]; /* pairs that turn by each axis of the positions, in order; all 0: axis 0 for
-                                           * all
-                                           */
-    /* Dynamic NTK scaling, positions > 0: beyond so many positions the frequencies are those of a theta that grows with
-     * the row's own position. (mlx_lm/models/rope_utils.py lets it grow with the length of the call instead, which
+    int mrope_section[POSITION_DIMS_MAX]; /* pairs rotated by each position dimension, in order; all 0: every pair uses
+                                             dimension 0 */
+    /* Dynamic NTK scaling, if positions > 0: from that position on the frequencies are those of a theta that grows with
+     * the row's own position. (mlx_lm/models/rope_utils.py lets theta grow with the length of the call instead, which
      * would make a row depend on how the text is cut; token by token it is the same.) */
     struct {
         int positions;
@@ -202,7 +204,8 @@ struct Rope {
     } dynamic;
 };
 
-/* angles[i] of each pair for one row of the step. frequencies must be readable: for operations only. */
+/* Writes angles[i], the rotation of pair i, for one row of the step. frequencies must be readable on the host: for
+ * operations only. */
 void rope_angles(const Rope *rope, const Step *step, int row, float *angles);
 
 enum { MATMUL_MAX = 4 };
@@ -215,8 +218,8 @@ typedef struct Matmul {
     int count;
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX]; /* [rows, weight[i]->rows] */
-    bool coarse;            /* 8-bit activations will do, even of a precise backend */
-    bool fine;              /* 16-bit ones are needed: a choice hangs on the results */
+    bool coarse;            /* 8-bit activations suffice, even on a precise backend */
+    bool fine;              /* 16-bit activations are needed: a choice depends on the results */
 } Matmul;
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */
@@ -229,7 +232,7 @@ typedef struct Glu {
     float *out; /* [rows, gate->rows] */
 } Glu;
 
-/* residual += scale · norm(W · x + bias). norm: of sandwich and post-norm models; NULL: none. */
+/* residual += scale · norm(W · x + bias). norm: used by sandwich and post-norm models; NULL: none. */
 typedef struct MatmulAdd {
     int rows, decode_rows;
     const float *x;
@@ -237,32 +240,32 @@ typedef struct MatmulAdd {
     const Norm *norm;
     float scale;
     float *residual;  /* [rows, weight->rows] */
-    const Norm *next; /* a hint: through what the residual will be read next; NULL: not known */
-    bool partial;     /* x and the weight are a part's columns: all_reduce() follows and does what is left */
+    const Norm *next; /* a hint: the norm through which the residual is read next; NULL: unknown */
+    bool partial;     /* x and the weight are one rank's columns: all_reduce() follows and completes the operation */
 } MatmulAdd;
 
 /* A gated feed-forward network: glu, then down, whose x is glu.out. The bits of the residual are those of the two
- * operations in turn. glu.out is undefined afterwards, so a backend may keep the result between the two in a form of
- * its own. */
+ * operations in turn. glu.out is undefined afterwards, so a backend may keep the result between the two in a private
+ * form. */
 typedef struct FfnBlock {
     Glu glu;
     MatmulAdd down;
 } FfnBlock;
 
-/* Of the parts of a divided backend, where each computes some terms of one sum, in the order of the parts:
- * residual += scale · norm(Σ terms); residual NULL: terms = Σ terms. */
+/* All-reduce over the ranks of a tensor-parallel backend. Each rank has partial terms of one sum, which are added in
+ * the order of the ranks: residual += scale · norm(Σ terms); residual NULL: terms = Σ terms. */
 typedef struct RankSum {
     int rows;
     int64_t width;
-    float *terms; /* [rows, width] this part's; NULL: of the partial product before */
+    float *terms; /* [rows, width] of this rank; NULL: the result of the partial product before */
     float *residual;
     float scale;
     const Norm *norm; /* NULL: none */
 } RankSum;
 
 enum {
-    EXPERTS_MAX = 1024,    /* of a layer */
-    EXPERTS_USED_MAX = 32, /* by a row */
+    EXPERTS_MAX = 1024,    /* experts of a layer */
+    EXPERTS_USED_MAX = 32, /* experts of a row */
     EXPERT_GROUPS_MAX = 64,
 };
 
@@ -270,58 +273,59 @@ enum {
 typedef enum RouteScore {
     ROUTE_SOFTMAX,     /* over all experts; the best are used with these scores */
     ROUTE_TOP_SOFTMAX, /* the best logits are used, with the softmax over them */
-    ROUTE_SIGMOID,     /* of each */
-    ROUTE_SPARSEMIXER, /* one after the other, the best logit t of those that are left, with its part of a softmax over
-                          those of them that are near it: (t − x) / max(|x|, t) ≤ band (Phi-3.5-MoE) */
+    ROUTE_SIGMOID,     /* the sigmoid of each logit */
+    ROUTE_SPARSEMIXER, /* chooses one expert after the other: the best remaining logit t, with its share of a softmax
+                          over the remaining logits x near it: (t − x) / max(|x|, t) ≤ band (Phi-3.5-MoE) */
 } RouteScore;
 
-/* The experts that each row uses, best first, of equals the one that comes first; and their weights. */
+/* Chooses the experts of each row, best first (of equal scores the lower index first), and their weights. */
 typedef struct Routing {
     int rows, experts, used;
     const float *logits; /* [rows, experts] */
     RouteScore score;
     const float *bias;      /* [experts] added to the scores for the choice alone; NULL: none */
-    int groups, topk_group; /* only experts of the best groups count, the others as score 0: a group is as good as its
-                                two best together; 0: no groups */
-    bool group_best;        /* a group is as good as its best alone */
+    int groups, topk_group; /* only experts of the topk_group best groups keep their score, the others count as 0; a
+                               group's score is the sum of its two best experts; 0: no groups */
+    bool group_best;        /* a group's score is that of its best expert */
     float jitter_eps;
     bool norm_topk_prob;        /* weights are divided by their sum + epsilon */
-    float epsilon, scale;       /* scale: of all weights, at last */
-    int shared;                 /* 1: one more expert, number `experts`, is used by every row, behind the others */
-    const float *shared_logits; /* [rows] its weight is the sigmoid of this; NULL: 1 */
-    bool shared_pair;           /* shared_logits are [rows, 2]: the softmax over both multiplies the weights of the
-                                   others, and is that of the shared one */
-    int32_t *index;             /* [rows, used + shared] */
-    float *weight;              /* [rows, used + shared] */
+    float epsilon, scale;       /* scale multiplies all weights, at last */
+    int shared;                 /* 1: every row also uses expert number `experts`, listed behind the others */
+    const float *shared_logits; /* [rows] logits whose sigmoid is the shared expert's weight; NULL: weight 1 */
+    bool shared_pair; /* shared_logits are [rows, 2]: the softmax of both gives the factor of the other weights and the
+                         weight of the shared expert */
+    int32_t *index;   /* [rows, used + shared] */
+    float *weight;    /* [rows, used + shared] */
 } Routing;
 
-/* With a source, the operation in two parts, so that something else can be computed between them, or what is likely to
- * be wanted soon. Only `index` of what it reads is needed for the first and for a hint. */
+/* Stages of the experts operation. With a source, EXPERTS_REQUEST starts loading and EXPERTS_COMPUTE computes, so that
+ * other work fits between them; EXPERTS_PREFETCH names experts that are likely to be used soon. EXPERTS_REQUEST and
+ * EXPERTS_PREFETCH read `index` only. */
 typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_REQUEST, EXPERTS_COMPUTE, EXPERTS_PREFETCH } ExpertsStage;
 
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
-    int rows, decode_rows, count, used; /* count: of matrices in each bank, a shared expert included */
+    int rows, decode_rows, count, used; /* count: matrices in each of gate, up and down, a shared expert included */
     const float *x;                     /* [rows, hidden] */
     const Weight *gate, *up, *down;     /* [count]; experts may differ in their inner width */
-    /* Brings those experts whose matrices have no address, and which backends that say so compute where they come to
-     * lie, in host memory; NULL: all are bound. A result is the same, whatever order they come in. */
+    /* Borrowed: loads experts whose matrices have no address into host memory, where backends with `sources` compute
+     * them; NULL: all experts are bound. The order of loading does not change a result. */
     ExpertProvider *source;
-    int layer, micro_batch; /* of the source's */
+    int layer, micro_batch; /* layer and micro-batch for the source */
     ExpertsStage stage;
     Activation activation;
-    const int32_t *index; /* [rows, used] of the backend, as route left them */
+    const int32_t *index; /* [rows, used] backend memory, written by route */
     const float *weight;
     float *work; /* [rows, used, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
     float *out;  /* [rows, hidden] */
 } Experts;
 
-/* A mixture as a whole, what these do in turn: normed = norm(x) (norm NULL: nothing), the router's product, its choice,
- * the experts, residual += scale · out_norm(their sum). Only the residual is sure to be there afterwards. */
+/* An MoE block as one operation: normed = norm(x) (norm NULL: none), the router's product, routing, the experts,
+ * residual += scale · out_norm(their sum). Only the residual is defined afterwards. */
 typedef struct MoeBlock {
     const float *x;
     const Norm *norm, *out_norm;
-    float *normed; /* [rows, hidden] what router and experts read, where there is a norm */
+    float *normed; /* [rows, hidden] input of router and experts, if there is a norm */
     Matmul router;
     Routing route;
     Experts experts;
@@ -336,36 +340,37 @@ typedef struct Embed {
     const Weight *table;
     float scale;
     int given_count;
-    const EmbeddingRange *given; /* [given_count] the step's */
+    const EmbeddingRange *given; /* [given_count] Step.embeddings */
     float *out;                  /* [rows, table->cols] */
 } Embed;
 
-/* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to what is visible (Run). */
+/* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to the visible keys
+ * (SequenceChunk). */
 typedef struct Attention {
-    int heads; /* of q; a multiple of kv.layout.kv_heads */
+    int heads; /* query heads; a multiple of kv.layout.kv_heads */
     KvLayer kv;
     float scale;                 /* multiplies q·k */
     float softcap;               /* s = cap·tanh(s/cap) before the mask; 0: none */
     int window;                  /* 0: full */
     const Norm *q_norm, *k_norm; /* per head, width = head_dim; NULL: none */
     bool norm_full;              /* the norms run over the whole projection (width = heads·head_dim) instead */
-    bool norm_last;              /* they follow the rotation; not of whole projections */
+    bool norm_last;              /* the norms follow the rotation; excludes norm_full */
     const Rope *rope;            /* NULL: none */
     const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
     float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
-    const float *v;              /* [rows, kv_heads·value_dim]; k and v NULL: another layer has appended already */
-    const float *gate;           /* [rows, heads·value_dim] its sigmoid multiplies the result; NULL: nothing does */
-    float *q_latent; /* [rows, heads·value_dim] scores are q·k + q_latent·v; may be overwritten; NULL: q·k */
-    float *out;      /* [rows, heads·value_dim] */
+    const float *v;    /* [rows, kv_heads·value_dim]; k and v NULL: another layer has already appended them */
+    const float *gate; /* [rows, heads·value_dim] logits whose sigmoid multiplies the result; NULL: none */
+    float *q_latent;   /* [rows, heads·value_dim] scores are q·k + q_latent·v; may be overwritten; NULL: q·k */
+    float *out;        /* [rows, heads·value_dim] */
 } Attention;
 
 /* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), absorbed: all heads share a key of head_dim elements,
- * which rotates, and a latent, which takes the place of the values. A head has matrices from its query to the latent's
- * space and from there to its result, so that the cache holds the latent alone:
- * score = scale · (rotated query · key + embed·(rest of the query) · latent); out = unembed · Σ weight · latent. */
+ * which is rotated, and a latent in place of the values. Each head has a matrix from its query to the latent space
+ * (embed) and one from there to its result (w_uv), so that the cache holds that key and the latent alone: score = scale
+ * · (rotated query · key + embed·(rest of the query) · latent); out = w_uv · Σ weight · latent. */
 typedef struct Mla {
-    Attention attention;          /* heads, kv (one kv head, latent), scale, rope; the rest is the operation's */
-    int rows, decode_rows, plain; /* plain: elements of a head's query that do not rotate, the first ones */
+    Attention attention;          /* input: heads, kv (one kv head, latent), scale, rope; the operation sets the rest */
+    int rows, decode_rows, plain; /* plain: leading elements of a head's query that are not rotated (nope_dim) */
     const float *q;               /* [rows, heads·(plain + head_dim)] */
     float *k;                     /* [rows, head_dim], may be overwritten */
     const float *latent;          /* [rows, value_dim] */
@@ -375,64 +380,64 @@ typedef struct Mla {
 } Mla;
 int64_t mla_width(const Mla *op); /* floats per row */
 
-/* A look at the first tokens of a sequence, before any of its pages is coded. */
+/* Calibration of one layer over the first tokens of a sequence, before any of its pages is quantised. */
 typedef struct KvCalibration {
     const KvLayer *layer;
-    const int32_t *table; /* of exact pages */
-    int tokens;           /* whole pages */
-    bool raise;           /* K may get a form with more bits where the noise asks for it */
-    KvQuant *code;        /* k and v as asked for; k, noise and bias_pairs are filled */
+    const int32_t *table; /* page table of full-precision pages */
+    int tokens;           /* a multiple of the page size */
+    bool raise;           /* K may get a format with more bits if the noise requires it */
+    KvQuant *code;        /* in: k and v as requested; out: k, noise and bias_pairs */
 } KvCalibration;
 
-/* One page of a layer to be coded. */
+/* One page of a layer to quantise. */
 typedef struct KvQuantise {
     const KvLayer *layer;
     const KvQuant *code;
-    int position;       /* of the page's first token */
-    int32_t from;       /* the exact page, full */
-    int32_t k_to, v_to; /* of the stores of code->k and code->v */
+    int position;       /* position of the page's first token */
+    int32_t from;       /* page number of the full-precision page, whose tokens are all written */
+    int32_t k_to, v_to; /* page numbers in the stores of formats code->k and code->v */
 } KvQuantise;
 
 enum { LOGIT_BLOCK = 64 };
 
-/* What drawing from rows of logits begins with, in the arithmetic of engine/sampler.c, bit for bit: of each block of
- * logits, the last of which may be shorter, the largest (−∞ if there is none; NaN is passed over), then of each block
- * Σ e^((x − the row's largest) · scale). The sums mean nothing where the row's largest is not finite. */
+/* The reductions that sampling begins with, in the arithmetic of engine/sampler.c, bit for bit: for each block of a
+ * row's logits (the last may be shorter) the largest (−∞ if there is none; NaN is skipped), then for each block Σ e^((x
+ * − the row's largest) · scale). The sums are meaningless if the row's largest logit is not finite. */
 typedef struct LogitSums {
     int rows;
     int64_t vocab;
     const float *logits; /* [rows, vocab] */
-    const float *scales; /* [rows], the step's */
+    const float *scales; /* [rows] Step.scales */
     float *out;          /* [rows, 2, blocks of vocab] */
 } LogitSums;
 enum { LOGIT_GROUP = 64 /* blocks */ };
 
-/* How the token that follows an output is drawn from its logits, without the host: as engine/sampler.h says. */
+/* Parameters of sampling the token that follows an output on the device; semantics of engine/sampler.h. */
 typedef struct SampleParams {
     double uniform;  /* in (0, 1) */
-    float scale;     /* of the exponents: 1 / temperature; 0: the token is the one with the largest logit */
+    float scale;     /* factor of the exponents, 1 / temperature; 0: the token with the largest logit */
     float top_p;     /* 1: off */
-    float min_p_log; /* its logarithm; −∞: off */
+    float min_p_log; /* logarithm of min_p; −∞: off */
     int top_k;       /* 0: off */
 } SampleParams;
 
-/* Draws a token for each row in the arithmetic of engine/sampler.c, bit for bit: so it does not matter who draws. Rows
- * whose logits the sampler would have to mend first, or that are no numbers, get −1. */
+/* Samples a token for each row in the arithmetic of engine/sampler.c, bit for bit, so device and host sampling are
+ * interchangeable. Rows whose logits the sampler would have to repair first, or that are not numbers, get −1. */
 typedef struct LogitSampling {
     int rows;
     int64_t vocab;
     const float *logits;               /* [rows, vocab] */
-    const SampleParams *sample_params; /* [rows], the step's */
+    const SampleParams *sample_params; /* [rows] Step.sample_params */
     float *work;                       /* [rows, 2, blocks of vocab] */
 } LogitSampling;
 
-/* The blocks of a row; where the sums of so many logits lie behind them in scratch. */
+/* Blocks of a row; offset in scratch, in floats, of the sums behind so many logits. */
 static inline int64_t logit_blocks(int64_t vocab) { return (vocab + LOGIT_BLOCK - 1) / LOGIT_BLOCK; }
 static inline int64_t logit_sums_at(int64_t logits) { return (logits + 15) / 16 * 16; }
 
 /* ---- the table ---- */
 
-/* Who owns memory: for accounts, and for backends that have several kinds. */
+/* Owner of memory: for accounting, and for backends with several kinds of memory. */
 typedef enum MemoryOwner { MEMORY_WEIGHTS, MEMORY_CACHE, MEMORY_STEP } MemoryOwner;
 
 typedef struct BackendOps {
@@ -440,61 +445,64 @@ typedef struct BackendOps {
 
     /* ---- memory: never in a step ---- */
 
-    /* Zeroed; on the CPU taken from the system only as it is used. MEMORY_CACHE begins on a huge page; on a device only
-     * what commit() was called for is there. */
+    /* Zeroed memory, owned by the caller until release(); NULL with the error. The CPU takes it from the system as it
+     * is used. MEMORY_CACHE begins on a huge page; on a device it is backed only where commit() was called. */
     void *(*alloc)(Backend *, size_t bytes, MemoryOwner owner, Error *);
     void (*release)(Backend *, void *memory); /* NULL is fine */
-    /* A part of a cache will be used, until discard(). False: there is no room for it. NULL: that needs no telling. */
+    /* Backs a range of a cache with memory until decommit(). False: no memory is left. NULL: all memory is backed. */
     bool (*commit)(Backend *, void *memory, size_t bytes);
-    /* What lies there is not needed any more: it may become zeros and go back to the system. */
+    /* Ends the use of a range: its content may become zeros and its memory may return to the system. */
     void (*decommit)(Backend *, void *memory, size_t bytes);
-    /* Makes a weight in host memory one that operations can use: its pointers become the backend's. On the CPU they
-     * stay as they are, and so does the host memory's lifetime. Norms, frequencies and other vectors are weights of one
-     * f32 row. unbind() takes what bind() made. */
+    /* Makes a weight in host memory usable by operations: its pointers become backend memory. On the CPU they stay as
+     * they are, and the host memory must outlive the binding. Norms, frequencies and other vectors are weights of one
+     * f32 row. unbind() takes a weight that bind() has changed. */
     bool (*bind)(Backend *, Weight *weight, Error *);
     void (*unbind)(Backend *, const Weight *weight);
     void (*upload)(Backend *, void *to, const void *from, size_t bytes);
     void (*download)(Backend *, void *to, const void *from, size_t bytes);
-    void (*copy)(Backend *, void *to, const void *from, size_t bytes); /* both the backend's; a page, for instance */
-    /* Host memory from which uploads are fast, and its end. Both NULL: they are as fast from any. */
+    void (*copy)(Backend *, void *to, const void *from, size_t bytes); /* both backend memory; a page, for instance */
+    /* Takes and releases host memory from which uploads are fast. Both NULL: uploads from any host memory are as fast.
+     */
     void *(*take_host)(Backend *, size_t bytes, Error *);
     void (*give_host)(Backend *, void *memory);
 
     /* ---- pages ---- */
 
-    /* Bytes that one page of one layer takes. */
+    /* Bytes of one page of one layer. */
     size_t (*kv_layer_bytes)(Backend *, const KvLayout *);
     /* The first `tokens` tokens of a layer's page in canonical order, which every backend shares: K as
      * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, then the energy of the
      * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key, of
-     * |q_latent·scale|² where there are such, which kv_calibrate reads; who codes nothing may leave the latter. It has
-     * kv_canonical_bytes() in host memory, aligned to nothing. Of a recurrent state: the anchor, then the rows, in f32.
+     * |q_latent·scale|² if there is q_latent, which kv_calibrate reads; backends without KV quantisation may leave the
+     * energy out. kv_canonical_bytes() of unaligned host memory. A recurrent state: the anchor, then the rows, in f32.
      * False: the device failed, and wait() says why. */
     bool (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
     bool (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
-    /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.
-     * kv_quant.h has the form and what it means. Coding happens between steps. */
+    /* Bytes of a quantised page of one layer, of its keys or its values; 0: this backend does not quantise such a
+     * layer. kv_quant.h specifies the formats. Quantisation happens between steps. */
     size_t (*kv_quant_bytes)(Backend *, const KvLayout *, KvForm form, bool values);
     void (*kv_calibrate)(Backend *, int count, const KvCalibration *);
     void (*kv_quantise)(Backend *, int count, const KvQuantise *);
 
     /* ---- the step ---- */
 
-    /* The step that follows; its scratch is free again. False: the backend repeats what it kept of an earlier walk, and
-     * the operations need not be called. */
+    /* Begins a step; its scratch is free again. False: the backend replays a recorded step, and the operations need not
+     * be called. */
     bool (*begin)(Backend *, const Step *);
-    /* The operations that follow work on consecutive rows of the step, which this describes as if they were a step of
-     * their own; scratch stays as it is. NULL: such a backend takes steps whole. */
+    /* Restricts the operations that follow to consecutive rows of the step, described as a Step; scratch stays as it
+     * is. NULL: the backend computes whole steps only. */
     void (*set_rows)(Backend *, const Step *rows);
-    /* Ends the walk; the results are there once its ticket was waited for. At most two steps are under way. */
+    /* Ends the calls of the step and returns its ticket; results are valid after wait(). At most two steps are in
+     * flight. */
     uint64_t (*submit)(Backend *);
     /* False when the device failed. */
     bool (*wait)(Backend *, uint64_t ticket, Error *);
-    /* Scratch of the current step, released all at once by begin(). plan counts it; the others carve it from one block.
+    /* Scratch of the current step, released all at once by begin(). plan counts it; other backends carve it from one
+     * block.
      */
     float *(*scratch)(Backend *, int64_t count);
-    /* Logits as host memory that the caller may overwrite, valid until the next begin(); after wait(). NULL: they
-     * cannot be read, and wait() says why. */
+    /* Logits in host memory, after wait(); the caller may overwrite them, valid until the next begin(). NULL: the
+     * device failed, and wait() says why. */
     float *(*read_logits)(Backend *, float *logits, int64_t count);
 
     void (*embed)(Backend *, const Embed *);
@@ -507,27 +515,27 @@ typedef struct BackendOps {
     void (*latent)(Backend *, const Mla *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);
-    void (*moe_block)(Backend *, const MoeBlock *); /* experts without a source; NULL: the operations in turn will do */
-    /* out = act(x), elementwise; MLPs without a gate. out may be x */
+    void (*moe_block)(Backend *, const MoeBlock *); /* optional, without a source; NULL: the operations in turn */
+    /* out = act(x), elementwise, for MLPs without a gate. out may be x */
     void (*activate)(Backend *, int64_t count, const float *x, Activation activation, float *out);
     /* out[i] = x[index[i]] for rows of width floats: the rows whose logits are wanted */
     void (*gather)(Backend *, int count, const int32_t *index, const float *x, int64_t width, float *out);
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits)(Backend *, int64_t count, float *x, float scale, float cap);
-    void (*sum_logits)(Backend *, const LogitSums *); /* NULL: whoever draws does as well */
-    void (*sample)(Backend *, const LogitSampling *); /* NULL: the step's draws are not looked at */
-    /* What a step drew, [output_count], once it has been waited for and until the next but one begins. */
-    const int32_t *(*sampled)(Backend *, uint64_t ticket); /* NULL with draw */
+    void (*sum_logits)(Backend *, const LogitSums *); /* optional; NULL: the host sampler computes the sums */
+    void (*sample)(Backend *, const LogitSampling *); /* optional; NULL: Step.sample_params is ignored */
+    /* Tokens that a step sampled, [output_count], valid from its wait() until the next step but one begins. */
+    const int32_t *(*sampled)(Backend *, uint64_t ticket); /* NULL if sample is NULL */
     /* residual += scale · norm(y) */
     void (*add)(Backend *, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);
 
-    /* ---- as a part of a divided backend (tensor_parallel.h); all NULL: it has no more to say ---- */
+    /* ---- as a rank of a tensor-parallel backend (tensor_parallel.h); all NULL: the host adds partial results ---- */
 
-    /* The calling thread works for this one from here on. */
+    /* Makes this backend the current one of the calling thread. */
     void (*enter)(Backend *);
-    /* Open parts get to know each other, before anything else. */
+    /* Connects open ranks with each other, before any other call. */
     bool (*join)(Backend *const *parts, int count, Error *);
-    /* Every part's is called for the same place of a step, in turn. */
+    /* Adds partial results over the ranks; called for every rank in turn, at the same place of a step. */
     void (*all_reduce)(Backend *, const RankSum *);
     void (*close)(Backend *);
 } BackendOps;
@@ -537,11 +545,10 @@ enum { BACKEND_DESCRIPTION_MAX = 96 };
 struct Backend { /* first member of every backend's own struct */
     const BackendOps *ops;
     int rows_max;        /* largest step */
-    int decode_rows_max; /* rows that operations may be told are generated; 0: a row's arithmetic does not depend on
-                          * that
-                          */
+    int decode_rows_max; /* largest decode_rows of operations that multiply by weights; 0: decode and prefill rows use
+                            the same arithmetic */
     bool exact;          /* f32 throughout: activations are not rounded, KV pages are f32 */
-    bool bf16_pages;     /* exact KV pages are bf16 instead of f16 */
+    bool bf16_pages;     /* full-precision KV pages are bf16 instead of f16 */
     bool sources;        /* experts may come from a source */
     char description[BACKEND_DESCRIPTION_MAX];
 };
@@ -549,30 +556,32 @@ struct Backend { /* first member of every backend's own struct */
 typedef struct BackendOptions {
     /* "cpu", "cuda", "cuda:N" or "auto", a GPU where one is found; NULL: "cpu" */
     const char *device;
-    /* "auto", "ref", "avx2", "avx512", "amx", "neon": one that the machine lacks is an error that says what it has */
+    /* "auto", "ref", "avx2", "avx512", "amx", "neon": one that the machine lacks is an error that lists those it has */
     const char *cpu;
-    int threads;  /* 0: one per core that this process may use */
+    int threads;  /* CPU threads; 0: one per core that this process may use */
     bool precise; /* activations of quantised products as 16 bits instead of 8: slower prompts, errors 250 times smaller
                    */
     bool bf16_pages; /* KV pages as bf16 instead of f16, where they are not f32 */
-    /* Takes the backend over and gives what is used in its place, also NULL with the error: trace.h; NULL: nothing. */
+    /* Takes ownership of the backend and returns the one used in its place (trace.h), or NULL with the error. NULL:
+     * none. */
     Backend *(*wrap)(Backend *inner, Error *);
     int rows_max;
-    size_t scratch_bytes; /* counted by plan */
-    int tensor_parallel;  /* each layer is divided among so many of the device's kind, from it on; 0 and 1: it is not */
-    struct Pool *pool;    /* threads shared with other backends, of which one at a time computes; NULL: its own */
+    size_t scratch_bytes; /* scratch of a step, as counted by plan */
+    int tensor_parallel;  /* ranks: consecutive devices from the named one on that share each layer; 0 and 1: no tensor
+                             parallelism */
+    struct Pool *pool;    /* borrowed, shared with backends that compute one at a time; NULL: owned threads */
 } BackendOptions;
 
-enum { BACKEND_RANKS_MAX = 2 }; /* tensor_parallel is at most */
-/* Whether this name of a device, as in BackendOptions, is not the processor's; "auto" is where there is a GPU. */
+enum { BACKEND_RANKS_MAX = 2 }; /* largest BackendOptions.tensor_parallel */
+/* True if the device name (BackendOptions.device) is a GPU's; "auto" is one if a GPU is found. */
 bool backend_on_device(const char *device);
 NODISCARD Backend *backend_open(const BackendOptions *options, Error *error);
 NODISCARD Backend *plan_open(int rows_max, Error *error);
-/* After a walk of the decoder on plan: bytes of scratch, or false with the first shape error met. */
+/* After a step of the decoder on plan: bytes of scratch, or false with the first shape error. */
 NODISCARD bool plan_result(Backend *plan, size_t *scratch_bytes, Error *error);
 void backend_close(Backend *backend); /* NULL is fine */
-/* Bytes at `from`, one backend's, to another's at `to`. The step of `one` that wrote them has been waited for or is the
- * current one. staging: host memory for as many. */
+/* Copies bytes at `from`, memory of `one`, to `to`, memory of `other`. The step of `one` that wrote them is the current
+ * one or has been waited for. staging: host memory of as many bytes. */
 void backend_move(Backend *one, const void *from, Backend *other, void *to, size_t bytes, void *staging);
 /* One line for people: "avx512 (vnni, vbmi), int8 activations, 2 threads". */
 const char *backend_describe(const Backend *backend);
