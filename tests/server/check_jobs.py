@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "hub"))
-from apus_server import BINARY, Checks, Server
+from apus_server import BINARY, Checks, Server, model_path
 from fake_hub import FakeHub, Repo
 from tiny_model import write_tiny_model
 
@@ -243,6 +243,23 @@ def test_outlives_client(server, hub):
     check(lines[-1] == "data: [DONE]" and job_of(server, event["job"])["state"] == "done", f"to its end: {lines[-2:]}")
 
 
+def test_convert(server, models):
+    """A GGUF file is converted by a job, which can be cancelled and leaves nothing then."""
+    identity = start(server, "convert", "gguf")[1]["id"]
+    until(lambda: job_of(server, identity)["completed_bytes"] > 0)
+    job = job_of(server, identity)
+    check(job["stage"] == "converting" and job["total_bytes"] > 100 * MB, f"it converts: {job}")
+    check(act(server, identity, "pause")[0] == 409, "a conversion cannot be paused")
+    status, job = act(server, identity, "cancel")
+    check(status == 200 and job["state"] == "cancelled", f"it is cancelled: {job}")
+    check(os.listdir(models) == ["gguf.gguf"], f"and leaves nothing: {os.listdir(models)}")
+    job = ended(server, start(server, "load", "gguf")[1]["id"])
+    check(job["state"] == "done" and served(server)["gguf"] == "loaded", f"a load converts, too: {job}")
+    check(ask(server, "gguf")[0] == 200, "and it answers")
+    check(len(os.listdir(models)) == 2, f"the conversion is kept: {os.listdir(models)}")
+    call(server, "DELETE", "/v1/models/gguf")
+
+
 def test_not_allowed(folder, hub):
     """Without --allow-pull nothing fills the disk; models of this machine can be loaded, if there was none at first."""
     with EmptyServer(folder, hub) as server:
@@ -254,6 +271,9 @@ def test_not_allowed(folder, hub):
         check(job["error"]["code"] == "model_not_found" and len(hub.log) == asked, f"no download for a load: {job}")
         job = ended(server, start(server, "load", "org/tiny")[1]["id"])
         check(job["state"] == "done" and ask(server, "tiny")[0] == 200, f"what is here is loaded: {job}")
+        os.symlink(model_path("gemma-270m"), os.path.join(folder, "apus", "models", "other.gguf"))
+        job = ended(server, start(server, "load", "other")[1]["id"])
+        check(job["state"] == "failed" and "--allow-pull" in job["error"]["message"], f"no conversion for it: {job}")
     check(server.code == 0, f"the server ends: {server.code}")
     with tempfile.TemporaryDirectory() as model:
         write_tiny_model(model)
@@ -284,11 +304,15 @@ def test_stop(folder, hub):
 
 
 def main():
+    gguf = model_path("gemma-270m")
     repos = {f"org/{name}": large_repo(ord(name)) for name in "abcdefghi"}
     with (
         FakeHub({"org/tiny": tiny_repo(), "org/broken": large_repo(1), **repos}) as hub,
         tempfile.TemporaryDirectory() as folder,
     ):
+        models = os.path.join(folder, "apus", "models")
+        os.makedirs(models)
+        os.symlink(gguf, os.path.join(models, "gguf.gguf"))
         with EmptyServer(folder, hub, "--allow-pull") as server:
             test_from_zero(server)
             test_load(server)
@@ -297,6 +321,7 @@ def main():
             test_pause(server, hub)
             test_several(server, hub)
             test_outlives_client(server, hub)
+            test_convert(server, models)
         check(server.code == 0, f"the server ends: {server.code}")
         test_not_allowed(folder, hub)
         test_stop(folder, hub)
