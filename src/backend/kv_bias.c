@@ -1,5 +1,4 @@
-/* The bias of keys, as a rope has turned it: which of its pairs a page mean leaves behind, and what it comes to at a
- * position. */
+/* The bias of keys after RoPE: the pairs that a page mean leaves behind, and the bias at a position. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +6,7 @@
 
 enum { LANES = 16 };
 
-/* What may stay of a bias in keys: this share of their own energy. */
+/* Largest rest of a bias in keys, as a share of their own energy. */
 #define BIAS_REST 0.05
 
 bool kv_bias_possible(const Rope *rope) {
@@ -19,7 +18,7 @@ static int bias_pair_count(const Rope *rope) {
     return rope->dims / 2 < KV_QUANT_BIAS_PAIRS ? rope->dims / 2 : KV_QUANT_BIAS_PAIRS;
 }
 
-/* The two numbers of a head that pair i turns. */
+/* The two elements of a head that form RoPE pair i. */
 static int first_of(const Rope *rope, int i) { return rope->interleaved ? 2 * i : i; }
 static int second_of(const Rope *rope, int i) { return rope->interleaved ? 2 * i + 1 : i + rope->dims / 2; }
 
@@ -32,7 +31,7 @@ KvRotation kv_rotation_compose(KvRotation a, KvRotation b) {
     return (KvRotation){a.cosine * b.cosine - a.sine * b.sine, a.sine * b.cosine + a.cosine * b.sine};
 }
 
-/* What a pair of the bias is at `turn`, times the rope's scale. */
+/* A pair of the bias after a rotation, times Rope.scale. */
 typedef struct Pair {
     float first, second;
 } Pair;
@@ -67,7 +66,7 @@ void kv_subtract_bias(int d, float *x, const KvBias *bias) {
     }
 }
 
-/* Share of a turning vector's energy that is not in the mean of a page's tokens. */
+/* Share of a rotating vector's energy that is not in the mean of a page's tokens. */
 static double left_by_mean(double frequency) {
     const double half = sin(frequency / 2);
     if (fabs(half) < 1e-9) return 0;

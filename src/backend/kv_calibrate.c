@@ -1,10 +1,10 @@
-/* What a look at the first pages of a sequence tells of a layer: how much the noise of the codes will matter. */
+/* Calibration of a layer over the first pages of a sequence: the effect of the quantisation noise on its scores. */
 #include <math.h>
 
 #include "backend/kv_quant.h"
 
-/* Measured on three models: layers beyond these lose visibly with 4-bit keys (one form more, two forms more); keys
- * whose offset is so many times their content are none that a code was measured for. */
+/* Measured on three models: layers with more noise than these lose visibly with 4-bit keys (one format more, two
+ * formats more). Keys whose offset exceeds their content by more than this factor were in no measurement. */
 #define NOISE_RAISED 0.22f
 #define NOISE_RAISED_TWICE 0.4f
 #define OFFSET_MOST 3.0

@@ -1,7 +1,7 @@
-/* The codebooks of coded pages, for numbers that are distributed as N(0,1), as integers.
+/* The codebooks of quantised pages, for numbers that are distributed as N(0,1), as integers.
  *
- * CODE3: the Lloyd-Max quantiser. CODE4: each of its cells cut once more at its own Lloyd point. Their levels are the
- * cells' means as the integers of at most 7 bits that lose least. CODE5, CODE6: the best integer levels themselves
+ * KV_Q3: the Lloyd-Max quantiser. KV_Q4: each of its cells cut once more at its own Lloyd point. Their levels are the
+ * cells' means as the integers of at most 7 bits that lose least. KV_Q5, KV_Q6: the best integer levels themselves
  * (Lloyd-Max with levels on a grid: edges midway between neighbours), which a rounded Lloyd-Max would miss by 9 % with
  * 64 levels. tests/backend/kv_goldens.py computes them. */
 #include "backend/kv_quant.h"

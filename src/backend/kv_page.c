@@ -1,4 +1,4 @@
-/* Where the codes of a layer's heads lie, and their coding as backends' operations ask for it. */
+/* Addresses of heads in quantised pages, and the quantisation of one head for the backends' operations. */
 #include "backend/kv_quant.h"
 
 KvHalf kv_quant_half(const KvLayout *l, KvForm form, bool values) {

@@ -1,5 +1,5 @@
-/* Pages to codes and back. Written over sixteen tokens, or dims, at a time, in loops of sixteen steps that compilers
- * turn into vectors: every lane's sums run in one order, so that the bits are the same whatever they are compiled for.
+/* Quantises pages and back. Written over sixteen tokens, or dims, at a time, in loops of sixteen steps that compilers
+ * vectorise: every lane's sums run in one order, so that the bits are the same for every compilation target.
  */
 #include "backend/kv_quant.h"
 
@@ -10,9 +10,9 @@
 
 enum {
     LANES = 16,
-    BLOCKS = KV_PAGE_TOKENS / LANES, /* of tokens */
+    BLOCKS = KV_PAGE_TOKENS / LANES, /* blocks of tokens */
     ALIGNMENT = 64,
-    ROW_BYTES = 4 * LANES, /* a word a lane */
+    ROW_BYTES = 4 * LANES, /* one word per lane */
 };
 
 /* Bits of an index in the bytes of a row. */
@@ -22,7 +22,7 @@ typedef struct Field {
 
 enum { QUADS_MAX = 8, FIELDS_MAX = 3, ROWS_MAX = 5 };
 
-/* Where indices lie in what repeats along a lane; fields of no bits end a list. */
+/* Places of indices in the part that repeats along a lane; a field of 0 bits ends a list. */
 typedef struct Part {
     int rows, quads;
     Field fields[QUADS_MAX][FIELDS_MAX];
@@ -129,14 +129,14 @@ static float read_f16(const uint8_t *from) {
     return f16_to_f32(half);
 }
 
-/* ---- codes of a group ---- */
+/* ---- quantisation of a group ---- */
 
-/* A form ready for use. */
+/* The codebook of a format, prepared. */
 typedef struct Codebook {
     KvForm form;
     int half;                     /* levels of the positive half */
-    const float *edges;           /* between them */
-    float level[KV_QUANT_LEVELS]; /* of every index */
+    const float *edges;           /* edges between those levels */
+    float level[KV_QUANT_LEVELS]; /* level of every index */
 } Codebook;
 
 static Codebook open_codebook(KvForm form) {
@@ -149,8 +149,8 @@ static Codebook open_codebook(KvForm form) {
 typedef float Four __attribute__((vector_size(16)));
 typedef int32_t FourInts __attribute__((vector_size(16)));
 
-/* Indices of 16 numbers, which `factor` brings to N(0,1): how many edges lie below the size, mirrored for what is not
- * positive. */
+/* Indices of 16 numbers, which `factor` scales to N(0,1): the number of edges below the magnitude, mirrored for numbers
+ * ≤ 0. */
 static void compare(const Codebook *book, const float *z, const float *factor, uint8_t *index) {
     for (int l = 0; l < LANES; l += 4) {
         Four x, scale;
@@ -174,7 +174,7 @@ static void divide(const Codebook *book, const float *z, const float *factor, ui
     }
 }
 
-/* Codes a group of 16 tokens: z [dims][LANES]; scales to out [LANES] f16. */
+/* Quantises a group of 16 tokens: z [dims][LANES]; scales to out [LANES] f16. */
 static void code_group(const Codebook *book, int dims, const float *z, uint8_t *index, uint8_t *out) {
     float square[LANES] = {0}, most[LANES] = {0}, factor[LANES], dot[LANES] = {0};
     for (int i = 0; i < dims; i++)
@@ -194,7 +194,7 @@ static void code_group(const Codebook *book, int dims, const float *z, uint8_t *
     }
     for (int l = 0; l < LANES; l++) {
         const float scale = square[l] / dot[l];
-        write_f16(out + 2 * l, scale >= 0 && scale <= F16_MOST ? scale : 0); /* nothing, or what is no number */
+        write_f16(out + 2 * l, scale >= 0 && scale <= F16_MOST ? scale : 0); /* 0 for zeros and for NaN or infinity */
     }
 }
 
@@ -210,7 +210,7 @@ static void code_block(
 
 /* ---- keys ---- */
 
-/* Takes the mean of the page's tokens, as it is stored, from x [BLOCKS][d][LANES]. */
+/* Subtracts the mean of the page's tokens, as stored, from x [BLOCKS][d][LANES]. */
 static void centre(int d, float *x, uint8_t *means) {
     const size_t block = (size_t)d * LANES;
     for (int i = 0; i < d; i++) {
@@ -248,7 +248,7 @@ void kv_quant_values(int d, KvForm form, float *x, uint8_t *page) {
     const Codebook book = open_codebook(form);
     const size_t block = (size_t)d * LANES;
     uint8_t index[ATTENTION_HEAD_MAX * LANES], rotated[KV_PAGE_TOKENS * LANES];
-    uint8_t *all = (uint8_t *)x; /* indices take the place of the numbers that they are made of */
+    uint8_t *all = (uint8_t *)x; /* indices overwrite their source numbers */
     for (int b = 0; b < BLOCKS; b++) {
         float *z = x + (size_t)b * block;
         kv_rotate(d, LANES, z);

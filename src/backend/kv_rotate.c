@@ -1,5 +1,5 @@
-/* The rotation of coded heads: signs, a Hadamard transform, signs. The Hadamard matrix is Sylvester's of order 2^k,
- * outermost, times Paley's of orders 12, 20 and 28. */
+/* The rotation of heads before quantisation: signs, a Hadamard transform, signs. The Hadamard matrix is Sylvester's of
+ * order 2^k, outermost, times Paley's of orders 12, 20 and 28. */
 #include <math.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ static void butterflies_16(float *x) {
     memcpy(x, out, sizeof out);
 }
 
-enum { CHUNK = 16 }; /* numbers that are transformed together: what compilers make vectors of */
+enum { CHUNK = 16 }; /* numbers that are transformed together: which compilers vectorise */
 
 /* Numbers i of a chunk's columns are `stride` floats apart. */
 static inline void multiply_chunk(float *x, size_t stride, int width, const struct Paley *paley, bool transposed) {

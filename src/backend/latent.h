@@ -1,12 +1,12 @@
-/* Latent attention, the same for all backends. */
+/* MLA, the same for all backends. */
 #pragma once
 #include "backend/backend.h"
 
-/* Copies count floats of every row; rows are from_width and to_width floats apart, in the backend's memory. */
+/* Copies count floats of every row; rows are from_width and to_width floats apart, in backend memory. */
 typedef void CopyColumns(
     Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count);
 
-/* Over the backend's own matmul and attention. */
+/* Computes MLA with the backend's own matmul and attention. */
 void latent_attend(Backend *backend, const Mla *op, CopyColumns *copy);
-/* The same in host memory. */
+/* The same for backends that compute in host memory. */
 void host_latent(Backend *backend, const Mla *op);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A part of the work area. */
+/* Takes a piece of the work area. */
 static float *carve(float **work, int64_t count) {
     float *part = *work;
     *work += count;
@@ -15,8 +15,8 @@ static void host_copy(
         memcpy(to + row * to_width, from + row * from_width, (size_t)count * sizeof *to);
 }
 
-/* A matrix for each head: out[row, head] = W[head] · x[row, head]. A head's x are x_width apart, the rows' all of them.
- * spare: [rows · (rows + cols of a matrix)] to bring a head's rows together in. */
+/* One matrix per head: out[row, head] = W[head] · x[row, head]. Stride of x: x_width from head to head, heads · x_width
+ * from row to row. spare: [rows · (rows + cols of a matrix)] to gather a head's rows. */
 static void multiply_heads(Backend *backend, CopyColumns *copy, int rows, int decode_rows, int heads, const float *x,
     int64_t x_width, const Weight *weight, float *spare, float *out) {
     const int64_t in = weight[0].cols, width = weight[0].rows;

@@ -7,14 +7,14 @@
 
 typedef struct PlanBackend {
     Backend base;
-    Error error; /* the first */
+    Error error; /* the first error */
     size_t floats;
 } PlanBackend;
 
 static PlanBackend *plan(Backend *backend) { return (PlanBackend *)backend; }
 
 enum { SCRATCH_ALIGN = 16 };
-/* What scratch() hands out: never read or written, but it must not be NULL and pointers into it are computed. */
+/* Result of scratch(): never read or written, but it must not be NULL, and pointers into it are computed. */
 static float plan_memory[1];
 
 static bool expect(Backend *backend, bool good, const char *what, int64_t got, int64_t wanted) {
@@ -31,7 +31,7 @@ static void check_rows(Backend *backend, const char *what, int rows) {
     expect(backend, rows > 0 && rows <= backend->rows_max, what, rows, backend->rows_max);
 }
 
-/* There may be none. */
+/* Decode rows are 0 or more, at most all rows. */
 static void check_generated(Backend *backend, int decode_rows, int rows) {
     expect(backend, decode_rows >= 0 && decode_rows <= rows && decode_rows <= backend->decode_rows_max,
         "generated rows", decode_rows, rows);
@@ -44,7 +44,7 @@ static void check_width(Backend *backend, const char *what, int64_t width, int64
             (long long)most);
 }
 
-/* Activations are quantised by groups of the weight's: its columns are whole groups. */
+/* Activations are quantised in the weight's groups, so its columns must be whole groups. */
 static void check_weight(Backend *backend, const Weight *w) {
     check_width(backend, "rows of a matrix", w->rows, INT32_MAX);
     check_width(backend, "columns of a matrix", w->cols, MATRIX_COLS_MAX);
@@ -57,7 +57,7 @@ static void check_norm(Backend *backend, const char *what, const Norm *norm, int
     check_width(backend, what, norm->width, NORM_WIDTH_MAX);
 }
 
-/* Nobody computes here, so nothing is kept either. */
+/* Nothing is computed, so no memory is taken. */
 static void *plan_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) { return plan_memory; }
 static void plan_release(Backend *backend, void *memory) {}
 static void plan_decommit(Backend *backend, void *memory, size_t bytes) {}

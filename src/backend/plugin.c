@@ -12,7 +12,7 @@
 
 static const char cuda_name[] = "cuda";
 
-/* Beside the program. */
+/* The library lies beside the program. */
 static bool library_path(char path[PATH_MAX], Error *error) {
     static const char file[] = "/apus-cuda.so";
     const ssize_t size = readlink("/proc/self/exe", path, PATH_MAX - sizeof file);
@@ -37,7 +37,7 @@ typedef struct ElfSegment {
     uint64_t offset, address, physical, file_bytes, memory_bytes, align;
 } ElfSegment;
 
-/* Bytes of the file that its headers speak of. 0: it is not such a file, which dlopen() says itself. */
+/* The file size that its ELF headers imply. 0: not an ELF file, which dlopen() reports itself. */
 static uint64_t library_bytes(FILE *file) {
     static const uint8_t elf64[] = {0x7f, 'E', 'L', 'F', 2};
     ElfHeader header;
@@ -54,7 +54,7 @@ static uint64_t library_bytes(FILE *file) {
     return end;
 }
 
-/* A library that was copied by half is refused here: the loader maps it, and touching what is missing is SIGBUS. */
+/* Refuses a truncated library: the loader maps it, and touching a missing page is SIGBUS. */
 static bool library_whole(const char *path, Error *error) {
     FILE *file = fopen(path, "rb");
     if (!file) return fail(error, ERROR_IO, "%s: %s", path, strerror(errno));
@@ -91,7 +91,7 @@ static const Plugin *load_first(Error *error) {
     return plugin;
 }
 
-/* Loaded once and never let go: the driver's threads run in it. */
+/* Loaded once and never unloaded: the driver's threads run in it. */
 static const Plugin *load(Error *error) {
     static Mutex lock = PTHREAD_MUTEX_INITIALIZER;
     static const Plugin *loaded;

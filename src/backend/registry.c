@@ -1,4 +1,4 @@
-/* Which backends there are, and the choice among them at run time. */
+/* The list of backends and the choice among them at run time. */
 #include <stdio.h>
 #include <string.h>
 #if defined(__x86_64__)

@@ -1,4 +1,5 @@
-/* What every backend reads from a step alike: which keys a position sees and how, by which angles a row turns. */
+/* Functions of a step that all backends share: visible and quantised keys of a position, RoPE angles of a row, sizes.
+ */
 #include <math.h>
 
 #include "backend/backend.h"

@@ -28,7 +28,7 @@ static uint64_t parallel_submit(Backend *backend) {
     return t->ticket;
 }
 
-/* All of them, also when one has failed. */
+/* Waits for all ranks, also when one has failed. */
 static bool parallel_wait(Backend *backend, uint64_t ticket, Error *error) {
     Parallel *t = parallel_of(backend);
     bool ok = true;
@@ -39,7 +39,7 @@ static bool parallel_wait(Backend *backend, uint64_t ticket, Error *error) {
     return ok;
 }
 
-/* Parts carve theirs alike; where it begins is seen when the first piece is taken. */
+/* All ranks carve their scratch alike; its beginning is known when the first piece is taken. */
 static float *parallel_scratch(Backend *backend, int64_t count) {
     Parallel *t = parallel_of(backend);
     Region *r = &t->region[0];

@@ -1,11 +1,11 @@
-/* Weights in parts. */
+/* Weights divided over ranks. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/tensor_parallel_internal.h"
 #include "base/checked.h"
 
-/* Room for so many bytes of columns; a part that computes where they lie takes it with it. */
+/* Ensures room for `bytes` of columns; a rank that computes with them in place takes the buffer over. */
 static bool columns_room(Parallel *t, size_t bytes, Error *error) {
     if (bytes <= t->columns_bytes) return true;
     free(t->columns);
@@ -21,7 +21,7 @@ static bool divides(const Weight *w, int64_t count, int64_t unit, int parts, con
         (long long)w->rows, (long long)w->cols, parts, (long long)count, what, parts, (long long)unit);
 }
 
-/* What one part has of it. */
+/* Writes one rank's share of w to out. */
 static bool cut(Parallel *t, const Weight *w, int part, Weight *out, Error *error) {
     *out = *w;
     if (w->split == SPLIT_NONE) return true;
@@ -38,11 +38,11 @@ static bool cut(Parallel *t, const Weight *w, int part, Weight *out, Error *erro
     shape.cols = cols;
     if (!columns_room(t, weight_columns_bytes(&shape), error)) return false;
     *out = weight_columns(w, part * cols, cols, t->columns);
-    if (part > 0) out->bias = NULL; /* it is added once */
+    if (part > 0) out->bias = NULL; /* rank 0 alone adds the bias */
     return true;
 }
 
-/* Where terms of products with this matrix are kept until they are summed. */
+/* Ensures room for the partial products with this matrix until they are summed. */
 static bool terms_room(Parallel *t, const Weight *w, Error *error) {
     size_t floats, bytes;
     if (parallel_sums(t) || w->split != SPLIT_COLUMNS || w->rows <= t->widest) return true;
@@ -88,7 +88,7 @@ bool parallel_bind(Backend *backend, Weight *weight, Error *error) {
         shared->part[p] = own;
         shared->data[p] = own.data;
         shared->bias[p] = own.bias;
-        if (own.data == t->columns && t->columns) { /* it computes there */
+        if (own.data == t->columns && t->columns) { /* the rank computes in place */
             shared->columns[p] = t->columns;
             t->columns = NULL;
             t->columns_bytes = 0;
@@ -133,7 +133,7 @@ const Rope *parallel_rope(Parallel *t, int part, const Rope *rope) {
     while (one && one->rope != rope) one = one->next;
     if (!rope || one) return rope ? &one->part[part] : NULL;
     one = calloc(1, sizeof *one);
-    CHECK(one != NULL); /* some bytes, in the first step with it */
+    CHECK(one != NULL); /* a small allocation, in the first step with these weights */
     for (int p = 0; p < t->count; p++) {
         one->part[p] = *rope;
         one->part[p].frequencies = ((const Shared *)(const void *)rope->frequencies)->data[p];

@@ -1,4 +1,4 @@
-/* Addresses, memory and pages: each is the parts'. */
+/* Addresses, memory and pages over the ranks. */
 #include "backend/tensor_parallel_internal.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ KvLayer parallel_layer(const Parallel *t, int part, const KvLayer *layer) {
     own.page_stride /= parts;
     own.layer_offset /= parts;
     own.k_bias = vector_at(layer->k_bias, part);
-    own.rope = NULL; /* of coding alone, which parts do not do */
+    own.rope = NULL; /* used by KV quantisation only, which ranks do not support */
     return own;
 }
 
@@ -101,7 +101,7 @@ static void parallel_release(Backend *backend, void *memory) {
     parallel_region_close(t, r);
 }
 
-/* Bytes of each part that such a piece has. */
+/* Bytes on each rank of a piece of `bytes` bytes. */
 static size_t bytes_at(const Parallel *t, const void *memory, size_t bytes) {
     const Region *r = region_of(t, memory);
     CHECK(r != NULL);
@@ -135,7 +135,7 @@ static void parallel_upload(Backend *backend, void *to, const void *from, size_t
     }
 }
 
-/* What is not divided is the same on every part. */
+/* Undivided memory is the same on every rank. */
 static void parallel_download(Backend *backend, void *to, const void *from, size_t bytes) {
     Parallel *t = parallel_of(backend);
     CHECK(bytes_at(t, from, bytes) == bytes);
@@ -163,8 +163,8 @@ static size_t parallel_kv_layer_bytes(Backend *backend, const KvLayout *layout) 
     Parallel *t = parallel_of(backend);
     const KvLayout own = layout_of(t, layout);
     const size_t room = kv_canonical_bytes(&own, KV_PAGE_TOKENS);
-    CHECK(layout->kv_heads % t->count == 0); /* who divides a model has looked */
-    if (room > t->page_bytes) {              /* taken now: a page has no way to fail */
+    CHECK(layout->kv_heads % t->count == 0); /* checked when the model was divided */
+    if (room > t->page_bytes) {              /* allocated now: page calls cannot report an error */
         free(t->page);
         t->page = malloc(room);
         CHECK(t->page != NULL);
@@ -178,7 +178,8 @@ static size_t parallel_kv_layer_bytes(Backend *backend, const KvLayout *layout) 
     return bytes;
 }
 
-/* One part's heads of a page in canonical order, and all parts': in or out. The three arrays of a page in turn. */
+/* Copies one rank's heads of a page in canonical order into or out of the whole page, for the three arrays of a page in
+ * turn. */
 static void weave(const KvLayout *whole, int parts, int part, int tokens, uint8_t *all, uint8_t *own, bool in) {
     const size_t element = dtype_bytes(whole->dtype), heads = (size_t)(whole->kv_heads / parts);
     const size_t widths[] = {
@@ -218,7 +219,7 @@ static bool parallel_page_write(Backend *backend, const KvLayer *layer, int32_t 
     return true;
 }
 
-/* No pages as codes: how a layer is coded is decided over all its heads, and no part sees them. */
+/* No quantised pages: calibration decides over all heads of a layer, and no rank has all of them. */
 static size_t parallel_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
 static void parallel_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {}
 static void parallel_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {}

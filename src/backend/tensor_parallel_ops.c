@@ -1,7 +1,7 @@
-/* Operations: each part's own of every one. */
+/* Operations: every rank computes its share of each. */
 #include "backend/tensor_parallel_internal.h"
 
-/* The next part at or behind `part` that walks, for which the thread then works; NULL: there is none. */
+/* Makes the next rank at or behind `part` that computes this step current and returns it; NULL: none is left. */
 static Backend *next_part(Parallel *t, int *part) {
     while (*part < t->count && !t->walks[*part]) ++*part;
     return *part < t->count ? parallel_enter(t, *part) : NULL;
@@ -12,7 +12,7 @@ static const float *vector_of(const float *vector, int part) {
     return vector ? ((const Shared *)(const void *)vector)->data[part] : NULL;
 }
 
-/* In *room. */
+/* The rank's view of a norm, stored in *room. */
 static const Norm *norm_of(const Norm *norm, int part, Norm *room) {
     if (!norm) return NULL;
     *room = *norm;
@@ -91,9 +91,9 @@ static void parallel_glu(Backend *backend, const Glu *op) {
         }
 }
 
-/* ---- sums over the parts ---- */
+/* ---- sums over the ranks ---- */
 
-/* y[part], where each has its terms, becomes the sum in the order of the parts, on all of them. */
+/* Replaces the terms y[part] of every rank by their sum in the order of the ranks. */
 static void sum_on_host(Parallel *t, float *const *y, int64_t count) {
     Backend *part;
     const size_t bytes = (size_t)count * sizeof(float);
@@ -117,7 +117,7 @@ static MatmulAdd own_product(const Parallel *t, int part, const MatmulAdd *op, N
     return own;
 }
 
-/* residual += scale · norm(Σ terms), of the partial products that all parts have begun. */
+/* residual += scale · norm(Σ terms), of the partial products that all ranks have begun. */
 static void sum_among_parts(Parallel *t, const MatmulAdd *op) {
     Backend *part;
     Norm norm;
@@ -133,7 +133,7 @@ static void sum_among_parts(Parallel *t, const MatmulAdd *op) {
         }
 }
 
-/* First the products of all, then their sums: nobody waits for what is not on its way yet. */
+/* Begins the products of all ranks before the sums, so that no rank waits for a product that has not been submitted. */
 static void add_among_parts(Parallel *t, const MatmulAdd *op) {
     Backend *part;
     Norm norm, next;
@@ -213,7 +213,7 @@ static void parallel_attention(Backend *backend, const Attention *op) {
         }
 }
 
-/* Who divides a model refuses it. */
+/* Not reached: models with MLA are refused when a model is divided. */
 static void parallel_latent(Backend *backend, const Mla *op) { CHECK(!"latents in parts"); }
 
 /* ---- experts ---- */
@@ -265,7 +265,7 @@ static void parallel_experts(Backend *backend, const Experts *op) {
 
 /* ---- rows ---- */
 
-/* Between the two products of a part without a gate: what is divided. */
+/* Works on the divided activations between the two products of an FFN without a gate. */
 static void parallel_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     Parallel *t = parallel_of(backend);
     Backend *part;
@@ -283,7 +283,7 @@ static void parallel_gather(
     part->ops->gather(part, count, index, parallel_at(t, p, x), width, parallel_at(t, p, out));
 }
 
-/* Every part has all of the logits, and so draws the same tokens, which it needs for the next step. */
+/* Every rank has all logits and so samples the same tokens, which it needs for the next step. */
 static void parallel_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
     Parallel *t = parallel_of(backend);
     Backend *part;

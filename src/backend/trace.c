@@ -1,4 +1,4 @@
-/* The tracing backend: every operation is forwarded between two looks at the clock. */
+/* The tracing backend: every operation is forwarded between two readings of the clock. */
 #include "backend/trace.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ typedef enum Kind {
     KIND_ADD,
 } Kind;
 
-/* What makes two calls alike. Compared as bytes: there is no padding. */
+/* Key of a line: operation and shapes. Compared as bytes: there is no padding. */
 typedef struct Shape {
     Kind kind;
     int32_t weights;
@@ -41,7 +41,7 @@ typedef struct TraceBackend {
     BackendOps ops; /* under the inner backend's name */
     Backend *inner;
     Step step;
-    bool gathered; /* what follows works on the rows whose logits are wanted: the head */
+    bool gathered; /* the operations that follow belong to the output head: rows whose logits are computed */
     int count;
     Shape shapes[TRACE_LINES_MAX];
     TraceLine lines[TRACE_LINES_MAX];
@@ -68,7 +68,7 @@ static void name_kind(const Shape *shape, int i, char *out, size_t size) {
         snprintf(out, size, " %s", quant_name(quant));
 }
 
-/* " 1536→1536,256,256 4-bit g64": kinds that differ are all named. */
+/* Appends " 1536→1536,256,256 4-bit g64"; all differing kinds are named. */
 static void name_weights(const Shape *shape, char *name) {
     char text[48], last[48] = "";
     for (int i = 0; i < shape->weights; i++) {
@@ -116,7 +116,7 @@ static void name_line(const Shape *shape, char *name) {
 
 /* ---- sums ---- */
 
-/* The line of a shape; the last one takes whatever finds no room. */
+/* The line of a shape; the last line collects all shapes beyond TRACE_LINES_MAX. */
 static TraceLine *line_of(TraceBackend *t, const Shape *shape) {
     for (int i = 0; i < t->count; i++)
         if (!memcmp(&t->shapes[i], shape, sizeof *shape)) return &t->lines[i];
@@ -338,7 +338,7 @@ static void trace_matmul_add(Backend *backend, const MatmulAdd *op) {
     note_product(t, KIND_MATMUL_ADD, &op->weight, 1, op->rows, clock_ns() - start);
 }
 
-/* A run's keys and values are read once for all its rows. */
+/* A chunk's keys and values are read once for all its rows. */
 static void trace_attention(Backend *backend, const Attention *op) {
     TraceBackend *t = trace(backend);
     const KvLayout *l = &op->kv.layout;
@@ -382,7 +382,7 @@ static void trace_route(Backend *backend, const Routing *op) {
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
-/* Counted as if every row used experts of its own: what a single row reads. */
+/* Counted as if all rows used different experts, as a single row does. */
 static void trace_experts(Backend *backend, const Experts *op) {
     TraceBackend *t = trace(backend);
     Shape shape = shape_of(KIND_EXPERTS);
