@@ -315,6 +315,72 @@ static void test_soak(int setting) {
     close_engine(engine);
 }
 
+/* ---- content ids and positions ---- */
+
+enum { MEDIA_PROMPT = 300, MEDIA_AT = 20 /* position of the first placeholder */ };
+
+/* The prompt's tokens found in the prefix cache, and its answer. */
+static int cached_tokens(Engine *engine, const RequestOptions *options, Seen *seen) {
+    Request *request = submit(engine, options);
+    read_all(request, 1, seen);
+    const int cached = request_stats(request).cached_tokens;
+    request_free(request);
+    return cached;
+}
+
+/* Prompts with the same placeholder tokens share pages exactly as far as their content ids are equal. */
+static void test_content_ids(void) {
+    fake_reset();
+    static Case c;
+    static uint64_t first[MEDIA_PROMPT], second[MEDIA_PROMPT];
+    Seen seen, again, other;
+    Engine *engine = open_engine(2, 4, 64, 0);
+    make_prompt(&c, MEDIA_PROMPT, 5);
+    for (int i = 0; i < MEDIA_PROMPT; i++) {
+        if (i >= MEDIA_AT && i < 2 * MEDIA_AT) c.prompt[i] = 7;
+        first[i] = i == MEDIA_AT ? UINT64_C(0x123456789abcdef0) : (uint64_t)c.prompt[i];
+        second[i] = i == MEDIA_AT ? UINT64_C(0x0fedcba987654321) : (uint64_t)c.prompt[i];
+    }
+    c.options.content_ids = first;
+    TEST(cached_tokens(engine, &c.options, &seen) == 0);
+    TEST(cached_tokens(engine, &c.options, &again) == MEDIA_PROMPT - 1);
+    TEST(seen.hash == again.hash);
+    c.options.content_ids = second;
+    TEST(cached_tokens(engine, &c.options, &other) <= MEDIA_AT);
+    c.options.content_ids = NULL;
+    TEST(cached_tokens(engine, &c.options, &other) <= MEDIA_AT);
+    close_engine(engine);
+}
+
+/* RoPE positions reach each row, of the answer too, however the prompt is cut. */
+static void test_positions(void) {
+    static Case c;
+    static int32_t positions[POSITION_DIMS_MAX * MEDIA_PROMPT];
+    static uint64_t ids[MEDIA_PROMPT];
+    Seen text, mapped[2], offset;
+    make_prompt(&c, MEDIA_PROMPT, 5);
+    for (int i = 0; i < MEDIA_PROMPT; i++) ids[i] = (uint64_t)i << 32;
+    for (int i = 0; i < POSITION_DIMS_MAX * MEDIA_PROMPT; i++) positions[i] = i % MEDIA_PROMPT / (1 + i / MEDIA_PROMPT);
+    for (int cut = 0; cut < 2; cut++) {
+        fake_reset();
+        Engine *engine = open_engine(2, 4, cut ? 7 : 512, 0);
+        c.options.content_ids = NULL;
+        c.options.positions = NULL;
+        c.options.position_offset = 0;
+        text = run_one(engine, &c.options);
+        c.options.content_ids = ids;
+        c.options.positions = positions;
+        c.options.position_offset = -100;
+        mapped[cut] = run_one(engine, &c.options);
+        c.options.cache_off = true;
+        c.options.position_offset = -50;
+        offset = run_one(engine, &c.options);
+        c.options.cache_off = false;
+        close_engine(engine);
+    }
+    TEST(mapped[0].hash == mapped[1].hash && mapped[0].hash != text.hash && mapped[0].hash != offset.hash);
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     for (int i = 0; i < SETTINGS; i++) {
@@ -325,6 +391,8 @@ int main(void) {
         test_soak(i);
     }
     test_isolation();
+    test_content_ids();
+    test_positions();
     test_memory_is_used();
     return test_done();
 }

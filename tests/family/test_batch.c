@@ -106,6 +106,36 @@ static bool pieces_walk(const FixtureRun *chunk, const int32_t *tokens, float *l
     return ok;
 }
 
+enum { VERIFIED_MAX = 16 };
+
+/* Several decode rows of one sequence have the bits of as many steps with a row: k tokens of its answer are computed in
+ * one step, forgotten, and computed again, as the verification of drafts does, which repeats a step's shape. single:
+ * logits of single decode rows. */
+static void test_verification(const FixtureRun *run, const char *label, const int32_t *tokens, const float *single) {
+    Error error = {0};
+    KvSequence s = {0};
+    const size_t vocab = (size_t)run->vocab;
+    const KvPlan *plan = runner_kv_plan(run->runner);
+    KvCache *cache = kv_open(plan, 2 * kv_bytes_for(plan, NULL, TOKENS), &error);
+    float *logits = malloc(PIECE * vocab * sizeof *logits); /* PIECE > VERIFIED_MAX */
+    bool ok = logits && cache && kv_sequence_open(cache, NULL, &s, &error);
+    while (ok && s.length < PROMPT)
+        ok = fixture_step(run->runner, cache, &s, tokens + s.length,
+            PIECE < PROMPT - s.length ? PIECE : PROMPT - s.length, logits, &error);
+    for (int k = 1; ok && k <= VERIFIED_MAX; k++)
+        for (int again = 0; ok && again < 3; again++) {
+            const StepSequence rows = {.tokens = tokens + PROMPT, .decode = true};
+            memset(logits, 0, VERIFIED_MAX * vocab * sizeof *logits);
+            ok = fixture_step_of(run->runner, cache, &s, k, &rows, logits, &error) && kv_truncate(cache, &s, PROMPT);
+            TEST_MSG(memcmp(logits, single + PROMPT * vocab, (size_t)k * vocab * sizeof *logits) == 0,
+                "%s: %d decode rows in a step", label, k);
+        }
+    TEST_MSG(ok, "%s: %s", label, error.text);
+    if (cache) kv_sequence_close(cache, &s);
+    kv_close(cache);
+    free(logits);
+}
+
 static bool open_run(FixtureRun *chunk, const char *directory, const char *cpu, int threads) {
     const RunnerOptions options = {.backend = fixture_backend(cpu, threads, ROWS)};
     return fixture_run_open(chunk, directory, &(ModelOptions){.context = TOKENS}, &options);
@@ -147,6 +177,7 @@ static void test_model(const FixtureRun *two, const FixtureRun *chunk, const cha
     TEST(crowd_walk(chunk, tokens, TOKENS, other));
     TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s among strangers", label);
     if (runner_decode_rows_max(chunk->runner)) test_answer(two, chunk, label, tokens, whole, other);
+    test_verification(chunk, label, tokens, whole);
     free(whole);
     free(other);
 }
