@@ -99,12 +99,12 @@ static uint64_t finish(uint64_t hash, const uint8_t *at, size_t left) {
     return hash ^ hash >> 32;
 }
 
-uint64_t checksum64(const void *bytes, size_t size) {
+uint64_t checksum64_seeded(uint64_t seed, const void *bytes, size_t size) {
     const uint8_t *at = bytes;
-    uint64_t hash = P5;
+    uint64_t hash = seed + P5;
     size_t left = size;
     if (size >= 32) {
-        uint64_t v[4] = {P1 + P2, P2, 0, 0 - P1};
+        uint64_t v[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
         for (; left >= 32; left -= 32, at += 32)
             for (int i = 0; i < 4; i++) v[i] = mix(v[i], word(at + 8 * i));
         hash = turn64(v[0], 1) + turn64(v[1], 7) + turn64(v[2], 12) + turn64(v[3], 18);
@@ -112,3 +112,5 @@ uint64_t checksum64(const void *bytes, size_t size) {
     }
     return finish(hash + size, at, left);
 }
+
+uint64_t checksum64(const void *bytes, size_t size) { return checksum64_seeded(0, bytes, size); }

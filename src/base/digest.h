@@ -16,3 +16,5 @@ void sha256_add(Sha256 *sha, const void *bytes, size_t size);
 void sha256_end(Sha256 *sha, uint8_t out[SHA256_BYTES]);
 
 uint64_t checksum64(const void *bytes, size_t size); /* XXH64 with seed 0 */
+/* XXH64 with a seed: the checksum of the bytes before makes one of several pieces, which depends on their cuts. */
+uint64_t checksum64_seeded(uint64_t seed, const void *bytes, size_t size);

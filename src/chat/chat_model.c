@@ -5,7 +5,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/digest.h"
 #include "base/log.h"
+#include "base/math.h"
 #include "chat/pooling.h"
 
 static void take_number(const Json *config, const char *name, double min, double max, float *out) {
@@ -32,8 +34,7 @@ static void make_fingerprint(ChatModel *m) {
     const Model *model = engine_model(m->engine);
     const int length = snprintf(text, sizeof text, "apus 0.1 %s %llu %s", m->name,
         (unsigned long long)model_weight_bytes(model), engine_backend(m->engine));
-    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: the same in every process */
-    for (int i = 0; i < length && i < (int)sizeof text; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
+    const uint64_t hash = checksum64(text, (size_t)min_int(length, (int)sizeof text - 1));
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%010llx", (unsigned long long)(hash & 0xFFFFFFFFFFu));
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/digest.h"
 #include "base/file.h"
 #include "base/nearest.h"
 #include "import/gguf/gguf.h"
@@ -51,17 +52,16 @@ void library_name_of(const char *model, Buffer *name) {
         buffer_append(name, model + start, end - start);
 }
 
-/* One place in the cache per file: its name, and a hash of its full path against namesakes. */
+/* One place in the cache per file: its name, and a checksum of its full path against namesakes. */
 bool library_conversion(const char *gguf, Buffer *directory, Error *error) {
     char *full = realpath(gguf, NULL);
     if (!full) return fail(error, ERROR_NOT_FOUND, "%s: no such file", gguf);
-    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: must be the same in every process */
-    for (const char *c = full; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001B3u;
+    const uint64_t hash = checksum64(full, strlen(full));
     free(full);
     Buffer name = {0};
     library_name_of(gguf, &name);
     const bool ok = library_path(directory, error);
-    buffer_printf(directory, "/compact-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
+    buffer_printf(directory, "/compact-%s-%016" PRIx64, name.data ? name.data : "model", hash);
     const bool fits = !directory->failed && !name.failed;
     buffer_free(&name);
     return ok && (fits || fail(error, ERROR_MEMORY, "no memory for the path of a model"));

@@ -1,3 +1,4 @@
+#include "base/digest.h"
 #include "model/decoder_internal.h"
 
 static void walk_layer(const Stage *stage, int i, const Rows *rows) {
@@ -52,10 +53,10 @@ static void embed(const Stage *stage, const Step *step) {
 
 /* A number of where the pages of all entries lie; never 0. */
 static uint64_t cache_number(const Spec *spec, const KvLayer *entries) {
-    uint64_t hash = 0xcbf29ce484222325;
+    uint64_t hash = 0;
     for (int i = 0; i < spec->cache_entries; i++) {
         const uint64_t parts[] = {(uintptr_t)entries[i].base, entries[i].page_stride, entries[i].layer_offset};
-        for (int k = 0; k < 3; k++) hash = (hash ^ parts[k]) * 0x100000001b3;
+        hash = checksum64_seeded(hash, parts, sizeof parts);
     }
     return hash | 1;
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/digest.h"
 #include "weights/expert_cache_io_internal.h"
 
 enum { SAMPLES = 32 /* blocks, spread evenly: of another checkpoint of the same shape all but the header differ */ };
@@ -37,17 +38,17 @@ static bool read_block(ExpertCacheFile *file, uint8_t *block, off_t offset, ssiz
     return *size >= 0;
 }
 
-/* FNV-1a over some blocks. */
+/* A checksum of SAMPLES blocks, spread over the file. */
 static bool take_sample(ExpertCacheFile *file, uint64_t *sample) {
     void *block = NULL;
     if (posix_memalign(&block, EXPERT_CACHE_ALIGN, EXPERT_CACHE_ALIGN)) return false;
-    uint64_t hash = 0xCBF29CE484222325u;
+    uint64_t hash = 0;
     bool ok = true;
     for (uint64_t i = 0; ok && i < SAMPLES; i++) {
         ssize_t size;
         ok =
             read_block(file, block, (off_t)(file->size / SAMPLES * i / EXPERT_CACHE_ALIGN * EXPERT_CACHE_ALIGN), &size);
-        for (ssize_t k = 0; k < size; k++) hash = (hash ^ ((const uint8_t *)block)[k]) * 0x100000001B3u;
+        if (ok) hash = checksum64_seeded(hash, block, (size_t)size);
     }
     free(block);
     *sample = hash;

@@ -57,6 +57,9 @@ static void test_checksum(void) {
     TEST(checksum64("abc", 3) == 0x44BC2CF5AD770999u);
     const char *text = "Nobody inspects the spammish repetition";
     TEST(checksum64(text, strlen(text)) == 0xFBCEA83C8A378BF1u);
+    TEST(checksum64_seeded(1, "", 0) == 0xD5AFBA1336A3BE4Bu);
+    TEST(checksum64_seeded(0x9E3779B1u, "abc", 3) == 0x1318DF30094A85FDu);
+    TEST(checksum64_seeded(checksum64("", 0), text, strlen(text)) == 0x35AA89418937FE49u);
     uint8_t bytes[100] = {0};
     const uint64_t zeros = checksum64(bytes, sizeof bytes);
     for (int i = 0; i < 100; i++) {

@@ -2,6 +2,7 @@
  * each head the RoPE pairs whose bias is taken out; the page tables of both. */
 #include <string.h>
 
+#include "base/digest.h"
 #include "base/math.h"
 #include "backend/cuda/cuda.h"
 
@@ -60,8 +61,10 @@ size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again) {
     for (int i = 0; i < step->chunk_count; i++) look_at_run(codes, &step->chunks[i]);
     if (!codes->seen) return 0;
     if (again) codes->pages = b->block.table_stride;
-    for (int layer = 0; layer < codes->layers; layer++)
-        codes->forms = codes->forms * UINT64_C(0x100000001b3) + (cuda_only_four(step, layer) ? 1 : 2);
+    for (int layer = 0; layer < codes->layers; layer++) {
+        const bool only_four = cuda_only_four(step, layer);
+        codes->forms = checksum64_seeded(codes->forms, &only_four, sizeof only_four);
+    }
     codes->record_ints = 2 + 2 * codes->heads + 2 * b->block.table_stride;
     return (size_t)codes->layers * (size_t)step->chunk_count * (size_t)codes->record_ints;
 }
