@@ -10,13 +10,26 @@
 #include "base/file.h"
 #include "base/nearest.h"
 
+/* Name i of an option: its own, then its aliases; empty behind the last. */
+static Slice option_name(const Option *o, int i) {
+    if (i == 0) return slice_of(o->name);
+    const char *at = o->aliases ? o->aliases : "";
+    for (; i > 1 && *at; i--) {
+        at += strcspn(at, ",");
+        at += strspn(at, ", ");
+    }
+    return (Slice){at, strcspn(at, ",")};
+}
+
+static bool is_long(Slice name) { return name.size > 2 && !strncmp(name.data, "--", 2); }
+
 static void print_help(const Command *command, const Option *options) {
     printf("apus %s %s\n\n%s\n", command->name, command->arguments, command->summary);
     if (options && options->name) printf("\nOptions:\n");
     for (const Option *o = options; o && o->name; o++) {
         char left[64];
         if (o->kind == OPTION_LATER) continue;
-        snprintf(left, sizeof left, "%s%s%s%s%s", o->alias ? o->alias : "", o->alias ? ", " : "", o->name,
+        snprintf(left, sizeof left, "%s%s%s%s%s", o->aliases ? o->aliases : "", o->aliases ? ", " : "", o->name,
             o->argument ? " " : "", o->argument ? o->argument : "");
         printf("  %-24s %s\n", left, o->help);
     }
@@ -46,8 +59,8 @@ static void print_manual(const Command *command, const Option *options) {
     for (const Option *o = options; o && o->name; o++) {
         if (o->kind == OPTION_LATER) continue;
         printf(".TP\n.B ");
-        if (o->alias) print_roff(o->alias);
-        if (o->alias) printf(", ");
+        if (o->aliases) print_roff(o->aliases);
+        if (o->aliases) printf(", ");
         print_roff(o->name);
         printf(" %s\n", o->argument ? o->argument : "");
         print_roff(o->help);
@@ -65,8 +78,11 @@ static bool print_asked(const char *text, const Command *command, const Option *
     } else if (!strcmp(text, "--help=man")) {
         print_manual(command, options);
     } else if (!strcmp(text, "--help=names")) {
-        for (const Option *o = options; o && o->name; o++)
-            if (o->kind != OPTION_LATER) printf("%s\n", o->name);
+        for (const Option *o = options; o && o->name; o++) {
+            Slice name;
+            for (int i = 0; o->kind != OPTION_LATER && (name = option_name(o, i)).size; i++)
+                if (i == 0 || is_long(name)) printf("%.*s\n", (int)name.size, name.data);
+        }
     } else {
         return false;
     }
@@ -93,24 +109,38 @@ static OptionsResult add_argument(const Command *command, const char *text, int 
 }
 
 static const Option *find(const Option *options, const char *text, size_t length) {
-    for (const Option *o = options; o && o->name; o++)
-        if ((strlen(o->name) == length && !strncmp(o->name, text, length)) ||
-            (o->alias && strlen(o->alias) == length && !strncmp(o->alias, text, length)))
-            return o;
+    for (const Option *o = options; o && o->name; o++) {
+        Slice name;
+        for (int i = 0; (name = option_name(o, i)).size; i++)
+            if (name.size == length && !strncmp(name.data, text, length)) return o;
+    }
     return NULL;
 }
 
-/* All of them, then --help. options: NULL for a command without any. */
-static const char *option_name_at(const void *options, int i) {
-    const Option *all = options;
-    if (i > 0 && (!all || !all[i - 1].name)) return NULL;
-    return all && all[i].name ? all[i].name : "--help";
+/* names: one after the other, each with its NUL. */
+static const char *name_at(const void *names, int i) {
+    const Buffer *buffer = names;
+    size_t at = 0;
+    for (; i > 0 && at < buffer->size; i--) at += strlen(buffer->data + at) + 1;
+    return at < buffer->size ? buffer->data + at : NULL;
 }
 
+/* options: NULL for a command without any. */
 static OptionsResult unknown_option(const Command *command, const Option *options, const char *text, size_t size) {
-    const char *nearest = size > 3 ? nearest_name((Slice){text, size}, option_name_at, options) : NULL;
-    if (!nearest) return usage(command, "unknown option '%s'%s", text, "");
-    return usage(command, "unknown option '%s'; did you mean %s?", text, nearest);
+    Buffer names = {0};
+    for (const Option *o = options; o && o->name; o++) {
+        Slice name;
+        for (int i = 0; (name = option_name(o, i)).size; i++) {
+            buffer_append(&names, name.data, name.size);
+            buffer_byte(&names, 0);
+        }
+    }
+    buffer_append(&names, "--help", sizeof "--help");
+    const char *nearest = size > 3 && !names.failed ? nearest_name((Slice){text, size}, name_at, &names) : NULL;
+    const OptionsResult result = nearest ? usage(command, "unknown option '%s'; did you mean %s?", text, nearest)
+                                         : usage(command, "unknown option '%s'%s", text, "");
+    buffer_free(&names);
+    return result;
 }
 
 static bool parse_number(const Option *o, const char *text, double *out) {
@@ -315,16 +345,23 @@ static bool set_from_file(const Command *command, const Option *options, const c
     return true;
 }
 
+/* From the variable of one of the option's names: APUS_KV_MEMORY for --kv-memory. */
+static bool set_from_variable(const Command *command, const Option *o, Slice name) {
+    char variable[64] = "APUS_";
+    size_t size = strlen(variable);
+    for (size_t i = 2; i < name.size && size + 1 < sizeof variable; i++)
+        variable[size++] = name.data[i] == '-' ? '_' : (char)toupper((unsigned char)name.data[i]);
+    variable[size] = 0;
+    const char *value = getenv(variable);
+    /* Kubernetes sets APUS_PORT=tcp://… beside a service that is called apus. */
+    return !value || !strncmp(value, "tcp://", 6) || set_option(command, o, value, variable);
+}
+
 static bool set_from_environment(const Command *command, const Option *options) {
     for (const Option *o = options; o->name; o++) {
-        char name[64] = "APUS_";
-        size_t size = strlen(name);
-        for (const char *c = o->name + 2; *c && size + 1 < sizeof name; c++)
-            name[size++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
-        name[size] = 0;
-        const char *value = o->kind == OPTION_ARGUMENT ? NULL : getenv(name);
-        /* Kubernetes sets APUS_PORT=tcp://… beside a service that is called apus. */
-        if (value && strncmp(value, "tcp://", 6) && !set_option(command, o, value, name)) return false;
+        Slice name;
+        for (int i = 0; o->kind != OPTION_ARGUMENT && (name = option_name(o, i)).size; i++)
+            if (is_long(name) && !set_from_variable(command, o, name)) return false;
     }
     return true;
 }

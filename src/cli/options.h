@@ -21,8 +21,8 @@ typedef enum OptionKind {
 } OptionKind;
 
 typedef struct Option {
-    const char *name;  /* "--threads"; NULL ends a table */
-    const char *alias; /* "-t" or NULL */
+    const char *name;    /* "--threads"; NULL ends a table */
+    const char *aliases; /* other names, as in "-np, --parallel"; NULL: none */
     OptionKind kind;
     void *value;          /* of the kind's type */
     double min, max;      /* range of numbers */
@@ -64,13 +64,14 @@ typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsRe
 
 /* argv after the command's name. --help prints the command's page and gives OPTIONS_HELP; an error is printed with the
  * next thing to type. min and max positional arguments. --help=man and --help=names print the page for a manual (roff)
- * and the options' names, a line each. */
+ * and the options' names and long aliases, a line each. */
 OptionsResult options_parse(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
 
 /* The same with settings from elsewhere: a file of `name = value` lines (names as the options', without the dashes;
  * `model` for an argument; # begins a comment) that --config or APUS_CONFIG names, then the environment (APUS_KV_MEMORY
- * for --kv-memory), then argv. What comes later wins; arguments of argv replace the file's. */
+ * for --kv-memory, APUS_KV_BYTES for its alias), then argv. What comes later wins; arguments of argv replace the
+ * file's. */
 OptionsResult options_parse_configured(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
 

@@ -29,7 +29,7 @@ enum { GRACE_S = 30 /* a model stays at least so long after its last answer */ }
 typedef struct SwiftArguments {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_tokens, mem_limit;
-    bool thinking, info, prefetch;
+    bool thinking, info;
 } SwiftArguments;
 
 static const Command command = {"serve", "[MODEL…]", "Serves models over the OpenAI API; `model` in a request chooses.",
@@ -240,8 +240,7 @@ int command_serve(int argc, char **argv) {
         {"--tls-key", NULL, OPTION_TEXT, &certificate_key, 0, 0, "FILE", "the certificate's private key (PEM)"},
         {"--model-name", NULL, OPTION_TEXT, &name, 0, 0, "ID", "id of the model in the API (its file name)"},
         {"--config", NULL, OPTION_TEXT, &config, 0, 0, "FILE", "take options from a file (APUS_CONFIG)"},
-        {"--slots", "-np", OPTION_INT, &engine.options.slots, 1, 1024, "N", "answers computed at once (8)"},
-        {"--parallel", NULL, OPTION_INT, &engine.options.slots, 1, 1024, "N", "the same as --slots"},
+        {"--slots", "-np, --parallel", OPTION_INT, &engine.options.slots, 1, 1024, "N", "answers computed at once (8)"},
         {"--queue", NULL, OPTION_INT, &engine.options.queue_max, 0, 100000, "N",
             "requests that may wait; then 429 (256)"},
         ENGINE_OPTIONS(engine),
@@ -276,8 +275,6 @@ int command_serve(int argc, char **argv) {
             "requests that do not say have models think that can be told (the model's)"},
         {"--info", NULL, OPTION_FLAG, &swift.info, 0, 0, NULL, "print what `apus info` does, and serve nothing"},
         {"--mem-limit", NULL, OPTION_INTEGER, &swift.mem_limit, 1, 1e9, "MB", "--memory-budget in megabytes"},
-        {"--ssd-prefetch", NULL, OPTION_FLAG, &swift.prefetch, 0, 0, NULL,
-            "nothing more than --stream-experts, which reads ahead anyway"},
         LATER_OPTIONS,
         {"--verbose", "-v", OPTION_FLAG, &verbose, 0, 0, NULL, "log in detail, requests of probes too (never texts)"},
         {0},

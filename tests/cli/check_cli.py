@@ -59,6 +59,10 @@ def check_usage(model):
     for arguments, wanted in [
         (["serve", model, "--prot", "1"], "did you mean --port?"),
         (["serve", model, "--kv-memori=1G"], "did you mean --kv-memory?"),
+        (["serve", model, "--paralel", "4"], "did you mean --parallel?"),  # an alias
+        (["serve", model, "--kv-byts=1G"], "did you mean --kv-bytes?"),
+        (["serve", model, "--parallel", "0"], "want a whole number from 1 to 1024"),
+        (["serve", model, "-np", "0"], "want a whole number from 1 to 1024"),
         (["run", model, "x", "--temprature", "0"], "did you mean --temperature?"),
         (["srve", model], "did you mean serve?"),
         (["serve", "--hlep"], "did you mean --help?"),
@@ -76,6 +80,15 @@ def check_usage(model):
     environment = {**os.environ, "APUS_API_KEY": ""}
     code, _, err = apus("serve", model, env=environment)
     check(code == 2 and "APUS_API_KEY" in err, f"an empty key of the environment is refused: {err!r}")
+    for variable in ("APUS_KV_MEMORY", "APUS_KV_BYTES", "APUS_SLOTS", "APUS_PARALLEL"):
+        code, _, err = apus("serve", model, env={**os.environ, variable: "4X"})
+        check(code == 2 and err.startswith(f"{variable}: "), f"{variable} is read: {err!r}")
+    for command in ("serve", "run", "chat", "info", "bench", "convert", "pull", "search", "app"):
+        _, names, _ = apus(command, "--help=names")
+        twice = sorted({name for name in names.split() if names.split().count(name) > 1})
+        check(not twice, f"{command} lists options twice: {twice}")
+    _, names, _ = apus("serve", "--help=names")
+    check({"--slots", "--parallel", "--kv-memory", "--kv-bytes"} <= set(names.split()), f"aliases are names: {names}")
     code, _, err = apus("run", "gema-270m", "x")
     check(code == 1 and "did you mean gemma-270m?" in err, f"a mistyped model: {err!r}")
 
