@@ -19,7 +19,7 @@ typedef struct CallConstraint {
     Slice marker;                /* in front of calls */
     char head[HEAD_MAX];         /* of calls at the beginning of an answer, without its blanks; empty: there are none */
     GrammarState marked, headed; /* behind them */
-    char opener;                 /* with which what follows the marker begins; 0: nothing tells */
+    char opener;                 /* first byte of a call after the marker; 0: any */
     char next;                   /* with which another call follows */
     bool returns;                /* behind a call comes any text */
     Buffer piece;
@@ -134,7 +134,7 @@ static void free_constraint(Constraint *constraint) {
 
 /* ---- making ---- */
 
-/* Behind the marker every token may follow, but for those that begin what no call can be. */
+/* After the marker, every token is permitted except those that cannot begin a call. */
 static bool fill_mask(CallConstraint *c, const ChatModel *model, Error *error) {
     memset(c->mask, 0xFF, c->words * sizeof *c->mask);
     Buffer bytes = {0};

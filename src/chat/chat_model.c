@@ -127,7 +127,7 @@ const Vocabulary *chat_model_vocabulary(ChatModel *m, Error *error) {
     return vocabulary;
 }
 
-/* The first byte of what follows a call's marker; 0: a name. */
+/* The first byte after a call's marker; 0: a name follows. */
 static char opener_of(const CallFormat *calls) {
     const Slice list = call_marker(calls->list_open), head = call_marker(calls->head);
     return list.size ? list.data[0] : head.size ? head.data[0] : 0;

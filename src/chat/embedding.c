@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-    AT_ONCE = 64, /* prompts that wait or run: a step is full with fewer, and others have to come in, too */
+    AT_ONCE = 64, /* prompts submitted at once: enough to fill a step, and other requests get their turn */
     LOOK_MS = 100,
 };
 
@@ -24,7 +24,7 @@ static Request *submit(const ChatModel *model, const EmbeddingJob *job, int inde
     return engine_submit(model->engine, &options, error);
 }
 
-/* False: the state holds what is no number. */
+/* False: the state is not finite. */
 static bool scale(const float *state, int dimensions, float *out) {
     double square = 0;
     for (int i = 0; i < dimensions; i++) square += (double)state[i] * (double)state[i];

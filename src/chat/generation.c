@@ -139,7 +139,7 @@ static void end_choice(Generation *g, Choice *choice, Finish finish) {
     g->ended++;
 }
 
-/* Special tokens stand for nothing, but for those that are markers. */
+/* Special tokens have no text, except markers of calls and reasoning. */
 static bool spell_marker(Generation *g, const Choice *choice, int32_t id, Error *error) {
     if (!g->parsed || !tokenizer_is_special(g->model->tokenizer, id)) return true;
     const size_t before = g->piece.size;
@@ -149,14 +149,14 @@ static bool spell_marker(Generation *g, const Choice *choice, int32_t id, Error 
     return true;
 }
 
-/* Text that is certain goes on to be taken apart. */
-static void take_apart(const Generation *g, Choice *choice) {
+/* Gives new text to the parser. */
+static void parse_text(const Generation *g, Choice *choice) {
     if (!g->parsed || choice->text.size == 0) return;
     answer_push(&choice->parser, buffer_view(&choice->text), &choice->events);
     buffer_clear(&choice->text);
 }
 
-/* A small model that has begun to call may not find an end: nothing but the context would stop it. */
+/* A small model may call tools until the context is full, so the number of calls is limited. */
 static bool has_called_enough(const Choice *choice) {
     const AnswerState state = choice->parser.state;
     return choice->parser.calls_seen >= CALLS_MAX &&
@@ -172,7 +172,7 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
     if (!spell_marker(g, choice, token->id, error)) return false;
     const bool reasoned = answer_reasons(&choice->parser);
     const bool stopped = stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text);
-    take_apart(g, choice);
+    parse_text(g, choice);
     choice->reasoned += g->parsed && (reasoned || answer_reasons(&choice->parser));
     if (stopped || has_called_enough(choice)) {
         request_stop_choice(choice->request, choice->request_choice);
@@ -188,7 +188,7 @@ static void drop_incomplete(Buffer *piece) {
     while (piece->size >= size && !memcmp(piece->data + piece->size - size, replacement, size)) piece->size -= size;
 }
 
-/* The engine has ended the choice: what was held back is its text now. */
+/* The engine has ended the choice: held-back text becomes its text. */
 static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *error) {
     if (finish == FINISH_ERROR) {
         Error why;
@@ -203,7 +203,7 @@ static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *err
         finish = FINISH_STOP;
     else
         stream_text_finish(&choice->stream, &choice->text);
-    take_apart(g, choice);
+    parse_text(g, choice);
     end_choice(g, choice, finish);
     return true;
 }
@@ -211,7 +211,7 @@ static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *err
 static bool take_choice(Generation *g, Choice *choice, Error *error) {
     TokenOut tokens[READ_AT_ONCE];
     Finish finish = FINISH_NONE;
-    if (choice->finish != FINISH_NONE) /* ended by a stop string: what was computed beyond it goes unseen */
+    if (choice->finish != FINISH_NONE) /* ended by a stop string: later tokens are discarded */
         while (request_read(choice->request, choice->request_choice, tokens, READ_AT_ONCE, 0, &finish) > 0) continue;
     while (choice->finish == FINISH_NONE) {
         const int count = request_read(choice->request, choice->request_choice, tokens, READ_AT_ONCE, 0, &finish);

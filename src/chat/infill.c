@@ -1,6 +1,6 @@
 #include "chat/infill.h"
 
-/* In front of the text before, of the text after, and of what stands between. */
+/* Tokens before the prefix, the suffix and the middle. */
 typedef struct Marks {
     const char *before, *after, *middle;
 } Marks;

@@ -1,10 +1,10 @@
-/* The template's variables are nodes of JSON, made from the messages as they are: no text in between. */
+/* The template's variables are JSON nodes that are built from the messages without text in between. */
 #include "chat/prompt.h"
 
 #include "base/checked.h"
 #include "base/json_nodes.h"
 
-/* What templates differ in, as to calls in earlier answers. */
+/* How templates want calls of earlier answers. */
 typedef struct Spelling {
     bool arguments_as_text; /* not as objects */
     bool empty_content;     /* not null, where there is none */
@@ -12,7 +12,7 @@ typedef struct Spelling {
 
 static const Spelling spellings[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 
-/* A message with its parts joined: what templates of text models expect. */
+/* A message with its parts joined, as templates of text models expect it. */
 typedef struct Flat {
     const ChatMessage *message;
     Slice content, reasoning; /* data NULL: none */
@@ -156,13 +156,12 @@ static bool render(
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* Where `what` occurs last, or −1. In time that grows with the sizes alone, whatever both are (Knuth, Morris, Pratt).
- */
+/* The last position of `what` in the text, or −1; in linear time (Knuth, Morris, Pratt). */
 static bool find_last(Slice text, Slice what, Arena *arena, ptrdiff_t *last, Error *error) {
     *last = -1;
     if (what.size == 0 || what.size > text.size) return true;
     uint32_t *border =
-        arena_alloc(arena, what.size, sizeof *border); /* with what the first i + 1 bytes begin and end */
+        arena_alloc(arena, what.size, sizeof *border); /* longest proper border of the first i + 1 bytes */
     if (!border) return fail(error, arena_failure(arena), "no memory to find the last message in the prompt");
     for (size_t i = 1, size = 0; i < what.size; i++) {
         while (size > 0 && what.data[size] != what.data[i]) size = border[size - 1];
@@ -177,7 +176,7 @@ static bool find_last(Slice text, Slice what, Arena *arena, ptrdiff_t *last, Err
     return true;
 }
 
-/* Cuts what was rendered behind the last message's content; blanks at its end stay if the template has kept them. As
+/* Cuts the rendered text after the last message's content; its trailing blanks stay if the template has kept them. As
  * transformers' apply_chat_template with continue_final_message. */
 static bool cut_open(Slice content, Rendered *rendered, Arena *arena, Error *error) {
     const Slice text = buffer_view(&rendered->text);

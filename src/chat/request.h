@@ -40,7 +40,7 @@ typedef struct ReasoningOptions {
     bool thinking;
     bool thinking_given;
     const char *thinking_field; /* of thinking */
-    bool advisory;              /* effort and thinking apply to models with such a setting; for others no error */
+    bool advisory;              /* effort and thinking are no error for models without such a setting */
     int64_t budget;             /* largest number of reasoning tokens; −1: no limit */
     const char *budget_field;   /* of budget; NULL: not given */
 } ReasoningOptions;
@@ -62,7 +62,7 @@ typedef struct CacheOptions {
     Slice salt, key; /* prefixes are shared only between requests with the same ones */
 } CacheOptions;
 
-/* How the response is delivered and what it contains. */
+/* Delivery and contents of the response. */
 typedef struct ResponseOptions {
     bool stream;
     bool options_given; /* stream_options was sent */
@@ -93,7 +93,7 @@ typedef struct ChatRequest {
     /* Sampling, choices, stop strings, limits. request.max_tokens −1: not given; 0: the prompt is only echoed. Prompts,
      * cache format, salt and constraint are set on submission. */
     GenerationOptions generation;
-    Slice stops[STOP_STRINGS_MAX]; /* what generation.stops points to */
+    Slice stops[STOP_STRINGS_MAX]; /* storage of generation.stops */
     int best_of;                   /* 0: not given */
     int default_max_tokens;        /* where max_tokens is not given; 0: the rest of the context */
     bool cut;                      /* max_tokens is reduced to the rest of the context instead of being an error */

@@ -3,7 +3,7 @@
 #include "server/exchange.h"
 
 typedef struct Route {
-    const char *method, *path; /* a path ending in '/' takes what follows it as `rest` */
+    const char *method, *path; /* a path that ends in '/' matches longer ones; the remainder is `rest` */
     bool (*answer)(Exchange *x, Slice rest);
     const struct Endpoint *endpoint; /* NULL: it generates nothing */
     bool public;                     /* needs neither key nor model, so it is answered during loading */

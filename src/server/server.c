@@ -20,7 +20,7 @@ enum {
     FAREWELL_S = 1,
     DRAIN_STEP_MS = 20,
     RETIRE_S = 5,
-    LET_IN_MS = 100, /* in which who has just been let in says what it wants, and hears that another is coming */
+    LET_IN_MS = 100, /* for connections that were just accepted to send their request and get its refusal */
 };
 
 /* What answers from the first connection on. */
@@ -43,7 +43,7 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
     server->models = models_open(&models, error);
     mutex_lock(&server->lock);
     __atomic_store_n(&server->loaded, server->models != NULL, __ATOMIC_RELEASE);
-    server->reason[0] = 0; /* of what was before */
+    server->reason[0] = 0; /* of the restart */
     mutex_unlock(&server->lock);
     condition_broadcast(&server->woken);
     return server->models;

@@ -7,7 +7,7 @@
 #include "server/admin/metrics.h"
 #include "server/http/response.h"
 
-/* Perfect overlap of reading and computing would take the longer of the two: what is reached of that. */
+/* The share of a perfect overlap of reading and computing, which would take the longer of the two. */
 static double percent_of_limit(const EngineStats *stats) {
     const double computing = stats->step_s - stats->experts.stall_s, reading = stats->experts.read_s;
     const double least = computing > reading ? computing : reading;

@@ -1,4 +1,4 @@
-/* GET /health: what probes ask, and SwiftLM's capabilities. */
+/* GET /health: status for probes, and SwiftLM's capabilities. */
 #pragma once
 #include "server/exchange.h"
 

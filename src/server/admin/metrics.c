@@ -71,7 +71,7 @@ static void observe(Histogram *histogram, const double *buckets, double value, u
     histogram->sum += value * (double)times;
 }
 
-/* ---- what is kept ---- */
+/* ---- counters ---- */
 
 /* abort: before their end, as their client went, the server stopped or something failed. */
 static const char *const finish_names[] = {
@@ -437,7 +437,7 @@ static void write_number(const char *name, const char *type, const char *help, d
     buffer_printf(out, "%s %.15g\n", name, value);
 }
 
-/* Of the process, by the names that Prometheus' own clients give them, and of what the server bounds. */
+/* Metrics of the process, named as by Prometheus' own clients, and of the server's limits. */
 static void write_server(const Server *server, Buffer *out) {
     const ProcessUse use = process_use();
     write_number("process_resident_memory_bytes", "gauge", "Memory that the process has, mapped files included.",

@@ -1,6 +1,6 @@
 /* server/admin/: endpoints and records for operators: health, metrics, downloads, the request log.
  *
- * What operators watch, in Prometheus' text form 0.0.4, each model under its own label. Names are vLLM's where it has
+ * Metrics in Prometheus' text format 0.0.4, each model under its own label. Names are vLLM's where it has
  * them, with apus_ in front. Threads: any. */
 #pragma once
 #include "server/exchange.h"

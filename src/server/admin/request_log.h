@@ -1,4 +1,4 @@
-/* One line of the log per request: what was asked for, how it ended, tokens and times; never its text. */
+/* One log line per request: route, status, tokens and times; never its text. */
 #pragma once
 #include "server/exchange.h"
 

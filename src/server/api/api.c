@@ -60,7 +60,7 @@ static bool wrong_type(const Json *value, const char *wanted, const char *param,
 
 bool api_integer(const Json *value, const char *param, int64_t min, int64_t max, int64_t *out, ApiError *error) {
     int64_t integer = value->type == JSON_INTEGER ? value->integer : 0;
-    bool below = false, above = false;                          /* of what an int64 holds */
+    bool below = false, above = false;                          /* the range of int64_t */
     if (value->type == JSON_REAL || value->type == JSON_LONG) { /* 5.0 and 1e2 are integers too */
         double real = json_number(value);
         if (real != floor(real)) return wrong_type(value, "an integer", param, error);

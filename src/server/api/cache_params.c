@@ -9,7 +9,7 @@ enum { FORM_BYTES_MAX = 24 };
 
 /* ---- the form ---- */
 
-/* Lengths are the server's; what is kept exactly is kept as the server keeps it. */
+/* Lengths are the server's, and so is the format of full-precision pages. */
 static bool parse_form(CacheOptions *cache, const char *text, Error *error) {
     if (!kv_format_parse(text, &cache->format, error)) return false;
     if (!cache->server_format) return true; /* of a model that is not served: refused soon */

@@ -55,7 +55,7 @@ static ChatRequest default_request(const RequestDefaults *defaults, const ChatMo
     return request;
 }
 
-/* The model that the body names. An unknown name, or none, is told after what is wrong with other fields. */
+/* The model that the body names. An unknown or missing name is reported after errors of other fields. */
 static bool take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *name = json_get(body, "model");
     if (!name || name->type != JSON_STRING || models_find(x->server->models, json_slice(name)) < 0) return true;
@@ -198,7 +198,7 @@ static bool prepare(Exchange *x, ApiError *error) {
 
 /* ---- the answer ---- */
 
-/* The generation has ended, or nobody waits for it any more. */
+/* The generation has ended, or its client is gone. */
 static void close_generation(Exchange *x) {
     if (x->generation.request_count > 0) {
         metrics_note_completion(

@@ -1,6 +1,6 @@
 #include "server/api/field_checks.h"
 
-/* Words of which the first `neutral` ask for what happens anyway; the others are known, and refused. */
+/* Known words: the first `neutral` ones change nothing, the others are refused. */
 #define WORD_READER(reader, neutral, ...)                                                                              \
     FIELD_READER(reader) {                                                                                             \
         static const char *const words[] = {__VA_ARGS__};                                                              \
@@ -15,7 +15,8 @@ WORD_READER(check_message_tier, 2, "auto", "standard_only")
 WORD_READER(check_encoding, 2, "float", "base64")
 WORD_READER(check_speed, 1, "standard", "fast")
 
-/* More than is always there. Reasoning comes as it is; the others are about tools and inputs that are refused. */
+/* Additional output. All known values but the last one are no-ops: reasoning is always included, and the others concern
+ * tools and inputs that are refused. */
 FIELD_READER(check_include) {
     static const char *const words[] = {"reasoning.encrypted_content", "web_search_call.results",
         "web_search_call.action.sources", "file_search_call.results", "code_interpreter_call.outputs",

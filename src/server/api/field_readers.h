@@ -7,7 +7,7 @@
 enum { STOP_COUNT_MAX = 4 /* of "stop", as OpenAI has it */, LOGIT_BIAS_MAX = 4096 };
 
 #define FIELD_READER(name) bool name(ChatRequest *r, const Json *value, const char *field, ApiError *error)
-/* One of `words`: the first `neutral` ones ask for what happens anyway, the others are refused as not supported. */
+/* One of `words`: the first `neutral` ones change nothing, the others are refused as not supported. */
 bool read_word(
     const Json *value, const char *field, const char *const *words, size_t count, size_t neutral, ApiError *error);
 FIELD_READER(read_template_arguments);

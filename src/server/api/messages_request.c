@@ -40,8 +40,8 @@ static bool read_call(MessageBuilder *builder, const Json *block, const char *pa
     return true;
 }
 
-/* A block that is part of a message of this role. Only the first thinking block counts; those of other roles, and what
- * is encrypted, do not. */
+/* Adds a block to the last message. Only the first thinking block is used; thinking of other roles and redacted
+ * thinking are left out. */
 static bool read_block(
     MessageBuilder *builder, const Json *block, bool assistant, bool *thought, const char *param, ApiError *error) {
     Slice text;

@@ -34,7 +34,7 @@ static void write_end(const Exchange *x, Buffer *out) {
         (long long)nanoseconds(stats.decode_s));
 }
 
-/* ---- what was said ---- */
+/* ---- messages ---- */
 
 /* A call in `kept`, with its arguments as an object. */
 static void write_call(const Exchange *x, int at, int call, Buffer *out) {

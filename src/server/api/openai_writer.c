@@ -23,7 +23,7 @@ void writer_event_head(Exchange *x, const char *object, Buffer *out) {
 
 const char *writer_finish(Finish finish) { return finish == FINISH_LENGTH ? "length" : "stop"; }
 
-/* Of the answer that the client sees: to score a prompt, a token is computed that nobody asked for. */
+/* Tokens that the client sees: with only_echo, the engine computes one that is not shown. */
 static int64_t answer_tokens(const Exchange *x) {
     return x->response_options.only_echo ? 0 : generation_answer_tokens(&x->generation);
 }

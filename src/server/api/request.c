@@ -1,4 +1,4 @@
-/* What fields of a request say together; each by itself is in fields.h. */
+/* Rules about several fields of a request; rules about one are in the field tables. */
 #include "server/api/request.h"
 
 #include "server/api/cache_params.h"
@@ -76,7 +76,7 @@ bool request_read_chat(ChatRequest *request, const Json *body, ApiError *error) 
     return chat_read_messages(request, messages, error) && request_settle_chat(request, error);
 }
 
-/* More answers than are shown. */
+/* best_of: more answers are computed than shown. */
 static bool settle_best_of(ChatRequest *request, ApiError *error) {
     if (request->best_of == 0 || request->best_of == request->generation.request.choices) return true;
     if (request->best_of > request->generation.request.choices) {

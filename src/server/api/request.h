@@ -32,5 +32,5 @@ NODISCARD bool request_read_ollama_generate(ChatRequest *request, const Json *bo
 
 /* A request without fields. */
 ChatRequest request_init(Arena *arena, int vocab);
-/* Checks what fields say together, for a chat of any API whose messages are read. */
+/* Checks fields against each other and sets derived members, for a chat of any API whose messages have been read. */
 NODISCARD bool request_settle_chat(ChatRequest *request, ApiError *error);

@@ -152,7 +152,7 @@ static void write_part_event(Exchange *x, const char *type, Slice text, Buffer *
     end_event(out);
 }
 
-/* last: nothing follows, so it is what was cut if the answer was. */
+/* last: no block follows, so this one is incomplete if the answer was cut. */
 static void close_block(Exchange *x, bool last, Buffer *out) {
     if (!x->block.open) return;
     const AnswerEventKind kind = x->block.kind;

@@ -54,7 +54,7 @@ static void write_error_event(Exchange *x, const ApiError *error) {
     x->record.code = error->code;
 }
 
-/* Turns what the engine has produced into events. */
+/* Turns new tokens into events. */
 static void collect_events(Exchange *x) {
     Generation *g = &x->generation;
     ApiError error = {0};
@@ -116,7 +116,7 @@ static void look_for_client(Stream *stream, int64_t now) {
     if (response_client_gone(stream->x)) stream->state = STREAM_LOST;
 }
 
-/* Who takes nothing has no more time than others: why the stream ends stands behind what waits for him. */
+/* Deadlines also apply to clients that do not read: the error event is queued after the unsent events. */
 static void end_behind(Stream *stream) {
     Exchange *x = stream->x;
     ApiError error = {0};
@@ -172,7 +172,7 @@ static void advance(Stream *stream) {
 
 /* ---- the thread ---- */
 
-/* Takes out what has ended; under the mutex. */
+/* Removes ended streams. The caller holds the mutex. */
 static void sweep(StreamWriter *writer) {
     for (Stream **link = &writer->first; *link;) {
         Stream *stream = *link;
@@ -195,7 +195,7 @@ static void *write_streams(void *argument) {
         else if (!writer->woken)
             condition_wait_ms(&writer->wake, &writer->mutex, PERIOD_MS);
         writer->woken = false;
-        Stream *first = writer->first; /* what comes later stands in front of it */
+        Stream *first = writer->first; /* streams that are added later precede it */
         mutex_unlock(&writer->mutex);
         for (Stream *stream = first; stream; stream = stream->next) advance(stream);
         mutex_lock(&writer->mutex);

@@ -17,7 +17,8 @@ static bool compiles(GrammarKind kind, const Buffer *text, Error *why) {
     return grammar != NULL;
 }
 
-/* By itself, and as the format spells arguments: a part that stands alone there may refer to what it is part of. */
+/* Whether the schema compiles, alone and in the format's own spelling, where a part of it stands alone and its
+ * references may not resolve. */
 static bool can_keep(const CallFormat *format, const CallTool *tool, Error *why) {
     const CallRules rules = {.format = format, .tools = tool, .count = 1, .announced = true};
     Buffer schema = {0}, call = {0};
@@ -50,7 +51,7 @@ static bool collect_tools(const ChatRequest *request, CallRules *rules, ApiError
     return true;
 }
 
-/* A schema that came as a text stands within other rules: it has to be one object, and nothing behind it. */
+/* A schema that was sent as a text becomes part of other rules: it must be one JSON object and nothing else. */
 static bool read_schema_otherwise(const ResponseFormat *format, Arena *arena, Slice *otherwise, ApiError *error) {
     Error why = {0};
     const Json *schema = json_parse(arena, format->source, &why);
@@ -60,7 +61,7 @@ static bool read_schema_otherwise(const ResponseFormat *format, Arena *arena, Sl
         api_fail(error, 400, "invalid_value", format->field, "Invalid '%s': no answer fits it.", format->field);
 }
 
-/* An answer that is no call must be what response_format says. */
+/* An answer without calls must have the response format. */
 static bool read_otherwise(const ResponseFormat *format, Arena *arena, CallRules *rules, ApiError *error) {
     if (!format->field) return true;
     if (format->kind == GRAMMAR_JSON_OBJECT)
@@ -87,7 +88,7 @@ static bool constrain_calls(const ChatRequest *request, ChatModel *model, Constr
     return *constraint || refuse(&why, "tools", error);
 }
 
-/* What holds is for what follows reasoning, which may be bounded. Models that do not reason are within any bound. */
+/* The constraint applies after the reasoning, which may have a budget. Models without reasoning keep any budget. */
 static bool settle_reasoning(
     const ChatRequest *request, ChatModel *model, const Tokens *prompt, Constraint **constraint, ApiError *error) {
     const int64_t budget = model->reasoning ? request->reasoning.budget : -1;

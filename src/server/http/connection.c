@@ -35,7 +35,7 @@ static void watch(Connection *c, PollerWay way) {
     c->way = way;
 }
 
-/* After what the connection holds has changed. */
+/* To be called after a change of the buffers that the connection holds. */
 static void count_held(Connection *c) {
     Http *http = c->http;
     const size_t head = c->request.text.capacity + c->ahead.capacity;

@@ -20,15 +20,15 @@ enum {
     ACCEPT_PAUSE_MS = 100,
     OTHER_FILES = 256, /* descriptors that are not for connections */
     LISTEN_QUEUE = 4096,
-    GREETINGS_MAX = 4, /* steps of TLS handshakes before the others get their turn */
+    HANDSHAKES_MAX = 4, /* steps of TLS handshakes per turn of the loop */
 };
 
-/* Ends what is over its time, and finds the next deadline. */
+/* Handles connections whose deadline has passed, and finds the next deadline. */
 static void cut_off(Http *http, int64_t now) {
     enum { STEP_NS = 100 * 1000000 };
     if (now < http->next_deadline_ns) return;
     int64_t next = INT64_MAX;
-    http->next_deadline_ns = INT64_MAX; /* who is told that its time is over gets a new deadline */
+    http->next_deadline_ns = INT64_MAX; /* connection_timed_out may set a new deadline */
     for (Connection *c = http->first, *following; c; c = following) {
         following = c->next;
         if (!c->deadline_ns) continue;
@@ -91,7 +91,7 @@ static void accept_clients(Http *http, int64_t now) {
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-            const int why = errno; /* others are of the network, or of one client */
+            const int why = errno; /* other errors concern the network or one client */
             const bool scarce = why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
             if (scarce && i > 0) return; /* as above */
             if (scarce && shed_one(http, now)) continue;
@@ -119,10 +119,10 @@ static void tell_ready(Connection *c) {
     connection_advance(c);
 }
 
-/* A handshake takes as long as a hundred requests: those who come only for that do not keep the others waiting. */
+/* A handshake costs as much as a hundred requests, so their number per turn is limited. */
 static void handshake(Http *http) {
-    void *ready[GREETINGS_MAX];
-    const int count = poller_wait(http->handshake, ready, GREETINGS_MAX, 0);
+    void *ready[HANDSHAKES_MAX];
+    const int count = poller_wait(http->handshake, ready, HANDSHAKES_MAX, 0);
     for (int i = 0; i < count; i++) tell_ready(ready[i]);
 }
 
@@ -252,7 +252,7 @@ void http_stop(Server *server) {
         thread_join(http->thread);
     }
     for (Connection *c = http->first; c; c = c->next)
-        shutdown(c->transport.fd, SHUT_RDWR); /* who answers one notices */
+        shutdown(c->transport.fd, SHUT_RDWR); /* a worker that answers on it notices */
     workers_close(http->workers);
     for (Connection *c = http->back, *following; c; c = following) {
         following = c->next_back;

@@ -4,7 +4,7 @@
 
 #define malformed(error, ...) api_fail(error, 400, NULL, NULL, __VA_ARGS__)
 
-/* RFC 9110, 5.6.2: what methods and names of headers are made of. */
+/* RFC 9110, 5.6.2: token characters, of methods and header names. */
 static bool is_token(Slice text) {
     static const char marks[] = "!#$%&'*+-.^_`|~";
     for (size_t i = 0; i < text.size; i++) {

@@ -100,7 +100,7 @@ void request_head_take_id(Exchange *x) {
     for (size_t i = 0; i < sizeof random; i++) snprintf(x->request_id + 4 + 2 * i, 3, "%02x", random[i]);
 }
 
-/* While nobody can be let in, no body needs to be read. */
+/* A request that would be refused for lack of room is refused before its body is read. */
 static bool check_queue(const Exchange *x, ApiError *error) {
     int waiting = 0;
     bool any = false;

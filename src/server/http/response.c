@@ -16,7 +16,7 @@
 #define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
 #endif
 
-/* Not by looking for the end among what has arrived: bytes of a next request may lie before it. */
+/* Not by reading: bytes of the next request may precede the end of the connection. */
 bool response_client_gone(const Exchange *x) {
     struct pollfd client = {.fd = x->transport->fd, .events = POLLRDHUP};
     return poll(&client, 1, 0) > 0;

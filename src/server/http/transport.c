@@ -13,7 +13,7 @@
 
 static SSL_CTX *context_of(Tls *tls) { return (SSL_CTX *)tls; }
 
-/* All that is spoken here is HTTP/1.1: who offers more must hear so. */
+/* ALPN: only HTTP/1.1 is offered. */
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_size, const unsigned char *offered,
     unsigned size, void *context) {
     static const unsigned char ours[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
@@ -34,7 +34,7 @@ Tls *tls_open(const char *certificate, const char *key, Error *error) {
     if (!wrong) {
         SSL_CTX_set_mode(
             context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-        /* Each reading takes one record: whoever sends nothing but changes of keys keeps no thread from others. */
+        /* One record per read: a client that only renegotiates keys does not occupy the thread. */
         SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
         SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
         SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
@@ -66,7 +66,7 @@ bool transport_open(Transport *transport, int fd, Tls *tls) {
 static ssize_t result(Transport *transport, int got) {
     if (got > 0) return got;
     const int why = SSL_get_error(transport->tls, got);
-    ERR_clear_error(); /* it is one of the thread's, who has others to serve */
+    ERR_clear_error(); /* the error queue belongs to the thread, which serves other connections, too */
     if (why == SSL_ERROR_ZERO_RETURN) return 0;
     errno = why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? EAGAIN : EPIPE;
     return -1;
