@@ -9,7 +9,7 @@ static bool refuse_large(ApiError *error) {
 
 static bool refuse_overload(ApiError *error) {
     return api_fail(error, 503, "overloaded", NULL,
-        "The server is reading too many large requests at once: at most %d bytes. Please try again.", BODIES_BYTES_MAX);
+        "The server holds too many large requests at once: at most %d bytes. Please try again.", BODIES_BYTES_MAX);
 }
 
 size_t body_text_max(void) {
