@@ -37,7 +37,8 @@ static void walk(Backend *b, const Data *d, Results *r) {
     Error error = {0};
     const BackendOps *ops = b->ops;
     const Norm norm = {NORM_RMS, COLS, 1e-5f, d->norm, NULL};
-    const KvLayout layout = {KV_HEADS, DIM, DIM, b->exact ? DTYPE_F32 : DTYPE_F16, false};
+    const KvLayout layout = {
+        .kv_heads = KV_HEADS, .head_dim = DIM, .value_dim = DIM, .dtype = b->exact ? DTYPE_F32 : DTYPE_F16};
     const size_t page = ops->kv_layer_bytes(b, &layout);
     uint8_t *cache = ops->alloc(b, PAGES * page, MEMORY_CACHE, &error);
     const int32_t *table = pages;
