@@ -85,8 +85,29 @@ static void check_position_dims(const Bench *b) {
     TEST_MSG(!memcmp(b->text, b->other, b->bytes), "%s on %s: text on three axes", b->f->name, b->cpu);
 }
 
+/* Layers computed in tiles of so many rows: the same bits. A tile does not cut a span. */
+static void check_tiles(const Bench *b, const char *directory, const Walk *whole) {
+    static const int tiles[] = {1, 13, 31};
+    const int longest = whole->spans[0].end - whole->spans[0].begin;
+    for (size_t i = 0; i < COUNT_OF(tiles); i++) {
+        RunnerOptions options = {
+            .backend = fixture_backend(b->cpu, 1, FIXTURE_TOKENS_MAX), .layer_tile_rows = tiles[i]};
+        Walk w = *whole;
+        FixtureRun run;
+        if (!fixture_run_open(&run, directory, &(ModelOptions){.context = w.count}, &options)) return;
+        const bool fits = runner_span_rows_max(run.runner) >= longest;
+        TEST(runner_span_rows_max(run.runner) == tiles[i]);
+        w.span_count = fits ? w.span_count : 0;
+        walk(run.runner, &w, b->other);
+        TEST_MSG(!memcmp(fits ? b->spans : b->text, b->other, b->bytes),
+            "%s on %s: tiles of %d rows, %d spans, %d axes", b->f->name, b->cpu, tiles[i], w.span_count,
+            w.position_dims);
+        fixture_run_close(&run);
+    }
+}
+
 /* Two spans side by side. */
-static void check_spans(const Bench *b) {
+static void check_spans(const Bench *b, const char *directory) {
     const Fixture *f = b->f;
     const BidirectionalSpan first = {f->count / 5, f->count / 2}, second = {f->count / 2, f->count * 4 / 5};
     Walk w = {f->tokens, NULL, f->count, f->count, SPANS, {first, second}};
@@ -100,11 +121,15 @@ static void check_spans(const Bench *b) {
         walk(b->runner, &w, b->other);
         TEST_MSG(!memcmp(b->spans, b->other, b->bytes), "%s on %s: spans in pieces of %d", f->name, b->cpu, chunks[c]);
     }
+    w.chunk = f->count;
+    w.position_dims = POSITION_DIMS_MAX;
+    if (runner_backend(b->runner)->ops->set_rows) check_tiles(b, directory, &w);
     /* The last token of the second span is seen by the first of its span, and by nothing before. */
     int32_t tokens[FIXTURE_TOKENS_MAX];
     memcpy(tokens, f->tokens, sizeof tokens);
     tokens[second.end - 1] = (tokens[second.end - 1] + 1) % f->vocab;
     w.tokens = tokens;
+    w.position_dims = 1;
     walk(b->runner, &w, b->other);
     TEST_MSG(same_rows(f, b->spans, b->other, 0, second.begin), "%s on %s: spans see each other", f->name, b->cpu);
     TEST_MSG(!same_rows(f, b->spans, b->other, second.begin, second.begin + 1),
@@ -120,7 +145,7 @@ static void check_backend(const Fixture *f, int variant, const char *directory, 
     if (!b.text || !b.spans || !b.other) abort();
     TEST(fixture_walk(run.runner, f->tokens, f->count, f->count, 0, b.text));
     check_position_dims(&b);
-    check_spans(&b);
+    check_spans(&b, directory);
     if (!strcmp(cpu, "ref")) memcpy(ref, b.spans, bytes);
     if (runner_backend(run.runner)->exact)
         TEST_MSG(!memcmp(ref, b.spans, bytes), "%s on %s: not as ref", f->name, cpu);
