@@ -177,13 +177,18 @@ typedef struct Norm {
     const float *bias;   /* LAYER only; may be NULL */
 } Norm;
 
-typedef enum Activation {
+typedef enum ActivationKind {
     ACT_SILU,
     ACT_GELU,
     ACT_GELU_TANH,
     ACT_RELU2,
     ACT_NONE,
-    ACT_SILU_CLAMPED, /* gated products only: g·σ(1.702·g)·(u + 1), g = min(gate, 7), u = up within ±7 (gpt-oss) */
+    ACT_SILU_CLAMPED, /* gated products only: g·σ(a·g)·(u + 1), g = min(gate, b), u = up within ±b (gpt-oss) */
+} ActivationKind;
+
+typedef struct Activation {
+    ActivationKind kind;
+    float a, b; /* parameters of the kind; 0 where it has none */
 } Activation;
 
 /* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are

@@ -211,7 +211,7 @@ static void plan_latent(Backend *backend, const Mla *op) {
     }
 }
 
-static void plan_activate(Backend *backend, int64_t count, const float *x, Activation kind, float *out) {
+static void plan_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     expect(backend, count > 0, "elements of an activation", count, 1);
 }
 

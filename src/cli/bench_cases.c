@@ -297,8 +297,8 @@ static int64_t run_norm(BenchFixture *fixture, BenchCase *bench_case, int calls)
 static int64_t run_activate(BenchFixture *fixture, BenchCase *bench_case, int calls) {
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++)
-        fixture->backend->ops->activate(
-            fixture->backend, bench_case->rows * bench_case->width, fixture->x, ACT_SILU, fixture->out);
+        fixture->backend->ops->activate(fixture->backend, bench_case->rows * bench_case->width, fixture->x,
+            (Activation){.kind = ACT_SILU}, fixture->out);
     return clock_ns() - start;
 }
 

@@ -52,7 +52,7 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
                 .window = window,
                 .q_norm = "q_norm",
                 .k_norm = "k_norm",
-                .activation = ACT_GELU_TANH});
+                .activation = {.kind = ACT_GELU_TANH}});
         layer->components[0].attention.op.scale = scale;
     }
 }

@@ -10,7 +10,7 @@ static void load(Loader *ld, Spec *spec) {
     Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
     moe.moe.score = ROUTE_TOP_SOFTMAX;
-    moe.moe.activation = ACT_SILU_CLAMPED;
+    moe.moe.activation = (Activation){ACT_SILU_CLAMPED, .a = 1.702f, .b = 7};
     moe.bias = moe.router_bias = true;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 150000});
     Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count),

@@ -30,7 +30,8 @@ static void load(Loader *ld, Spec *spec) {
         if (norms)
             attention.attention.op.q_norm = attention.attention.op.k_norm = load_rms(ld, NULL, d.head_dim, d.eps);
         const Component ffn = {.kind = COMPONENT_GLU,
-            .glu = family_glu(ld, "feed_forward", d.hidden, d.intermediate_size, ACT_SILU, false)};
+            .glu =
+                family_glu(ld, "feed_forward", d.hidden, d.intermediate_size, (Activation){.kind = ACT_SILU}, false)};
         family_block(ld, spec, i, &(Block){.dims = &d, .attention = &attention, .ffn = &ffn});
     }
 }

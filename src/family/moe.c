@@ -15,7 +15,7 @@ Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermedi
     load_require(ld, used <= experts && used <= EXPERTS_USED_MAX,
         "%d experts are to be used, of %d experts at most %d can be", used, experts, EXPERTS_USED_MAX);
     return (Moe){.names = *names,
-        .moe = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = ACT_SILU},
+        .moe = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = {.kind = ACT_SILU}},
         .hidden = hidden,
         .intermediate_size = intermediate_size};
 }

@@ -31,7 +31,7 @@ static void load(Loader *ld, Spec *spec) {
             .parallel = true,
             .mlp = {.up = load_linear(ld, "mlp.fc1", d.intermediate_size, d.hidden, true),
                 .down = load_linear(ld, "mlp.fc2", d.hidden, d.intermediate_size, true),
-                .activation = ACT_GELU_TANH}};
+                .activation = {.kind = ACT_GELU_TANH}}};
         family_block(ld, spec, i, &(Block){.dims = &d, .norms = &norms, .attention = &attention, .ffn = &mlp});
     }
 }

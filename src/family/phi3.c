@@ -15,7 +15,7 @@ static GluComponent load_glu(Loader *ld, const Dims *d) {
     return (GluComponent){.gate = load_part(&gate_up, 0, inner),
         .up = load_part(&gate_up, inner, inner),
         .down = load_linear(ld, "mlp.down_proj", d->hidden, inner, false),
-        .activation = ACT_SILU};
+        .activation = {.kind = ACT_SILU}};
 }
 
 static void load(Loader *ld, Spec *spec) {

@@ -257,7 +257,7 @@ static void test_fused(CpuBackend *cpu) {
         float *g = guarded_out(rows * TALL), *sum = guarded_out(rows * TALL), *sum2 = guarded_out(rows * TALL);
         cpu_matmul(
             &cpu->base, &(Matmul){rows, 0, x, &norm, 3, {&q.weight, &k.weight, &v.weight}, {a, b, c}, false, false});
-        cpu_glu(&cpu->base, &(Glu){rows, 0, x, &norm, &q.weight, &up.weight, ACT_SILU, g});
+        cpu_glu(&cpu->base, &(Glu){rows, 0, x, &norm, &q.weight, &up.weight, {ACT_SILU}, g});
         for (int j = 0; j < rows * TALL; j++) sum[j] = sum2[j] = (float)j;
         cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, NULL, 0.5f, sum, NULL, false});
         cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, &after, 0.5f, sum2, NULL, false});
@@ -268,7 +268,7 @@ static void test_fused(CpuBackend *cpu) {
             for (int r = 0; r < TALL; r++) {
                 float gate = spec_product(&q.weight, r, xt), u = spec_product(&up.weight, r, xt), e;
                 same = same && same_bits(a[t * TALL + r], gate);
-                glu_row(1, &gate, &u, ACT_SILU, &e);
+                glu_row(1, &gate, &u, (Activation){.kind = ACT_SILU}, &e);
                 glu = glu && same_bits(g[t * TALL + r], e);
                 y[r] = spec_product(&q.weight, r, x + t * COLS);
                 added = added && same_bits(sum[t * TALL + r], (float)(t * TALL + r) + 0.5f * y[r]);

@@ -55,7 +55,7 @@ static void alone(
             .x = x,
             .gate = &bank->weight[0][e],
             .up = &bank->weight[1][e],
-            .activation = ACT_SILU,
+            .activation = {.kind = ACT_SILU},
             .out = between};
         backend->ops->glu(backend, &glu);
         const Matmul down = {.rows = 1, .x = between, .count = 1, .weight = {&bank->weight[2][e]}, .out = {y}};
@@ -81,7 +81,7 @@ static void check(
         .gate = bank->weight[0],
         .up = bank->weight[1],
         .down = bank->weight[2],
-        .activation = ACT_SILU,
+        .activation = {.kind = ACT_SILU},
         .index = index,
         .weight = weight,
         .work = work,
@@ -139,7 +139,7 @@ static void check_many(const char *name) {
         .gate = weight[0],
         .up = weight[1],
         .down = weight[2],
-        .activation = ACT_GELU,
+        .activation = {.kind = ACT_GELU},
         .index = index,
         .weight = weights,
         .work = work,

@@ -25,7 +25,7 @@ typedef struct Shape {
 static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router, const Shape *shape, int variant) {
     const int hidden = shape->hidden, inner = shape->inner, wider = shape->wider;
     Whole w = {.hidden = hidden, .inner = inner, .count = shape->count, .used = shape->used, .shared = variant % 3};
-    w.activation = variant % 2 ? ACT_SILU_CLAMPED : ACT_SILU;
+    w.activation = variant % 2 ? (Activation){ACT_SILU_CLAMPED, .a = 1.702f, .b = 7} : (Activation){.kind = ACT_SILU};
     for (int e = 0; e <= w.count; e++) {
         const int width = e == w.count ? wider : inner;
         for (int i = 0; i < 3; i++)

@@ -36,8 +36,8 @@ static void norm_row(const float *x, const Norm *norm, float *out) {
     }
 }
 
-VEC_INLINE Vec vec_activation(Vec x, Activation kind) {
-    switch (kind) {
+VEC_INLINE Vec vec_activation(Vec x, Activation activation) {
+    switch (activation.kind) {
     case ACT_SILU: return vec_swish(x, x);
     case ACT_GELU_TANH: { /* ½x(1 + tanh u) = x·σ(2u) */
         const Vec cube = vec_mul(vec_mul(x, x), x);
@@ -59,12 +59,12 @@ VEC_INLINE Vec vec_activation(Vec x, Activation kind) {
     return x;
 }
 
-VEC_INLINE Vec vec_gated(Vec gate, Vec up, Activation kind) {
-    if (kind != ACT_SILU_CLAMPED) return vec_mul(vec_activation(gate, kind), up);
-    const Vec most = vec_set(7), none = vec_set(0), one = vec_set(1);
+VEC_INLINE Vec vec_gated(Vec gate, Vec up, Activation activation) {
+    if (activation.kind != ACT_SILU_CLAMPED) return vec_mul(vec_activation(gate, activation), up);
+    const Vec most = vec_set(activation.b), none = vec_set(0), one = vec_set(1);
     const Vec g = vec_sub(none, vec_max(vec_sub(none, gate), vec_sub(none, most)));
-    const Vec u = vec_sub(none, vec_max(vec_sub(none, vec_max(up, vec_set(-7))), vec_sub(none, most)));
-    return vec_mul(vec_swish(g, vec_mul(vec_set(1.702f), g)), vec_add(u, one));
+    const Vec u = vec_sub(none, vec_max(vec_sub(none, vec_max(up, vec_set(-activation.b))), vec_sub(none, most)));
+    return vec_mul(vec_swish(g, vec_mul(vec_set(activation.a), g)), vec_add(u, one));
 }
 
 static void glu_row(int64_t count, const float *gate, const float *up, Activation activation, float *out) {

@@ -325,6 +325,9 @@ void cuda_attention(Backend *backend, const Attention *op);
 void cuda_latent(Backend *backend, const Mla *op);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
+/* The kind as kernels are told; their clamped SiLU has gpt-oss's parameters (gated() of common.cuh), as no model has
+ * others. */
+int cuda_activation(const Activation *activation);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);

@@ -14,8 +14,8 @@
 
 enum { PAGE_BYTES = KV_PAGE_TOKENS * ATTENTION_HEAD_MAX * sizeof(float) };
 
-static float activation(Activation kind, float x) {
-    switch (kind) {
+static float activated(Activation activation, float x) {
+    switch (activation.kind) {
     case ACT_SILU: return x / (1.0f + expf(-x));
     case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
@@ -26,10 +26,10 @@ static float activation(Activation kind, float x) {
     return x;
 }
 
-static float gated(Activation kind, float gate, float up) {
-    if (kind != ACT_SILU_CLAMPED) return activation(kind, gate) * up;
-    const float g = fminf(gate, 7), u = fminf(fmaxf(up, -7), 7);
-    return g / (1.0f + expf(-1.702f * g)) * (u + 1);
+static float gated(Activation activation, float gate, float up) {
+    if (activation.kind != ACT_SILU_CLAMPED) return activated(activation, gate) * up;
+    const float limit = activation.b, g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+    return g / (1.0f + expf(-activation.a * g)) * (u + 1);
 }
 
 /* ---- memory ---- */
@@ -149,8 +149,8 @@ static void ref_matmul_add(Backend *backend, const MatmulAdd *m) {
 
 /* ---- the rest ---- */
 
-static void ref_activate(Backend *backend, int64_t count, const float *x, Activation kind, float *out) {
-    for (int64_t i = 0; i < count; i++) out[i] = activation(kind, x[i]);
+static void ref_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
+    for (int64_t i = 0; i < count; i++) out[i] = activated(activation, x[i]);
 }
 
 static void ref_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {

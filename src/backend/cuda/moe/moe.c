@@ -47,7 +47,7 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
     ExpertProduct first = expert_product(b, op, gate, chunks), second = expert_product(b, op, down, chunks);
     first.bank[1] = up->tiles;
     first.each = op->used;
-    first.activation = (int)op->activation;
+    first.activation = cuda_activation(&op->activation);
     first.x = op->x;
     first.x_width = hidden;
     first.out = between;
@@ -223,7 +223,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         .factors = router.factors,
         .x = x,
         .inputs = between,
-        .activation = (int)e->activation,
+        .activation = cuda_activation(&e->activation),
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .leaves = sum_bytes};

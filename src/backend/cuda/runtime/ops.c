@@ -55,9 +55,14 @@ void cuda_add(
     cuda_ok(b, rows_add(b->stream, rows, width, residual, y, scale, norm ? &n : NULL), "add");
 }
 
+int cuda_activation(const Activation *activation) {
+    CHECK(activation->kind != ACT_SILU_CLAMPED || (activation->a == 1.702f && activation->b == 7));
+    return (int)activation->kind;
+}
+
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     CudaBackend *b = cuda_of(backend);
-    cuda_ok(b, rows_activate(b->stream, count, x, activation, out), "activate");
+    cuda_ok(b, rows_activate(b->stream, count, x, activation.kind, out), "activate");
 }
 
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
@@ -173,7 +178,7 @@ static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
     p.weight[0] = *cuda_tiles(b, op->gate);
     p.weight[1] = *cuda_tiles(b, op->up);
     p.out[0] = op->out;
-    p.activation = op->activation;
+    p.activation = cuda_activation(&op->activation);
     p.mode = PRODUCT_GLU;
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
         p.hands = then && op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
@@ -187,7 +192,7 @@ static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
     p.mode = PRODUCT_STORE;
     p.out[1] = b->spare.memory;
     cuda_ok(b, run(b, &p, op->decode_rows), "gated product");
-    cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], op->activation), "gated product");
+    cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], cuda_activation(&op->activation)), "gated product");
     return (Handover){0};
 }
 void cuda_glu(Backend *backend, const Glu *op) { (void)glu(cuda_of(backend), op, NULL); }
