@@ -1,7 +1,7 @@
-/* How a family's model lies in a GGUF file, as constant data: the names of its tensors, its metadata, and what is
- * special about its tokenizer. A family that such files hold says this once, beside its FamilyLoad; import/gguf walks
- * it from GGUF to config.json and MLX's names, and a test (tests/import/test_gguf_families.c) walks it backwards.
- * Source of the names: github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py and the converter's model classes. */
+/* How GGUF files store a family's models, as constant data: names of tensors, metadata, and what is special about the
+ * tokenizer. import/gguf walks the rows from GGUF to config.json and MLX's names; tests/import/test_gguf_families.c
+ * walks them backwards. Source of the names: github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py and the
+ * converter's model classes. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@ enum { GGUF_LISTS_MAX = 8 };
 
 /* --- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* What llama.cpp's converter did to a module's elements, and the import undoes. */
+/* A change that llama.cpp's converter made to a module's elements; the import undoes it. */
 typedef enum GgufChange {
     GGUF_UNCHANGED,
     GGUF_HEADS_PAIRED,    /* the halves of each head's rows are interleaved: its rotary embedding turns neighbours */

@@ -1,27 +1,28 @@
-/* Which of two ways of doing steps is the faster one, here and now: both are taken by turns for some steps, the faster
- * one for many, and so on. Zeroed: nothing is known. Threads: one. */
+/* Finds the faster of two ways to compute a step. Measures both alternately for a few steps, uses the faster one for
+ * many, and repeats, since the answer depends on the state of the machine. Both ways must give the same bits. A zeroed
+ * one knows nothing. Threads: one. */
 #pragma once
 #include <stdbool.h>
 
 enum {
-    AUTOTUNER_STEPS = 16, /* even: as many of each way, one after the other */
-    AUTOTUNER_HOLDS = 256,
+    AUTOTUNER_STEPS = 16,  /* measured steps, half of them each way; even */
+    AUTOTUNER_HOLDS = 256, /* steps until the next measurement */
 };
 
 typedef struct Autotuner {
-    int steps, rows;
-    double seconds[2],
-        longest[2]; /* of all steps of each way, and of the longest, which may have been anybody's fault */
-    bool other;     /* the way that was the faster one: the second */
+    int steps, rows;   /* of the measurement */
+    double seconds[2]; /* sum for each way */
+    double longest[2]; /* longest step of each way; left out, as other causes may have delayed it */
+    bool other;        /* the second way is the faster one */
 } Autotuner;
 
-/* Of a step of so many rows: whether to take the second way. */
+/* Whether to compute this step the second way. rows: of the step; a measurement compares steps of one size. */
 static inline bool autotuner_begin(Autotuner *t, int rows) {
     if (t->rows != rows && t->steps < AUTOTUNER_STEPS) *t = (Autotuner){.rows = rows, .other = t->other};
     return t->steps < AUTOTUNER_STEPS ? t->steps % 2 : t->other;
 }
 
-/* What it took. */
+/* Ends the step. seconds: its duration. */
 static inline void autotuner_end(Autotuner *t, double seconds) {
     if (t->steps < AUTOTUNER_STEPS) {
         const int way = t->steps % 2;

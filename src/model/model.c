@@ -96,7 +96,7 @@ static bool choose_context(Model *model, const ModelOptions *options, Error *err
     return true;
 }
 
-/* Whatever was read while a file shrank is zeros. */
+/* Data of a file that shrank while it was read is zeros. */
 static bool check_files(const Model *model, Error *error) {
     const char *path = checkpoint_damaged(&model->checkpoint);
     return !path || fail(error, ERROR_IO, "%s shrank while it was in use", path);

@@ -1,5 +1,5 @@
-/* A loaded model: a Spec (spec.h) that its family filled, and the files that its weights lie in. Constant once it is
- * open: any number of runners (runner.h) can use it. Threads: any. */
+/* A loaded model: its Spec (spec.h) and the files with its weights. Constant after model_open(), except for the memory
+ * of streamed experts; any number of runners (runner.h) can use it. Threads: any. */
 #pragma once
 #include <stdint.h>
 
@@ -32,14 +32,11 @@ typedef struct ModelOptions {
     WeightsMode weights;
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes, with WEIGHTS_READ; NULL: none */
     void *progress_context;
-    int experts_used; /* largest number of experts per token and layer, with other answers; 0: the model's */
+    int experts_used; /* limit of experts per token and layer, which changes answers; 0: as trained */
     ExpertOptions experts;
-    /* The last so many layers, or all, will be a device's: their matrices stay in the mapped files, neither read nor
-     * touched ahead, and so do their experts, which are not streamed. 0: none. */
-    int device_layers;
-    int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
-    bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a
-                           warning */
+    int device_layers;  /* the last so many layers will be a device's: they stay in the mapped files, experts too */
+    int context;        /* tokens per sequence; 0: as trained, at most MODEL_CONTEXT_DEFAULT */
+    bool strict_config; /* unused config fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* warnings of the loader; NULL: dropped */
     void *warn_context;
 } ModelOptions;
@@ -51,22 +48,21 @@ enum { MODEL_CONTEXT_DEFAULT = 32768, EOS_MAX = 16 };
 NODISCARD Model *model_open(const char *directory, const ModelOptions *options, Error *error);
 void model_close(Model *model); /* NULL is fine */
 
-/* Whether a token uses fewer experts than the model was made for; *used of *made_for, of the layer with most. */
+/* Whether tokens use fewer experts than the model was trained for: *used of *made_for, of the layer with most. */
 bool model_experts_cut(const Model *model, int *used, int *made_for);
-/* Takes memory for as many of the experts as fit these bytes, before the first step. Only with experts.stream.
- * ERROR_MEMORY when one layer's do not fit. */
+/* Takes memory for as many experts as fit these bytes. Before the first step, only with experts.stream. ERROR_MEMORY if
+ * the experts of one layer do not fit. */
 NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *error);
 ExpertProvider *model_experts(const Model *model); /* NULL: they are not streamed */
-/* given_up is asked by whoever waits for an expert, on the thread that runs the step: whether nobody wants the step any
- * more; then it fails with ERROR_CANCELLED. */
+/* While the step's thread waits for an expert, it calls given_up(); true cancels the step with ERROR_CANCELLED. */
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context);
-uint64_t model_expert_bytes(const Model *model); /* of all that are */
-uint64_t model_expert_floor(const Model *model); /* the fewest that model_hold_experts() takes */
-uint64_t model_expert_working_set(
-    const Model *model); /* of what one token uses in all layers: with less, few are found */
+uint64_t model_expert_bytes(const Model *model); /* of all streamed experts */
+uint64_t model_expert_floor(const Model *model); /* least for model_hold_experts() */
+/* Bytes of the experts that one token uses in all layers; a smaller cache has few hits. */
+uint64_t model_expert_working_set(const Model *model);
 
-/* Layers from `first` on have been bound to a device: pages of the mapped files with their matrices may leave this
- * process's memory. They come again if they are read. */
+/* Drops pages of the mapped files that hold matrices of layers from `first` on, which are bound to a device. They are
+ * read again on access. */
 void model_drop_host_pages(const Model *model, int first);
 const struct Spec *model_spec(const Model *model);
 int model_layers(const Model *model);
@@ -77,12 +73,11 @@ int model_context(const Model *model); /* tokens a sequence may hold */
  */
 int model_eos(const Model *model, int32_t out[EOS_MAX]);
 uint64_t model_weight_bytes(const Model *model);
-/* What one token costs: weight bytes read when it is generated; multiplications and additions in the layers' products,
- * which is what it costs in a prompt. */
+/* The cost of one token: weight bytes that a decode step reads; operations of the layers' products with weights. */
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations);
 /* generation_config.json: temperature, top_p, top_k …; NULL when absent. */
 const Json *model_generation_config(const Model *model);
 const char *model_largest_file(const Model *model); /* its path */
-/* A file of the model that shrank while it was in use, by its path; NULL: none did. What was read from it since counts
- * as lost. Cheap, asked once per step. */
+/* Path of a file that shrank while it was in use, which makes results since then invalid; NULL: none. Cheap, called
+ * once per step. */
 const char *model_damaged(const Model *model);

@@ -13,25 +13,27 @@ struct Model {
     Arena arena;
     const char *directory;
     Checkpoint checkpoint;
-    WeightStore *weights;                /* NULL: matrices lie in the mapped files */
-    ExpertCache *bank;                   /* NULL: experts are weights like others */
+    WeightStore *weights;                /* matrices that were read into memory; NULL: they stay in the mapped files */
+    ExpertCache *bank;                   /* experts that are streamed; NULL: they are weights like others */
     Buffer config_text, generation_text; /* the JSON nodes point into them */
     const Json *config;                  /* root of config.json */
-    const Json *generation_config;       /* NULL: there is none */
+    const Json *generation_config;       /* NULL: the file is absent */
     Spec spec;
     int32_t eos[EOS_MAX];
     int eos_count;
-    uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads, */
-    uint64_t device_bytes;                 /* and those of layers that are to be a device's */
-    int experts_used, experts_made_for;    /* by a token, of the layer with most; 0: none were left out */
+    uint64_t weight_bytes;   /* of all tensors used */
+    uint64_t streamed_bytes; /* of experts that `bank` reads */
+    uint64_t device_bytes;   /* of layers that a device will have */
+    int experts_used;        /* experts per token after model_cut_experts(), of the layer with most; 0: unchanged */
+    int experts_made_for;    /* the same as trained; 0: unchanged */
     ExpertOptions experts;
     int context;
 };
 
-/* Has a token use at most so many experts of a layer. */
+/* Limits the experts that a token uses in each layer. ERROR_USAGE if there are no experts or `used` is below 1. */
 NODISCARD bool model_cut_experts(Model *model, int used, Error *error);
-/* Notes where the routed experts of the Spec lie, and takes their addresses away. */
+/* Opens the expert cache over the routed experts of the Spec and clears their addresses. */
 NODISCARD bool model_stream(Model *model, const ModelOptions *options, Error *error);
-/* Of the matrices of layers from `first` on; of all where it is below 0, as more were asked for than there are. */
+/* Bytes of the matrices of layers from `first` on; below 0 counts as 0. */
 uint64_t model_layer_bytes(const Model *model, int first);
 NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);

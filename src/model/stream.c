@@ -1,5 +1,5 @@
-/* Models whose experts stay in their files, from the Spec to the bank that reads them; and fewer experts than a model
- * was made for. */
+/* Streamed experts: from the Spec to the expert cache that reads them; limits of experts per token; the memory budget.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
 
-/* Beside weights, caches and scratch: what products prepare their rows in, threads, tables, texts. */
+/* Besides weights, caches and scratch: prepared rows of products, threads, tables, texts. */
 static const uint64_t OTHER_BYTES = (uint64_t)160 << 20;
 
 static void forget(Weight *weights, int count) {

@@ -1,6 +1,5 @@
-/* The inside of a Loader, for the files of this folder. They build on one another in this order: config.c (fields,
- * failures), then tensors.c, rope.c and eos.c, then experts.c, then
- * latent.c and load.c. */
+/* The inside of a Loader, for the files of this folder. Order of use: config.c (fields, failures); tensors.c, rope.c,
+ * eos.c; experts.c; mla.c, load.c. */
 #pragma once
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
@@ -14,14 +13,14 @@ struct Loader {
     const Json *fields; /* root, or the object entered */
     char where[64];     /* "" or "text_config." */
     char prefix[64], scope[160];
-    bool bare;            /* names begin behind "model.", as in checkpoints without an output matrix */
+    bool bare;            /* tensor names lack "model.", as in checkpoints without an output matrix */
     uint8_t *field_used;  /* [nodes of root]: FIELD_USED on keys, FIELD_ENTERED on object values */
     uint8_t *tensor_used; /* [entries] */
     char skip[SKIP_MAX][SKIP_SIZE];
     int skip_count;
-    bool in_file;  /* matrices that are being fetched will be read now, where the file is mapped */
-    int64_t stack; /* matrices on each other in the tensors that are being fetched, read as one; 0: no such */
-    bool experts;  /* these are what is being fetched */
+    bool in_file;  /* the current matrices are read at once from the mapped file, and not kept */
+    int64_t stack; /* first dimension of the current tensors, which are read as one matrix; 0: they are matrices */
+    bool experts;  /* the current matrices are routed experts */
     Spec *spec;
     uint64_t bytes; /* of the tensors used */
     bool failed;
@@ -41,11 +40,11 @@ const Json *loader_object(Loader *ld, const Json *object, const char *field, con
 double loader_positive(Loader *ld, const Json *value, const char *where, const char *field);
 /* A short rendering of a value for messages. NULL: nothing. */
 const char *loader_show(const Json *value, char out[64]);
-/* The matrices NAME.weight [count, rows, cols] to out, as views of one. */
+/* out[count]: the matrices of NAME.weight [count, rows, cols], as views. */
 void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t cols, bool bias, Weight *out);
 /* After the family: the target's eos. */
 void loader_eos(Loader *ld, LoadTarget *target);
-/* After the family: names fields and tensors that nobody asked for. */
+/* After the family: reports fields and tensors that were not used. */
 void loader_check_fields(Loader *ld);
 void loader_check_tensors(Loader *ld);
 void *loader_alloc(Loader *ld, size_t count, size_t size);

@@ -1,6 +1,5 @@
-/* From config.json and a checkpoint to a Spec. This folder reads what a model's files say about the model: fields,
- * names and shapes of tensors, rotary frequencies, ids that end a text; nothing here computes with weights. This header
- * is for who opens a model; what a family works with meanwhile is in loader.h. Threads: one at a time. */
+/* From config.json and a checkpoint to a Spec: fields, names and shapes of tensors, rotary frequencies, end-of-text
+ * ids. This header is for opening a model; loader.h is for family files. Threads: one at a time. */
 #pragma once
 #include "base/json.h"
 #include "model/loader/loader.h"
@@ -12,10 +11,10 @@ typedef struct LoadSource {
     const Json *config;     /* config.json: an object whose model_type is a string */
     const Json *generation; /* generation_config.json; NULL: there is none */
     Checkpoint *checkpoint;
-    WeightStore *weights; /* where matrices go; NULL: they stay in the mapped files */
-    bool experts_stay;    /* but those of routed experts stay there in any case, */
-    int device_layers;    /* and all of the last so many layers */
-    bool strict_config; /* a field that the family neither uses nor knows to be irrelevant is an error, not a warning */
+    WeightStore *weights;                          /* reads matrices into memory; NULL: they stay in the mapped files */
+    bool experts_stay;                             /* routed experts stay in the mapped files */
+    int device_layers;                             /* the last so many layers stay in the mapped files */
+    bool strict_config;                            /* unused fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */
     void *warn_context;
 } LoadSource;
