@@ -53,7 +53,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const Matmul matmul = {
         ROWS, 0, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false, false};
     for (int layer = 0; layer < 2; layer++) ops->matmul(b, &matmul);
-    const Glu glu = {ROWS, 0, d->x, NULL, &d->weight, &d->weight, {ACT_SILU}, r->glu};
+    const Glu glu = {ROWS, 0, d->x, NULL, &d->weight, &d->weight, {.kind = ACT_SILU}, r->glu};
     ops->glu(b, &glu);
     memcpy(r->add, d->x, sizeof r->add);
     const MatmulAdd add = {ROWS, 0, r->glu, &d->back, NULL, 0.5f, r->add, NULL, false};
