@@ -1,7 +1,7 @@
 /* backend/cpu/: operations in host memory: the reference in plain C, vector backends over kernels of one instruction
  * set each, the threads that share an operation.
  *
- * The CPU's vector backends from the inside: one struct, one table of row kernels per instruction set.
+ * This header: internals of the CPU's vector backends, one struct, one table of row kernels per instruction set.
  * The operations are written once in C over these kernels; a kernel works on rows and knows nothing of threads.
  *
  * Determinism: a kernel's result for an element may depend on its row only, never on where a caller cut the work: tails
@@ -27,16 +27,16 @@ typedef struct CpuKernels {
     const AttentionKernels *attention; /* attention_impl.h */
 } CpuKernels;
 extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
-bool neon_available(void); /* with all that *_neon.c is compiled for */
-bool amx_available(void);  /* the tiles, where there is AVX-512; asks the system for leave to use them */
+bool neon_available(void); /* with all extensions that *_neon.c is compiled for */
+bool amx_available(void);  /* AMX tiles and AVX-512; requests permission for the tiles from the system */
 
 enum {
-    BIAS_FREQUENCIES = 256, /* whose turns are kept */
-    BIAS_PAGES = 1024,      /* of which the turns of the start are kept */
+    BIAS_FREQUENCIES = 256, /* frequencies whose rotations are kept */
+    BIAS_PAGES = 1024,      /* pages whose start rotations are kept */
 };
 enum { CPU_ROPES = 4, CPU_ROPE_PAIRS = ATTENTION_HEAD_MAX / 2 };
 
-/* cos and sin of a rope for the rows of the step: computed by the first layer that asks. */
+/* cos and sin of a Rope for the rows of the step: computed by the first layer that asks. */
 typedef struct RopeTable {
     const Rope *rope;
     float *cosines, *sines; /* [rows_max][CPU_ROPE_PAIRS at most] */
@@ -59,7 +59,7 @@ struct CpuBackend {
     RopeTable ropes[CPU_ROPES];
     int rope_count;          /* valid in this step */
     uint8_t *attention;      /* attention_shared_bytes, then attention_thread_bytes per thread */
-    struct BiasTurns *turns; /* [BIAS_FREQUENCIES] of key biases; attention_codes.c */
+    struct BiasTurns *turns; /* [BIAS_FREQUENCIES] rotations of key biases; attention_codes.c */
     int turn_count;
 };
 

@@ -14,7 +14,7 @@ static void softmax(const float *x, int count, float *out) {
     for (int i = 0; i < count; i++) out[i] /= sum;
 }
 
-/* The largest that was not taken yet, of equals the first; one of them in any case, also of NaNs. */
+/* The largest score not taken yet (of equals the first); always an index, also with NaNs. */
 static int best_left(const float *score, int count, const bool *taken) {
     int best = -1;
     for (int i = 0; i < count; i++)
@@ -67,7 +67,7 @@ static void weigh_shared(const Routing *op, int row, float *weight) {
     weight[op->used] = pair[1];
 }
 
-/* The best by score, with the bias for the choice alone. */
+/* Chooses the best experts by score; the bias affects the choice only. */
 static void choose(const Routing *op, const float *logits, int32_t *index, float *weight) {
     float score[EXPERTS_MAX], choice[EXPERTS_MAX];
     bool taken[EXPERTS_MAX] = {false};
@@ -146,7 +146,7 @@ void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
 static void prefetch_next_layer(const Experts *op) {
     int32_t likely[EXPERTS_USED_MAX + 1];
     int count = 0;
-    for (int i = 0; i < op->used; i++) /* of the first row, best first */
+    for (int i = 0; i < op->used; i++) /* experts of the first row, best first */
         if (!op->gate[op->index[i]].data) likely[count++] = op->index[i];
     op->source->prefetch(op->source, op->layer, likely, count);
 }
@@ -162,7 +162,7 @@ bool expert_want(const Experts *op, const ExpertPairs *p) {
     return op->stage == EXPERTS_REQUEST;
 }
 
-/* One expert over the rows that use it: its inputs lie where its results will go. */
+/* One expert over the rows that use it; its inputs are stored in the place of its results. */
 static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, const ProvidedExpert *expert) {
     const int first = p->begin[expert->expert], rows = p->begin[expert->expert + 1] - first;
     float *y = p->y + first * p->hidden, *between = p->between + first * p->inner;

@@ -1,17 +1,17 @@
-/* Experts with vector kernels. The products of many experts share one run of the pool in four phases: prepare the rows
- * of gate and up, multiply, prepare the rows of down, multiply. Pieces of all experts are shared out together, so
- * threads have the same to do however rows are spread over experts, and wait for each other three times instead of
+/* Experts with vector kernels. The products of many experts share one run of the pool in four phases: prepare the
+ * inputs of gate and up, multiply, prepare the inputs of down, multiply. Pieces of all experts are distributed
+ * together, so threads have equal work however rows are spread over experts, and synchronise three times instead of
  * several times per expert. */
 #include "base/math.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/linear/product.h"
 
-enum { TOGETHER_MAX = 64, SUM_ALONE = 1 << 15 /* floats that threads are not woken for */ };
+enum { TOGETHER_MAX = 64, SUM_ALONE = 1 << 15 /* floats summed without waking threads */ };
 
 /* Rows of one expert. */
 typedef struct ExpertRows {
     Product up, down;                     /* up: gate as well */
-    int64_t up_items_end, down_items_end; /* of all up to this one */
+    int64_t up_items_end, down_items_end; /* cumulative items up to this expert */
 } ExpertRows;
 
 typedef struct Together {
@@ -19,7 +19,7 @@ typedef struct Together {
     const Experts *op;
     const ExpertPairs *pairs;
     int count;
-    size_t up_bytes, down_bytes; /* of prepared rows; those of down replace those of up */
+    size_t up_bytes, down_bytes; /* bytes of prepared rows; those of down replace those of up */
     int64_t up_grain, down_grain;
     ExpertRows rows[TOGETHER_MAX];
 } Together;
@@ -47,7 +47,7 @@ static void run_items(Together *t, int slot, int index) {
 static void together_task(void *argument, int index, int count) {
     Together *t = argument;
     Pool *pool = t->cpu->pool;
-    /* Whoever begins with the first rows of one expert does not so with the next: many have but one. */
+    /* The first thread rotates from expert to expert, as many experts have one row only. */
     for (int i = 0; i < t->count; i++) product_prepare(&t->rows[i].up, index, (index + i) % count, count);
     pool_barrier(pool, index);
     run_items(t, 0, index);
@@ -66,7 +66,7 @@ static void flush(Together *t) {
     t->count = 0;
 }
 
-/* ---- what is run together ---- */
+/* ---- experts of one run ---- */
 
 static Product up_product(const Together *t, const Weight *gate, const Weight *up, int first) {
     return (Product){.x = t->op->x,
@@ -86,7 +86,7 @@ static Product down_product(const Together *t, const Weight *down, int first) {
         .finish = FINISH_STORE};
 }
 
-/* Adds up to `rows` of the pairs from `first` on, all of one expert's; how many there was room for. */
+/* Adds up to `rows` of the pairs from `first` on, all of one expert's; returns how many had room. */
 static int add_rows(Together *t, const Weight *gate, const Weight *up, const Weight *down, int first, int rows) {
     if (t->count == TOGETHER_MAX) flush(t);
     ExpertRows *r = &t->rows[t->count];
@@ -94,7 +94,7 @@ static int add_rows(Together *t, const Weight *gate, const Weight *up, const Wei
     r->down = down_product(t, down, first);
     rows = min_int(rows, product_begin(&r->up, t->cpu, rows));
     rows = min_int(rows, product_begin(&r->down, t->cpu, rows));
-    product_begin(&r->up, t->cpu, rows); /* so few may have another way */
+    product_begin(&r->up, t->cpu, rows); /* fewer rows may use another method */
     const size_t up_bytes = product_place(&r->up, rows, NULL), down_bytes = product_place(&r->down, rows, NULL);
     if (t->count &&
         (t->up_bytes + up_bytes > PRODUCT_SPACE_BYTES || t->down_bytes + down_bytes > PRODUCT_SPACE_BYTES)) {
@@ -125,7 +125,7 @@ static void add_expert(Together *t, int e, const Weight *gate, const Weight *up,
 
 /* ---- the operation ---- */
 
-/* Those that have come are run together, while others come. */
+/* Runs loaded experts together while others load. */
 static void run_sourced(Together *t) {
     ExpertProvider *source = t->op->source;
     ProvidedExpert come[TOGETHER_MAX];

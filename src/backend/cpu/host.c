@@ -7,7 +7,7 @@
 
 enum { HUGE_PAGE = 2 << 20, PREFIX = 64 };
 
-/* Stands right before what was handed out. */
+/* Header directly before the memory that was handed out. */
 typedef struct Mapping {
     void *start;
     size_t bytes;
@@ -17,8 +17,8 @@ _Static_assert(sizeof(Mapping) <= PREFIX, "the prefix holds it");
 /* Zeroed, and not backed by memory until used; then by huge pages where the system has them: prompts are some 5 %
  * faster. */
 void *host_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
-    /* What steps work in must not begin where pages of the cache do: stores to lines a multiple of 4096 bytes from what
-     * is loaded next hold the loads up, which made attention up to 10 % slower. */
+    /* Step memory must not share the alignment of cache pages: stores to lines a multiple of 4096 bytes from the next
+     * loads delay these, which made attention up to 10 % slower. */
     const size_t align = owner == MEMORY_CACHE ? HUGE_PAGE : PREFIX;
     size_t room;
     if (!size_add(bytes, align + PREFIX, &room)) {
@@ -32,7 +32,7 @@ void *host_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error
     }
     uint8_t *memory = start + PREFIX + -((uintptr_t)start + PREFIX) % align;
 #ifdef MADV_HUGEPAGE
-    /* A wish; not for what lies before a cache: the prefix alone would take a huge page. */
+    /* Best effort; not for the prefix before a cache: the prefix alone would take a huge page. */
     uint8_t *first = owner == MEMORY_CACHE ? memory : start;
     (void)madvise(first, room - (size_t)(first - start), MADV_HUGEPAGE);
 #endif

@@ -1,4 +1,4 @@
-/* The part of the table that is alike for all backends that compute in host memory. */
+/* Operations of the table shared by all backends that compute in host memory. */
 #pragma once
 #include "backend/backend.h"
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-/* How workers sleep: on the epoch itself, or where the system has no futexes (and in test_pool_portable.c) on a
- * condition. */
+/* Workers sleep on the epoch itself, or, where the system has no futexes (and in test_pool_portable.c), on a condition
+ * variable. */
 #if defined(__linux__) && !defined(POOL_PORTABLE)
 #define POOL_FUTEX 1
 #include <linux/futex.h>
@@ -25,8 +25,8 @@
 enum {
     LINE = 64,
     SPIN_NS = 50000,          /* how long a worker watches before it sleeps */
-    SPINS_PER_CLOCK = 64,     /* pauses between looks at the clock */
-    END_PIECES = 4,           /* a range is given out by such parts of what is left of it */
+    SPINS_PER_CLOCK = 64,     /* pauses between readings of the clock */
+    END_PIECES = 4,           /* the rest of a range is given out in pieces of 1/END_PIECES */
     SPINS_BEFORE_YIELD = 4096 /* waiting for a thread that has lost its core: let it run */
 };
 
@@ -58,11 +58,11 @@ struct Pool {
     Line *arrived; /* [count] barriers reached */
     Range *ranges; /* [POOL_SHARES][count] */
     Worker *workers;
-    int cpu;    /* where the calling thread belongs; −1: anywhere */
+    int cpu;    /* processor of the calling thread; −1: any */
     bool bound; /* the thread that called last has been bound there */
     Thread caller;
 #if defined(__linux__)
-    cpu_set_t before; /* where it might run until then */
+    cpu_set_t before; /* its affinity before */
 #endif
 #if !POOL_FUTEX
     Mutex lock;
@@ -115,7 +115,7 @@ static void sleep_while(Pool *pool, uint32_t seen) {
     mutex_unlock(&pool->lock);
 }
 
-/* Under the lock: who has seen the old epoch waits by now. */
+/* Under the lock: threads that have seen the old epoch are waiting by now. */
 static void wake_all(Pool *pool) {
     mutex_lock(&pool->lock);
     condition_broadcast(&pool->begun);
@@ -146,7 +146,7 @@ static void bind_thread(int cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
-    (void)sched_setaffinity(0, sizeof set, &set); /* a wish: without it the thread works all the same */
+    (void)sched_setaffinity(0, sizeof set, &set); /* best effort: the thread works without it */
 #endif
 }
 
@@ -199,7 +199,7 @@ void pool_run(Pool *pool, PoolTask *task, void *argument) {
     for (int i = 1; i < pool->count; i++) wait_until(&pool->done[i], epoch);
 }
 
-/* Everybody says so on a line of his own; thread 0 collects and opens the door. */
+/* Each thread signals on a line of its own; thread 0 collects the signals and releases all. */
 void pool_barrier(Pool *pool, int index) {
     if (pool->count == 1) return;
     uint32_t turn = ++pool->workers[index].barriers;

@@ -16,15 +16,15 @@ enum { POOL_THREADS_MAX = 256, POOL_SHARES = 2 };
 NODISCARD Pool *pool_open(int threads, Error *error);
 void pool_close(Pool *pool); /* NULL is fine */
 int pool_threads(const Pool *pool);
-int pool_cores(void); /* what threads 0 means here */
+int pool_cores(void); /* number of threads that `threads` 0 stands for */
 
 /* Runs task(argument, index, count) on all threads and returns when every one is done. */
 void pool_run(Pool *pool, PoolTask *task, void *argument);
-/* Inside a task: returns when all threads have come here. */
+/* Inside a task: returns when all threads have reached the barrier. */
 void pool_barrier(Pool *pool, int index);
 
-/* Work shared out in pieces: each thread has a contiguous range of 0…items−1 and, when done, takes pieces of others'.
- * Set up before pool_run; slot < POOL_SHARES, one per phase of the task. */
+/* Distributes work in pieces: each thread has a contiguous range of 0…items−1 and, when done, takes pieces of other
+ * threads' ranges. Set up before pool_run; slot < POOL_SHARES, one per phase of the task. */
 void pool_share(Pool *pool, int slot, int64_t items);
 /* Inside a task: the next at most grain items, fewer near the end of a range, so that the threads end together; false
  * when nothing is left. */

@@ -12,7 +12,7 @@
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
-/* Into the second-level cache: the first has no room for what is that far ahead. */
+/* Prefetches into the second-level cache: the first has no room for data that far ahead. */
 #if defined(__aarch64__)
 VEC_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
 #else
@@ -270,7 +270,7 @@ VEC_INLINE Vec vec_exp_falling(Vec x) {
     return vec_select(under, vec_set(0), vec_scale2(p, n));
 }
 
-/* The same for any x: what 88 gives above. */
+/* The same for any x; above 88 the value at 88. */
 VEC_INLINE Vec vec_exp(Vec x) {
     const Vec high = vec_set(88.0f);
     return vec_exp_falling(vec_select(mask_less(high, x), high, x));

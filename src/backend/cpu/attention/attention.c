@@ -1,8 +1,8 @@
 /* The attention operation over the kernels of attention_impl.h: prepare heads and append to the cache, then visit
  * pages.
  *
- * The queries of a run that share a kv head, in the order (row, head), are cut into tiles. When there are fewer tiles
- * than the threads could use (decoding), the spans of each tile are shared out instead and merged afterwards, in the
+ * The queries of a chunk that share a kv head, in the order (row, head), are cut into tiles. When there are fewer tiles
+ * than the threads could use (decoding), the spans of each tile are distributed instead and merged afterwards, in the
  * order in which a single thread would. */
 #include "backend/cpu/attention/attention_job.h"
 
@@ -12,20 +12,20 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    SHARED_FLOATS = 16 << 20, /* partial results of shared-out spans */
-    ITEMS_PER_THREAD = 4,     /* tiles per thread below which spans are shared out */
+    SHARED_FLOATS = 16 << 20, /* floats of partial results of distributed spans */
+    ITEMS_PER_THREAD = 4,     /* tiles per thread below which spans are distributed */
     FEW_ROWS = 4,
-    ALONE_PRODUCTS = 1 << 17, /* work that one thread does sooner than it wakes another: some 5 µs */
+    ALONE_PRODUCTS = 1 << 17, /* products that one thread computes faster than it wakes another: some 5 µs */
 };
 
-/* A query's result over some spans: largest score, sum of exponentials; the weighted values of the kinds that were met
- * are kept beside it. */
+/* A query's result over some spans: largest score, sum of exponentials; the weighted values, per kind of page, are
+ * stored beside it. */
 typedef struct Partial {
     float m, l;
     int kinds;
 } Partial;
 
-/* Of a query or some, [value_stride] each. */
+/* Weighted values of one or more queries, [value_stride] each. */
 typedef struct Values {
     float *exact, *coded;
 } Values;
@@ -35,7 +35,7 @@ typedef struct Values {
 enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX, SPACES = 5 };
 _Static_assert(NORM_WIDTH_MAX <= SPACES * SPACE_FLOATS, "elementwise operations keep a normalised row there");
 
-/* As codes_record_bytes() at most. */
+/* Upper bound of codes_record_bytes(). */
 static size_t records_bytes(void) {
     return ATTENTION_QUERIES * (scan_query_bytes(ATTENTION_HEAD_MAX) + scan_query_bytes(KV_QUANT_DIM));
 }
@@ -94,7 +94,7 @@ static const RopeTable *angles_of(CpuBackend *cpu, const Rope *rope) {
     for (int i = 0; i < cpu->rope_count; i++)
         if (same_angles(cpu->ropes[i].rope, rope)) return &cpu->ropes[i];
     CHECK(rope->dims / 2 <= CPU_ROPE_PAIRS);
-    /* More ropes than places: the last is computed again and again. */
+    /* With more Ropes than tables, the last table is recomputed for each. */
     RopeTable *table = &cpu->ropes[cpu->rope_count < CPU_ROPES ? cpu->rope_count++ : CPU_ROPES - 1];
     table->rope = rope;
     Angles angles = {&cpu->step, table};
@@ -204,7 +204,7 @@ static int blocks_of(const Job *job, const SequenceChunk *chunk) {
 static Place find_tile(const Job *job, int64_t item) {
     const SequenceChunk *chunk = job->cpu->step.chunks;
     for (int64_t own; item >= (own = (int64_t)blocks_of(job, chunk) * job->layout->kv_heads); chunk++) item -= own;
-    /* Later rows see more: they come first, so that the threads end together. */
+    /* Later rows see more keys: they are computed first, so that the threads end together. */
     const int blocks = blocks_of(job, chunk), block = blocks - 1 - (int)(item / job->layout->kv_heads);
     const int first = block * ATTENTION_QUERIES, left = chunk->rows * job->group - first;
     const int count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES;
@@ -224,7 +224,7 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->value_stride = job->value_stride;
     tile->dtype = job->layout->dtype;
     tile->softcap = job->op->softcap;
-    tile->q = tile->latent = NULL; /* packed when an exact page is met */
+    tile->q = tile->latent = NULL; /* packed at the first full-precision page */
     tile->o = space->o;
     tile->coded = job->coded ? space->coded : NULL;
     for (int i = 0; i < place->count; i++) {
@@ -260,7 +260,7 @@ static void pack_tile(const Job *job, const Place *place, const Space *space, At
     if (job->op->q_latent) tile->latent = pack_latents(job, place, space->q + place->count * job->layout->head_dim);
 }
 
-/* The exact page at `base` for the first queries. */
+/* Processes the full-precision page at `base` for the first queries. */
 static void visit_exact(
     const Job *job, const Place *place, const Space *space, AttentionTile *tile, int queries, int base) {
     const int next = base + KV_PAGE_TOKENS, all = tile->queries;
@@ -270,7 +270,7 @@ static void visit_exact(
         k_next = page_head(job, place->chunk, next, place->kv_head);
     if (!tile->q) pack_tile(job, place, space, tile);
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
-    for (int i = queries; i < all; i++) { /* the others see nothing before its end */
+    for (int i = queries; i < all; i++) { /* the other queries see no key before its end */
         first[i] = tile->first[i];
         last[i] = tile->last[i];
         tile->first[i] = tile->last[i] = next;
@@ -282,7 +282,8 @@ static void visit_exact(
     }
 }
 
-/* How many queries see the page at `base` exactly: the first of them, as the others are later in the text. */
+/* Number of queries that read the page at `base` in full precision: the first ones, as the others are later in the
+ * text. */
 static int exact_queries(const Job *job, const Place *place, const CodedTile *coded, int base) {
     if (!job->coded || !place->chunk->quant || base < place->chunk->quant->sink) return place->count;
     int exact = 0;
@@ -311,7 +312,7 @@ static void visit_span(
     }
 }
 
-/* total ← total · a + part · b, where either may be nothing so far. */
+/* total ← total · a + part · b, where either may be empty. */
 static void mix(const Job *job, int kind, const Partial *total, float *to, float a, const Partial *part,
     const float *from, float b) {
     if (part->kinds & kind)
@@ -386,11 +387,11 @@ static void whole_tile(const Job *job, const Place *place, const Space *space) {
         finish_query(job, row_of(job, place, i), head_of(job, place, i), &total[i], &sums[i]);
 }
 
-/* ---- shared-out spans ---- */
+/* ---- distributed spans ---- */
 
 static int64_t partial_floats(const Job *job) { return 16 + job->value_stride * (job->coded ? 2 : 1); }
 
-/* Where the partial result of a query over a span waits: [row of step][head][span]. */
+/* The partial result of a query over a span: [row of step][head][span]. */
 static float *partial_of(const Job *job, int row, int head, int span) {
     const int64_t query = (int64_t)row * job->op->heads + head;
     return (float *)(void *)job->cpu->attention + (query * job->spans + span) * partial_floats(job);
@@ -451,7 +452,7 @@ static void attention_task(void *argument, int index, int count) {
         merge_query(job, i / job->op->heads, i % job->op->heads, &space);
 }
 
-/* Cuts the work; gives the number of products of a query and a key element. */
+/* Divides the work; returns the number of products of query and key elements. */
 static int64_t plan_job(Job *job) {
     const Step *step = &job->cpu->step;
     int first = INT32_MAX, last = 0;

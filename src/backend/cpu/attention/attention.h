@@ -8,15 +8,15 @@
  *
  * A page of a layer, per kv head: K as [16 positions][head_dim][16], so that lanes are positions and no sum runs across
  * a register, then V as [position][value_dim rounded up to 16], elements of the layout's dtype, then
- * the energy of the queries that came with each key as f32 [position]. */
+ * the energy of the queries of each key's row as f32 [position]. */
 #pragma once
 #include "backend/backend.h"
 
 enum {
     ATTENTION_SPAN = 1024, /* a multiple of KV_PAGE_TOKENS: beginning and merging a span costs as much as half a page */
-    ATTENTION_QUERIES = 48, /* of one kv head, that visit a page together */
-    ATTENTION_EXACT = 1,    /* some visible key lay in a page as it was computed */
-    ATTENTION_CODED = 2,    /* … or among codes */
+    ATTENTION_QUERIES = 48, /* queries of one kv head that visit a page together */
+    ATTENTION_EXACT = 1,    /* some visible key lay in a full-precision page */
+    ATTENTION_CODED = 2,    /* some visible key lay in a quantised page */
 };
 
 static inline int attention_value_stride(int value_dim) { return (value_dim + 15) / 16 * 16; }
@@ -33,7 +33,7 @@ static inline size_t attention_head_bytes(const KvLayout *l) {
 static inline float *attention_energies(const KvLayout *l, uint8_t *head) {
     return (float *)(void *)(head + attention_energy_offset(l));
 }
-/* What a page holds for a kv head. */
+/* A kv head's data in a page. */
 static inline uint8_t *attention_head(const KvLayer *kv, int32_t page, int kv_head) {
     CHECK(page >= 0);
     return kv->base + (size_t)page * kv->page_stride + kv->layer_offset +
@@ -49,11 +49,12 @@ typedef struct AttentionTile {
     const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
-    int kinds[ATTENTION_QUERIES]; /* what was met, which follows from the positions: ATTENTION_EXACT, ATTENTION_CODED */
+    int kinds[ATTENTION_QUERIES]; /* bits ATTENTION_EXACT, ATTENTION_CODED: the kinds of pages visited, a function of
+                                     the positions */
     const float
-        *latent;  /* [queries][value_stride] is multiplied with the values, and added to the scores; NULL: none */
+        *latent;  /* [queries][value_stride] MLA: its products with the values are added to the scores; NULL: none */
     float *o;     /* [queries][value_stride] */
-    float *coded; /* the same of values that are kept as codes, in their rotated space; NULL: none are seen */
+    float *coded; /* like o, for quantised values, in their rotated space; NULL: no quantised page is visible */
 } AttentionTile;
 
 typedef struct ScanKernels ScanKernels; /* scan.h */
@@ -61,18 +62,18 @@ typedef struct ScanKernels ScanKernels; /* scan.h */
 typedef struct AttentionKernels {
     /* Queries in the order that page() reads them: [head_dim][queries of a register tile], tile after tile. */
     void (*pack)(int queries, int head_dim, const float *const *q, float *out);
-    /* Takes one page in: k and v of the kv head; base: position of its first token. next: the page after, or k. */
+    /* Processes one page: k and v of the kv head; base: position of its first token. next: the page after, or k. */
     void (*page)(AttentionTile *tile, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base);
     /* out = total·a + part·b */
     void (*mix)(int count, float *total, float a, const float *part, float b);
-    /* Rotation of a head by cos and sin [dims/2], times the rope's scale. */
+    /* Rotates a head by cos and sin [dims/2], times Rope.scale. */
     void (*rotate)(const Rope *rope, const float *cosines, const float *sines, float *head);
     void (*to_f16)(const float *x, int count, uint16_t *out);
     float (*square)(const float *x, int count); /* Σ x² */
     const ScanKernels *scan;
 } AttentionKernels;
 
-/* The operation, and the memory it needs besides the step's scratch. */
+/* The operation, and the bytes it needs besides the step's scratch. */
 typedef struct CpuBackend CpuBackend;
 size_t attention_thread_bytes(void);
 size_t attention_shared_bytes(void);

@@ -1,4 +1,4 @@
-/* Attention to what is kept as codes: which rows see which pages so, queries in the rotated space, the turns of biases.
+/* Attention to quantised pages: the pages of each row, queries in the rotated space, the rotations of biases.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,7 @@ int codes_end(const Job *job, const SequenceChunk *chunk, int position) {
 
 /* ---- biases ---- */
 
-/* Turns of one frequency: by offsets in a page and by pages' starts, as far as pages were seen. Kept from step to step.
+/* Rotations of one frequency: by offsets in a page and by the starts of the pages seen so far. Kept from step to step.
  */
 struct BiasTurns {
     float frequency;
@@ -59,10 +59,10 @@ static void extend_turns(CpuBackend *cpu, const Rope *rope, int pair, int end) {
         turns->start[turns->pages] = kv_bias_rotation(rope, pair, turns->pages * KV_PAGE_TOKENS);
 }
 
-/* All turns that the job's threads will read. */
+/* Computes all rotations that the job's threads will read. */
 static void prepare_turns(const Job *job) {
     CpuBackend *cpu = job->cpu;
-    if (cpu->turn_count > BIAS_FREQUENCIES - KV_QUANT_BIAS_PAIRS) cpu->turn_count = 0; /* one operation's always fit */
+    if (cpu->turn_count > BIAS_FREQUENCIES - KV_QUANT_BIAS_PAIRS) cpu->turn_count = 0; /* one operation's fit */
     for (int i = 0; i < cpu->step.chunk_count; i++) {
         const SequenceChunk *chunk = &cpu->step.chunks[i];
         const int end = codes_end(job, chunk, chunk->position + chunk->rows - 1);
@@ -74,7 +74,7 @@ static void prepare_turns(const Job *job) {
     }
 }
 
-/* Where a pair of the rope lies in a head. */
+/* The elements of a head that form a RoPE pair. */
 static void pair_dims(const Rope *rope, int pair, int *one, int *other) {
     *one = rope->interleaved ? 2 * pair : pair;
     *other = rope->interleaved ? 2 * pair + 1 : pair + rope->dims / 2;

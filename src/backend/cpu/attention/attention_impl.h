@@ -1,6 +1,6 @@
 /* Attention's kernels, compiled once per instruction set; attention.h has the order of the arithmetic.
  * Both products are register tiles of queries × 16 lanes: lanes are positions for q·K, columns for p·V, and each sum
- * goes over its index in order, so the shape of a tile does not show in the result. */
+ * goes over its index in order, so the result does not depend on the shape of a tile. */
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/vec16.h"
 
@@ -35,12 +35,12 @@ VEC_INLINE void tile_step(const int queries, const int regs, const float *left, 
     for (int r = 0; r < regs; r++) {
         const Reg loaded = load_kv(right, offset[r], dtype);
         for (int i = 0; i < queries; i++) sum[i][r] = reg_fma(reg_set(left[i * stride]), loaded, sum[i][r]);
-        __asm__("" ::: "memory"); /* load left again rather than keep it: there is no register for it */
+        __asm__("" ::: "memory"); /* forces left to be reloaded: no register is free for it */
     }
 }
 
 /* Scores of a tile with the keys from `from` to `to` and some around them: p[query][position]. ahead: bytes from a key
- * to what will be wanted when the keys are done. */
+ * to the data needed after the keys, for prefetching. */
 VEC_INLINE void score_tile(const int queries, const DType dtype, int head_dim, const float *q, const uint8_t *k,
     int64_t ahead, int from, int to, float *p) {
     const int regs = tile_regs(queries), width = REG_LANES * regs;
@@ -89,7 +89,7 @@ VEC_INLINE void add_tile(const int queries, const DType dtype, int stride, const
         add_columns(queries, COLUMN_REGS, dtype, stride, p, v, column, next, from, to, o);
 }
 
-/* p[query][j] += latent query · value of j, for some queries beside each other. */
+/* p[query][j] += latent query · value of j, for adjacent queries. */
 VEC_INLINE void add_latents(
     const int queries, const DType dtype, int64_t stride, const float *latent, const uint8_t *value, float *p) {
     Reg sum[4][COLUMN_REGS];
@@ -182,8 +182,8 @@ static void attention_pack(int queries, int head_dim, const float *const *q, flo
     }
 }
 
-/* Scores of one query to weights in place, for its visible keys from ≤ j < to of the page; gives the factor for what it
- * had before. */
+/* Turns scores of one query into softmax weights in place, for its visible keys from ≤ j < to of the page; returns the
+ * factor for its earlier sums. */
 static float soften(AttentionTile *t, int query, int from, int to, float *p) {
     const int begin = from / 16 * 16;
     const Vec none = vec_set(-INFINITY);
@@ -212,7 +212,7 @@ static void scale_row(int count, float factor, float *o) {
     for (int i = 0; i < count; i += 16) vec_store(o + i, vec_mul(vec_load(o + i), vec_set(factor)));
 }
 
-/* What a query has so far. */
+/* Scales the sums of a query so far. */
 static void scale_both(AttentionTile *t, int query, float factor) {
     const int64_t at = (int64_t)query * t->value_stride;
     scale_row(t->value_stride, factor, t->o + at);
@@ -245,7 +245,8 @@ static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v,
             const float factor = soften(t, start + i, from[i], to[i], p + i * PAGE);
             if (factor != 1) scale_both(t, start + i, factor);
         }
-        /* What all see, together; the ends of each alone, so that nobody meets a key he does not see. */
+        /* Keys visible to all queries are processed together; the rest per query, so that no query reads an invisible
+         * key. */
         int common = from[height - 1], common_end = to[0];
         if (common >= common_end) common = common_end = PAGE;
         for (int i = 0; i < height && from[i] < common; i++)

@@ -5,12 +5,12 @@
 
 typedef struct PageCopy {
     const KvLayout *layout;
-    uint8_t *page, *canonical; /* of one kv head; the head's first element of token 0 */
+    uint8_t *page, *canonical; /* page: one kv head; canonical: the head's first element of token 0 */
     int tokens;
     bool in;
 } PageCopy;
 
-/* One element of a page after another: pages travel between steps, a few at a time. */
+/* Copies element by element, which is fast enough: a few pages are moved between steps. */
 static void copy_element(const PageCopy *c, uint8_t *page, uint8_t *canonical) {
     const size_t size = dtype_bytes(c->layout->dtype);
     memcpy(c->in ? page : canonical, c->in ? canonical : page, size);
@@ -35,7 +35,7 @@ static void copy_values(const PageCopy *c) {
     }
 }
 
-/* Of a kv head; the canonical ones are aligned to nothing. */
+/* Copies the energies of a kv head; canonical memory is unaligned. */
 static void copy_energies(const KvLayout *l, float *energies, uint8_t *canonical, int tokens, bool in) {
     for (int t = 0; t < tokens; t++) {
         uint8_t *at = canonical + (size_t)t * (size_t)l->kv_heads * sizeof *energies;

@@ -1,4 +1,4 @@
-/* Codes of pages on the CPU: heads of pages, keys and values apart, are shared out over the pool. */
+/* KV quantisation on the CPU: heads of pages, keys and values apart, are distributed over the pool. */
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu.h"
 #include "backend/kv_quant.h"
@@ -7,13 +7,13 @@ size_t cpu_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form,
     return kv_quant_bytes(layout, form, values);
 }
 
-/* Room for a head of a page in f32, where attention keeps the queries of a tile. */
+/* Room for a head of a page in f32, in attention's memory for the queries of a tile. */
 static float *thread_floats(CpuBackend *cpu, int index) {
     CHECK(attention_thread_bytes() >= (size_t)KV_PAGE_TOKENS * ATTENTION_HEAD_MAX * sizeof(float));
     return (float *)(void *)(cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes());
 }
 
-/* Keys lie in pages as coding takes them. */
+/* Loads keys; pages hold them in the order that quantisation reads. */
 static void load_keys(const KvLayout *l, const uint8_t *head, float *x) {
     floats_to_f32(x, head, l->dtype, (int64_t)KV_PAGE_TOKENS * l->head_dim);
 }
@@ -27,12 +27,12 @@ static void load_values(const KvLayout *l, const uint8_t *head, float *x) {
     }
 }
 
-/* What a half of the codes is made of. */
+/* Loads the source of one half of a quantised page. */
 static void load_half(const KvLayout *l, bool values, const uint8_t *head, float *x) {
     (kv_quant_half(l, KV_Q4, values).from_values ? load_values : load_keys)(l, head, x);
 }
 
-/* ---- survey ---- */
+/* ---- calibration ---- */
 
 typedef struct Surveying {
     CpuBackend *cpu;
@@ -67,7 +67,7 @@ void cpu_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys)
     }
 }
 
-/* ---- codes ---- */
+/* ---- quantisation ---- */
 
 typedef struct Encoding {
     CpuBackend *cpu;
@@ -79,7 +79,7 @@ static void encode_item(const KvQuantise *page, int head, bool values, float *x)
     kv_quantise_half(page, head, values, x);
 }
 
-/* Items: page by page, its heads, of each the half of keys and that of values. */
+/* Items in order: page, head, half (keys, values). */
 static void encode_task(void *argument, int index, int count) {
     const Encoding *work = argument;
     const KvQuantise *page = work->pages;

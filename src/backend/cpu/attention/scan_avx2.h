@@ -1,7 +1,7 @@
 /* Scans on AVX2: vpmaddubsw, unsigned by signed, two of which are added in 16 bits. Narrow keys are made unsigned, wide
- * ones give their sign to the query; weights are unsigned. Where codes are narrow, queries and weights are so as well,
+ * ones give their sign to the query; weights are unsigned. With narrow codes, queries and weights are narrow as well,
  * so that four products fit into 16 bits and widening is needed half as often: 4 · 74 · (54 + 56) and 4 · 137 · 59 are
- * below 2¹⁵, and what that adds to the error of a score is a hundredth of what the codes do. */
+ * below 2¹⁵, and the added error of a score is a hundredth of the quantisation error. */
 #pragma once
 
 typedef __m256i Ints;
@@ -13,7 +13,7 @@ VEC_INLINE int query_most(KvForm form) { return form_is_wide(form) ? 127 : 74; }
 VEC_INLINE int weight_most(KvForm form) { return form_is_wide(form) ? 126 : 136; }
 VEC_INLINE Ints ints_zero(void) { return _mm256_setzero_si256(); }
 VEC_INLINE Ints ints_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
-VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+x"(*x)); } /* in a register, as it is now */
+VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+x"(*x)); } /* keeps the value in a register */
 VEC_INLINE void ints_store(void *p, Ints x) { _mm256_storeu_si256((__m256i *)p, x); }
 VEC_INLINE Ints ints_four(const void *p) {
     int32_t four;

@@ -1,11 +1,11 @@
-/* Scans on AVX-512: vpdpbusd, unsigned by signed. Keys are made unsigned; weights are. */
+/* Scans on AVX-512: vpdpbusd, unsigned by signed. Keys are made unsigned; weights are unsigned already. */
 #pragma once
 
 typedef __m512i Ints;
 enum {
     INT_LANES = 16,
-    SCAN_TILE = 6,        /* queries of a register tile, */
-    TILE_REGS = 4,        /* by registers of codes */
+    SCAN_TILE = 6,        /* queries of a register tile */
+    TILE_REGS = 4,        /* registers of codes of a register tile */
     TOGETHER = 1,         /* quads of narrow codes whose products are added before they are widened */
     KEYS_UNSIGNED = true, /* index − 128 as it is, with the offset */
 };
@@ -16,7 +16,7 @@ VEC_INLINE int query_most(KvForm form) { return 127; }
 VEC_INLINE int weight_most(KvForm form) { return 254; }
 VEC_INLINE Ints ints_zero(void) { return _mm512_setzero_si512(); }
 VEC_INLINE Ints ints_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
-VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+v"(*x)); } /* in a register, as it is now */
+VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+v"(*x)); } /* keeps the value in a register */
 VEC_INLINE void ints_store(void *p, Ints x) { _mm512_storeu_si512(p, x); }
 VEC_INLINE Ints ints_four(const void *p) {
     int32_t four;

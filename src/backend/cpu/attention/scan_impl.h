@@ -1,4 +1,4 @@
-/* Scans of coded pages, compiled once per instruction set; scan.h has the order of the arithmetic. Included after
+/* Scans of quantised pages, compiled once per instruction set; scan.h has the order of the arithmetic. Included after
  * attention_impl.h, whose softmax they share. */
 #include <float.h>
 
@@ -26,7 +26,7 @@ static void scan_quantise(ScanQuery *query, KvForm form, int d, int group) {
     const float *x = scan_rotated(query), most = largest(x, d);
     int8_t *codes = scan_codes(query, d);
     const float levels = (float)query_most(form);
-    const bool some = most > FLT_MIN * 256; /* otherwise the inverse is infinite, and scores are nothing */
+    const bool some = most > FLT_MIN * 256; /* otherwise the inverse would be infinite, and scores are 0 */
     query->step = some ? most / levels : 0;
     const Vec inverse = vec_set(some ? levels / most : 0);
     for (int g = 0; g * group < d; g++) {
@@ -46,10 +46,10 @@ static void scan_quantise(ScanQuery *query, KvForm form, int d, int group) {
 static int tiles_of(int queries) { return (queries + SCAN_TILE - 1) / SCAN_TILE; }
 static int tile_at(int queries, int i) { return queries * i / tiles_of(queries); }
 
-/* Whether codes are looked up in every register tile, rather than once for all. */
+/* True if codes are looked up in every register tile instead of once for all. */
 static bool is_direct(const ScanForm *f, int queries) { return queries <= direct_most(f->form); }
 
-/* Blocks that go together: all, or as many as are looked up at a time. */
+/* Number of blocks processed together: all, or those that are looked up at a time. */
 static int blocks_together(const ScanForm *f, int queries, int left) {
     return is_direct(f, queries) || left < SCAN_CHUNK ? left : SCAN_CHUNK;
 }
@@ -74,7 +74,7 @@ static void start_fetching(ScanWork *work, const uint8_t *from, size_t bytes, Sc
     work->ahead = (ScanAhead){from, (int)(bytes / 64), fetch};
 }
 
-/* Some blocks as products take them: as they are, or looked up. quads: of a run. */
+/* Opens a product over some blocks, raw or looked up. quads: of a group of a block. */
 static Product open_product(const ScanForm *f, bool values, int queries, const uint8_t *page, int block, int blocks,
     int quads, ScanWork *work) {
     const uint8_t *codes = page + f->layout.codes + (size_t)block * f->layout.block;
@@ -122,12 +122,12 @@ VEC_INLINE float score_of_mean(const ScanQuery *query, int d, const float *mean)
     return vec_sum(vec_add(sum, other));
 }
 
-/* What a group's codes meet of a query: its step, and what their offset and half make of its codes' sum. */
+/* A query's factors for one group: its step, and the correction for offset and half from the sum of its codes. */
 typedef struct Meet {
     float step, more;
 } Meet;
 
-/* p ← p + (sums · step + more) · scale, where p is `constant` before the first group; gives each lane's largest. */
+/* p ← p + (sums · step + more) · scale, where p is `constant` before the first group; returns each lane's largest. */
 VEC_INLINE Vec add_group(
     Meet meet, const float *scales, int tokens, const int32_t *sums, bool first, float constant, float *p) {
     const Vec step = vec_set(meet.step), more = vec_set(meet.more), start = vec_set(constant);
@@ -141,7 +141,7 @@ VEC_INLINE Vec add_group(
     return most;
 }
 
-/* Integer products with the tokens of some blocks: the rotated queries' part of p. */
+/* Integer products with the tokens of some blocks: the contribution of the rotated queries to p. */
 static void score_blocks(const ScanPage *page, int first, int count, int block, int blocks, ScanWork *work) {
     const ScanForm *f = page->keys;
     const int d = f->layout.d, group = f->layout.group, tokens = blocks * LANES;
@@ -172,7 +172,7 @@ static void score_blocks(const ScanPage *page, int first, int count, int block, 
     }
 }
 
-/* p ← p + ⟨q, B⟩; gives the largest. */
+/* p ← p + ⟨q, B⟩; returns the largest. */
 static float add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
     float along[KV_QUANT_BIAS_PAIRS], across[KV_QUANT_BIAS_PAIRS];
     Vec most = vec_set(-INFINITY);
@@ -218,8 +218,8 @@ VEC_INLINE float heaviest(const float *p, const float *scales) {
     return vec_most(most);
 }
 
-/* Bytes of p · scale · inverse, each the step that the running sum over a lane's tokens takes when it is rounded; gives
- * the sum of the bytes. */
+/* Bytes of p · scale · inverse, each the step that the running sum over a lane's tokens takes when it is rounded;
+ * returns the sum of the bytes. */
 VEC_INLINE float round_weights(const float *p, const float *scales, float inverse, uint8_t *bytes) {
     Vec exact = vec_set(0);
     Wholes before = wholes_of(exact);
@@ -237,7 +237,7 @@ VEC_INLINE float round_weights(const float *p, const float *scales, float invers
     return vec_sum(vec_of_wholes(before));
 }
 
-/* Weights of all queries. One after the other, in passes: each waits long for what it divides by. */
+/* Computes the weights of all queries in passes over the queries, as each division has a long latency. */
 static void weigh(const ScanForm *f, const uint8_t *page, int count, ScanWork *work) {
     ScanWeights *w = &work->weights;
     const float most = (float)weight_most(f->form);
@@ -250,7 +250,7 @@ static void weigh(const ScanForm *f, const uint8_t *page, int count, ScanWork *w
             top[i] = heaviest(work->p + i * TOKENS, scales);
         }
         for (int i = 0; i < count; i++) {
-            const bool some = top[i] > FLT_MIN * 256; /* less would add nothing, and its inverse is infinite */
+            const bool some = top[i] > FLT_MIN * 256; /* smaller weights add nothing; inverse infinite */
             inverse[i] = some ? most / top[i] : 0;
             w->step[i][g] = some ? top[i] / most : 0;
         }
@@ -321,8 +321,8 @@ static void cap_scores(float softcap, int count, ScanWork *work) {
     }
 }
 
-/* Scores of the tile's queries from `first` on to weights in place. What coded values gave so far is left to be
- * multiplied by the factors. */
+/* Turns scores of the tile's queries from `first` on into weights in place. The caller multiplies earlier sums of
+ * quantised values by the factors. */
 static void soften_page(AttentionTile *t, int first, int count, ScanWork *work) {
     const float to_two = 1.44269504f;
     float factor[ATTENTION_QUERIES + LANES];

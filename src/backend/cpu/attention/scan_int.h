@@ -1,12 +1,12 @@
-/* Integers of the scans: what turns rows of codes (kv_quant.h) into bytes, and sums of four products of bytes a lane.
- * Each instruction set has its registers, tables and products in a file of its own. A quad is what meets one load of
+/* Integer primitives of the scans: rows of codes (kv_quant.h) to bytes, and sums of four products of bytes per lane.
+ * Each instruction set has its registers, tables and products in a file of its own. A quad is multiplied by one load of
  * four query elements or weights: 16 lanes of four bytes, as many as a row has. */
 #pragma once
 #include "backend/cpu/attention/scan.h"
 #include "backend/cpu/vec16.h"
 
-/* What a product reads: codes of a form, or bytes that were looked up before, for many queries. Forms are wide where
- * the codebook fills the int8. */
+/* Source of a product: codes of a format, or bytes looked up before for many queries. Formats are wide if the codebook
+ * uses the full int8 range. */
 typedef enum Source {
     SOURCE_CODE3 = KV_Q3,
     SOURCE_CODE4 = KV_Q4,
@@ -32,7 +32,7 @@ VEC_INLINE int form_levels(KvForm form) { return form == KV_Q3 ? 8 : form == KV_
 
 enum { QUAD_BYTES = 64, QUAD_REGS = 16 / INT_LANES, PART_QUADS_MAX = 8 };
 
-/* What repeats along a lane; of bytes, as many as go together. */
+/* Quads of the part that repeats along a lane; for bytes, quads processed together. */
 VEC_INLINE int part_quads(Source source) {
     switch (source) {
     case SOURCE_CODE3:

@@ -1,6 +1,7 @@
-/* Scans of pages of latents, which are keys and values in one (kv_quant.h), part of scan_impl.h. All query heads meet
- * the one latent head, at least a dozen, so products take most of the time: the codes of a page become bytes once, lie
- * as keys do for the scores, and are turned by fours of tokens and dims, a group of dims at a time, for the sums. */
+/* Scans of pages of MLA latents, which are keys and values in one (kv_quant.h), part of scan_impl.h. All query heads,
+ * at least a dozen, read the one latent head, so products take most of the time: the codes of a page become bytes once,
+ * in the layout of keys for the scores, and are transposed in blocks of four tokens by four dims, a group of dims at a
+ * time, for the sums. */
 #pragma once
 
 /* A half of a page. */
@@ -9,7 +10,7 @@ typedef struct LatentPart {
     const uint8_t *codes;
     const float *mean;
     uint8_t *bytes; /* [blocks of tokens][quads of dims][16][4] */
-    int behind;     /* a query's record of it is behind that of so wide a part; 0: the first */
+    int behind;     /* width of the part whose record precedes this one's; 0: this is the first */
 } LatentPart;
 
 static const ScanQuery *record_of(const ScanPage *page, const LatentPart *part, int i) {
@@ -37,7 +38,7 @@ static void multiply_bytes(const ScanForm *f, bool values, int height, const Pro
 
 /* ---- scores ---- */
 
-/* p ← p + what a part adds, p being `constant` before the first; the largest is known after the last. */
+/* p ← p + the contribution of a part, p being `constant` before the first; the largest is known after the last. */
 static void score_part(const ScanPage *page, const LatentPart *part, int first, int count, ScanWork *work) {
     const KvQuantLayout *l = &part->form->layout;
     const float centre = 0.5f - (float)key_offset(part->form->form);
@@ -75,7 +76,8 @@ static void score_part(const ScanPage *page, const LatentPart *part, int first, 
 
 typedef uint8_t Square __attribute__((vector_size(16))); /* four tokens by four dims, or the other way round */
 
-/* The bytes of a group as values lie, without the offset of keys: [blocks of dims][quads of tokens][16][4]. */
+/* The bytes of a group in the layout of values, without the offset of keys: [blocks of dims][quads of tokens][16][4].
+ */
 static void turn_group(const LatentPart *part, int group, uint8_t *out) {
     const int blocks = part->form->layout.group / LANES;
     const uint8_t offset = (uint8_t)key_offset(part->form->form);

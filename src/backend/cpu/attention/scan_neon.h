@@ -9,7 +9,7 @@ VEC_INLINE int query_most(KvForm form) { return 127; }
 VEC_INLINE int weight_most(KvForm form) { return 126; }
 VEC_INLINE Ints ints_zero(void) { return vdupq_n_s32(0); }
 VEC_INLINE Ints ints_load(const uint8_t *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
-VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+w"(*x)); } /* in a register, as it is now */
+VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+w"(*x)); } /* keeps the value in a register */
 VEC_INLINE void ints_store(void *p, Ints x) { vst1q_u8(p, vreinterpretq_u8_s32(x)); }
 VEC_INLINE Ints ints_four(const void *p) {
     int32_t four;

@@ -1,24 +1,24 @@
-/* Register tiles of the scans: queries × registers of codes, which are looked up on the way, whatever their form. Every
- * sum runs over its quads in order and is exact, so the shape of a tile does not show in the result. */
+/* Register tiles of the scans: queries × registers of codes, which are looked up on the way, in any format. Every
+ * sum runs over its quads in order and is exact, so the result does not depend on the shape of a tile. */
 #pragma once
 #include "backend/cpu/attention/scan_int.h"
 
-/* Unrolled before gcc decides what lives in memory: it keeps a copy of all sums there otherwise. */
+/* Unrolls before gcc allocates registers: otherwise it keeps a copy of all sums in memory. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* Whether each part of a tile fetches, or only its beginning: where tiles are narrow, there are many. */
+/* True if each part of a tile prefetches, false if only its beginning: narrow tiles are many. */
 enum { FETCH_PARTS = TILE_REGS > 1 };
 
-/* Blocks that meet some queries. */
+/* A product of some blocks with some queries. */
 typedef struct Product {
     const uint8_t *codes, *table;
     int64_t block_bytes;
     int blocks;
-    const uint8_t *x; /* a query's codes or weights, the next one's x_stride bytes further */
+    const uint8_t *x; /* a query's codes or weights; x_stride bytes to the next query's */
     int64_t x_stride;
     int quads;
     ScanAhead *ahead;
@@ -51,8 +51,8 @@ VEC_INLINE void add_quads(const int queries, const int regs, const Source source
             ? ints_dot2(values, sum[i][r], codes[r], one, next[r], other)
             : ints_dot(wide, values, sum[i][r], codes[r], one);
     }
-    /* Sums stay where they are, and codes and queries are loaded when they are wanted: there are no registers to bring
-     * work from the next quads forward, which compilers would like to. */
+    /* Keeps sums in registers and loads codes and queries late: no registers are free for hoisted work of the next
+     * quads, as compilers would attempt. */
     UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++) ints_keep(&sum[i][r]);
     __asm__ volatile("" ::: "memory");
 }

@@ -15,7 +15,7 @@ enum {
     FORMS = 2, /* plain, and prefetching */
     AHEAD_BYTES = 4096,
     PASSES = 5,
-    PASS_NS = 20000000, /* so that waking and collecting the threads does not show */
+    PASS_NS = 20000000, /* long enough to hide waking and collecting the threads */
 };
 
 /* ---- reading ---- */
@@ -84,7 +84,7 @@ typedef struct Reading {
     size_t ahead;
 } Reading;
 
-/* A thread goes through its own pieces again and again; a helper takes the next of those. */
+/* A thread reads its own pieces repeatedly; a helping thread takes the next of the owner's pieces. */
 static void read_part(void *argument, int index, int count) {
     const Reading *r = argument;
     for (int64_t item, items; pool_next(r->pool, 0, index, 1, &item, &items);) {

@@ -1,5 +1,5 @@
-/* backend/cpu/limits/: the speeds that this machine reaches at most, measured when asked: memory reads, integer and
- * float arithmetic. Roofline figures are held against them. */
+/* backend/cpu/limits/: the highest speeds of this machine, measured on demand: memory reads, integer and float
+ * arithmetic. Rooflines are computed from them. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@ typedef struct LimitsRange {
 typedef struct LimitsMemory {
     LimitsRange *pieces;
     int64_t count;
-    size_t bytes; /* of all pieces */
+    size_t bytes; /* bytes of all pieces */
 } LimitsMemory;
 
 /* Ranges may be in any order and touch, but not overlap. All of it together should exceed every cache. */
@@ -27,14 +27,14 @@ typedef struct LimitsRead {
     double median, best; /* bytes per second */
 } LimitsRead;
 
-/* Reading all of the memory with all threads of the pool, which are awake: each its own part, then pieces of others'.
- * Several passes of at least 20 ms, plain and with prefetching; the median of the better form, and the best pass. */
+/* Reads all of the memory with all threads of the pool, which are awake: each thread its own part, then pieces of other
+ * threads'. Several passes of at least 20 ms, plain and with prefetching; the median of the better form, and the best
+ * pass. */
 LimitsRead limits_read(Pool *pool, const LimitsMemory *memory);
 
 /* Operations per second of all threads of the pool: int8 multiplications and additions with the best instruction that
  * the instruction set has (TDPBUSD; VPDPBUSD; VPMADDUBSW with 16-bit sums; SDOT), f32 likewise (FMA). isa: "avx2",
- * "avx512", "amx", "neon"; anything else is the processor's best but for the tiles. 0 where nobody has written the
- * loop. */
+ * "avx512", "amx", "neon"; anything else is the processor's best without AMX. 0: no loop for this instruction set. */
 double limits_int8(Pool *pool, const char *isa);
 double limits_f32(Pool *pool, const char *isa);
 /* Vector instructions per second of all threads, of the kind that the processor issues most of: additions of whole
@@ -42,7 +42,7 @@ double limits_f32(Pool *pool, const char *isa);
 double limits_issue(Pool *pool, const char *isa);
 /* Vector instructions that `queries` queries of a kv head take for a page of codes in these forms, heads of d dims:
  * products, what makes bytes of codes, once for all of the queries, and floats. Loads, stores, sums across lanes, loops
- * and whatever is not a vector are left out, though they are issued, too: at least as many. */
+ * and scalar instructions are not counted, though at least as many are issued. */
 double limits_scan(const char *isa, KvForm keys, KvForm values, int d, int queries);
 
 /* Loops of limits_avx2.c, limits_avx512.c and limits_neon.c. Peaks: operations done. */
@@ -52,7 +52,7 @@ double limits_issue_avx2(int64_t rounds); /* instructions */
 double limits_int8_avx512(int64_t rounds);
 double limits_f32_avx512(int64_t rounds);
 double limits_issue_avx512(int64_t rounds);
-double limits_int8_amx(int64_t rounds); /* only on the amx backend: the system gave leave to use the tiles */
+double limits_int8_amx(int64_t rounds); /* only on the amx backend, after the system has permitted the tiles */
 double limits_int8_neon(int64_t rounds);
 double limits_f32_neon(int64_t rounds);
 double limits_issue_neon(int64_t rounds);

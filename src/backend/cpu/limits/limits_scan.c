@@ -1,15 +1,15 @@
-/* How many vector instructions a scan of coded pages takes, counted in scan_impl.h and what it includes. */
+/* Number of vector instructions of a scan of quantised pages, counted in scan_impl.h and what it includes. */
 #include <string.h>
 
 #include "backend/cpu/limits/limits.h"
 #include "base/slice.h"
 
-/* What an instruction set does with a register of codes. */
+/* Instructions of one instruction set per register of codes. */
 typedef struct Costs {
     const char *isa;
-    int bytes;                /* of a register */
-    double choose;            /* bits of two registers */
-    double look_up[KV_FORMS]; /* what an index stands for */
+    int bytes;                /* bytes of a register */
+    double choose;            /* selecting bits of two registers */
+    double look_up[KV_FORMS]; /* table lookup of an index */
     double prepare_wide_keys; /* for products with any query */
     double narrow;            /* a product, its share of widening and the sum */
     double wide_keys, wide_values;

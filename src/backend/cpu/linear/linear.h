@@ -24,7 +24,7 @@ enum {
     LINEAR_TILE_ROWS = 6,   /* most activation rows of a tile in registers */
 };
 
-/* How a row of int8 activations lies in memory. Kernels ask for the one that meets their weights' bits. */
+/* How a row of int8 activations lies in memory. Kernels choose the layout that matches the bits of their weights. */
 typedef enum LinearLayout {
     LAYOUT_NATURAL, /* in order */
     LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */
@@ -67,14 +67,14 @@ typedef struct LinearKernels {
     /* A row from natural to another order. LAYOUT_PANEL: out is where the row begins in its tile. */
     void (*arrange)(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
     /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ few_rows. */
-    int few_rows; /* ≤ LINEAR_FEW, up to which no panels are as fast */
+    int few_rows; /* ≤ LINEAR_FEW; up to it few() is at least as fast as panels */
     void (*few)(
         const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
-    LinearLayout (*layout)(const Weight *w, int rows); /* that few() wants */
+    LinearLayout (*layout)(const Weight *w, int rows); /* layout that few() reads */
     int panel_rows, tile_rows;                         /* panel_rows ≤ LINEAR_PANEL_ROWS */
-    bool row_groups;                                   /* of LAYOUT_PANEL */
+    bool row_groups;                                   /* LAYOUT_PANEL has row_groups */
     bool many_tiles;                                   /* tile() takes any number of rows from the first of a tile */
-    int64_t chunk_bytes; /* of activations that meet a panel: they stay in cache as well; 0: no limit */
+    int64_t chunk_bytes; /* bytes of activations per panel, which stay in cache as well; 0: no limit */
     /* Unpacks panel_rows weight rows from first; past the last row of w, copies of that one. */
     void (*unpack)(const Weight *w, int64_t first, LinearPanel *panel);
     /* y[t·panel_rows + r] for activation rows first … first+rows−1 of a tile; or of several, see many_tiles. */
@@ -86,7 +86,7 @@ typedef struct LinearKernels {
 
 extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512, linear_kernels_amx, linear_kernels_neon;
 
-/* Whether products with w run on int8 activations. */
+/* True if products with w use int8 activations. */
 static inline bool linear_is_integer(const Weight *w) { return w->quant != QUANT_NONE && w->quant != QUANT_MXFP8; }
 /* The activation group of an integer weight: 16, 32 or 64. */
 static inline int linear_group(const Weight *w) { return w->group > 64 ? 64 : w->group; }

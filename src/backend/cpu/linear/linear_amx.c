@@ -1,11 +1,11 @@
-/* Products on AMX's int8 tiles, in the order that linear.h defines; all but this is AVX-512's.
+/* Products on AMX's int8 tiles, in the order that linear.h defines; the other kernels are those of AVX-512.
  *
  * One group is one tile product: 16 activation rows × the group, signed, with the group × 16 weight rows of a panel,
- * unsigned, whose bytes [group/4][rows][4] are what the instruction wants. Two tiles of activations meet the two halves
- * of a panel: a square of up to four products. Their sums go through memory to the vector units. A product takes long
- * to come out, and a store that waits for it would stop what follows: it is stored when that of the next square begins.
- * Tile instructions among the vector ones halve what these do, at whatever distance: so neither waits for the other
- * more than it must, and what counts is that all this stays in L1. */
+ * unsigned, whose bytes [group/4][rows][4] have the instruction's layout. Two tiles of activations times the two halves
+ * of a panel make a square of up to four products. Their sums go through memory to the vector units. A product has a
+ * long latency, and a store that waits for it would stall later instructions: it is stored when the product of the next
+ * square begins. Tile instructions among vector instructions halve the throughput of the latter at any distance, so the
+ * code only avoids waits of one for the other and keeps all of this in L1. */
 #include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -38,8 +38,8 @@ static const TileConfig TILES_16 = TILES_FOR(16), TILES_32 = TILES_FOR(32), TILE
 /* One call of tile(). */
 typedef struct Call {
     const LinearPanel *panel;
-    const int8_t *q;        /* of the first row */
-    const float *d, *z;     /* likewise */
+    const int8_t *q;        /* codes of the first row */
+    const float *d, *z;     /* scales and sums of the first row */
     int64_t stride, groups; /* from row to row of q; groups in it, with the padding */
     int rows;
 } Call;
@@ -47,7 +47,7 @@ typedef struct Call {
 /* Some groups of a lane for a pair of tiles. */
 typedef struct Batch {
     int row;           /* first activation row */
-    int turn;          /* of the lane */
+    int turn;          /* the lane's place in the order of the tree */
     bool fresh;        /* the lane's first groups */
     int64_t at, count; /* place of the first group; how many, also none */
     int64_t left;      /* groups of the lane after these */
@@ -68,7 +68,7 @@ static Batch batch_first(const LinearPanel *panel) {
     return b;
 }
 
-/* False: that was the last. */
+/* Moves to the next batch; false: there is none. */
 static bool batch_next(Batch *b, const Call *call) {
     b->at += b->count;
     b->fresh = b->left == 0;
@@ -93,7 +93,7 @@ typedef struct Issue {
     int64_t until;      /* it may go as far as this */
     int64_t at;         /* group */
     int row;            /* first activation row */
-    int tiles, waiting; /* of this square, and of the one before, which are to be stored */
+    int tiles, waiting; /* tiles of this square; tiles of the square before that wait to be stored */
 } Issue;
 
 static int tiles_of(const Call *call, int row) { return row >= call->rows ? 0 : call->rows - row > TILE ? 4 : 2; }
@@ -145,8 +145,8 @@ static void issue_all(Issue *s) {
 
 /* The float part of a batch for some rows of one tile. */
 typedef struct Piece {
-    const int32_t *sums;          /* of the ring */
-    int64_t square;               /* of the first group */
+    const int32_t *sums;          /* the ring of Issue */
+    int64_t square;               /* square of the first group */
     const float *d, *z;           /* groups TILE apart */
     const float *scales, *biases; /* groups PANEL apart */
     int count;                    /* groups */
@@ -199,7 +199,7 @@ static void add_piece_2(const Piece *p) { add_piece(p, 2); }
 static void add_piece_1(const Piece *p) { add_piece(p, 1); }
 
 /* Adds `rows` (8, 4, 2, 1) of a batch's rows, from row `at` of the pair. waiting: finished lanes of the tree, then the
- * lane that is not. y: of the pair. */
+ * lane that is not. y: results of the pair. */
 static void add_rows(const Call *call, const Batch *b, int64_t square, int at, int rows, const int32_t *ring,
     float waiting[][SQUARE], float *y) {
     static void (*const ADD[])(const Piece *) = {

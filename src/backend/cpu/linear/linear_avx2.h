@@ -1,4 +1,4 @@
-/* What the products with AVX2 share: floats of every kind, the tree over the lanes.
+/* Shared by the products with AVX2: floats of every kind, the tree over the lanes.
  *
  * VPMADDUBSW adds two products of u8 × s8 in 16 bits with saturation, so codes are kept small enough that it never
  * occurs: with codes to 15 eight of its results fit in one sum, to 31 four, to 63 two; 8-bit codes are split or
@@ -198,7 +198,7 @@ INLINE void transpose8(__m256i r[8]) {
     }
 }
 
-/* The same of 4 in each half. */
+/* The same for 4 in each half. */
 INLINE void transpose4(__m256i r[4]) {
     const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpacklo_epi32(r[2], r[3]);
     const __m256i c = _mm256_unpackhi_epi32(r[0], r[1]), d = _mm256_unpackhi_epi32(r[2], r[3]);
@@ -242,7 +242,7 @@ void linear_arrange_avx2(LinearLayout layout, const int8_t *q, int64_t cols, int
 LinearLayout linear_layout_avx2(const Weight *w, int rows);
 void linear_few_avx2(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
-/* Of it, more than one or two activation rows: linear_block_avx2.c */
+/* linear_block_avx2.c: few() for more than one or two activation rows */
 void linear_block_avx2(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
 /* linear_panel_avx2.c, linear_tile_avx2.c, linear_plain_avx2.c */
 void linear_unpack_avx2(const Weight *w, int64_t first, LinearPanel *panel);

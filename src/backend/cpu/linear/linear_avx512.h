@@ -1,4 +1,4 @@
-/* What the products with AVX-512 share: floats of every kind, the tree over the lanes. */
+/* Shared by the products with AVX-512: floats of every kind, the tree over the lanes. */
 #pragma once
 #include "backend/cpu/linear/linear_x86.h"
 
@@ -235,7 +235,7 @@ void linear_arrange_avx512(LinearLayout layout, const int8_t *q, int64_t cols, i
 LinearLayout linear_layout_avx512(const Weight *w, int rows);
 void linear_few_avx512(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
-/* Of it, more than FEW_SINGLE activation rows: linear_block_avx512.c */
+/* linear_block_avx512.c: few() for more than FEW_SINGLE activation rows */
 void linear_block_avx512(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
 /* linear_panel_avx512.c, linear_tile_avx512.c, linear_plain_avx512.c */
 void linear_unpack_avx512(const Weight *w, int64_t first, LinearPanel *panel);

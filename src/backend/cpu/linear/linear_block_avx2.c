@@ -8,8 +8,8 @@
 enum {
     BLOCK_ROWS = 8,
     BLOCK_GROUPS = 8,
-    OVER = 16,            /* bytes that unpacking reads too many */
-    CACHED_BYTES = 16384, /* of activations */
+    OVER = 16,            /* bytes that unpacking reads past the end */
+    CACHED_BYTES = 16384, /* bytes of activations */
 };
 
 /* Vectors of codes of 8 groups; how many are fetched at a time, of 6 bits by sixteens of elements; how many of them
@@ -172,7 +172,7 @@ typedef struct Place {
 /* Groups first … last−1 of a weight row. acc: lanes 0 to 7, and 8 to 15, for each activation row. Codes are fetched
  * while those before them are computed with. */
 INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const Kind k, __m256 acc[2][LINEAR_FEW]) {
-    const int bytes = k.group * k.bits; /* of 8 groups */
+    const int bytes = k.group * k.bits; /* bytes of 8 groups */
     const int steps = steps_of(k), turns = fetch_of(k) / step_of(k);
     const uint8_t *p = at.codes + first / BLOCK_GROUPS * bytes;
     uint8_t copy[64 * BLOCK_GROUPS + OVER], spare[64 * BLOCK_GROUPS];

@@ -12,7 +12,7 @@ enum {
     BLOCK_ROWS = 16,
     CODES = 16, /* most vectors of codes in registers */
     OVER = 64,
-    CACHED_BYTES = 24576, /* of activations */
+    CACHED_BYTES = 24576, /* bytes of activations */
 };
 
 /* Codes per byte; 1: codes in order. */
@@ -96,7 +96,7 @@ typedef struct Place {
 /* Groups first … last−1 of a weight row. */
 INLINE void block_row(
     const Few *f, Place at, int64_t first, int64_t last, const Kind k, const int rows, __m512 acc[FEW_BLOCK]) {
-    const int bytes = 2 * k.group * k.bits; /* of 16 groups */
+    const int bytes = 2 * k.group * k.bits; /* bytes of 16 groups */
     const uint8_t *p = at.codes + first / LINEAR_LANES * bytes;
     Weight w = *f->w;
     w.quant = k.quant; /* now a constant */

@@ -174,7 +174,7 @@ INLINE void few_rows(
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
-    __m256 done[FEW_SINGLE][8]; /* of up to 8 rows */
+    __m256 done[FEW_SINGLE][8]; /* finished lanes of up to 8 rows */
     uint8_t copy[64 * 6 + 16];
     for (int64_t r = 0; r < count; r++) {
         __m256 acc[FEW_SINGLE], other[FEW_SINGLE]; /* the lanes of even and odd blocks, exchanged after each */

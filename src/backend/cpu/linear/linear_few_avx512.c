@@ -145,7 +145,7 @@ INLINE void few_rows(
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
-    __m512 done[FEW_SINGLE][16]; /* of up to 16 rows */
+    __m512 done[FEW_SINGLE][16]; /* finished lanes of up to 16 rows */
     for (int64_t r = 0; r < count; r++) {
         __m512 acc[FEW_SINGLE];
         __m512i part[16][FEW_SINGLE];

@@ -81,7 +81,7 @@ static void split_planes(const int8_t *q, int group, int planes, uint8_t plane[4
 
 /* LAYOUT_GROUPS…: planes apart, then each transposed as the codes are. */
 static void arrange_groups(const int8_t *q, int64_t size, int group, int planes, int8_t *out) {
-    const int bytes = group / planes, count = bytes < 16 ? bytes / 4 : 4; /* of a group in a plane */
+    const int bytes = group / planes, count = bytes < 16 ? bytes / 4 : 4; /* bytes of a group in a plane */
     for (int64_t i = 0; i < size; i += 8 * group) {
         uint8_t plane[4][8 * 64];
         split_planes(q + i, group, planes, plane);

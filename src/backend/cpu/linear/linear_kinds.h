@@ -85,7 +85,7 @@ typedef void FewKernel(const Few *f, int64_t first, int64_t count, float *y, int
 typedef struct Places {
     int64_t start[LINEAR_LANES]; /* first place of a lane's groups */
     int shift;                   /* log2 of the group */
-    size_t group_bytes;          /* of the panel */
+    size_t group_bytes;          /* bytes of a group in the panel */
 } Places;
 
 INLINE size_t place_of(const Places *places, int64_t group) {

@@ -1,4 +1,4 @@
-/* What the products with NEON's SDOT share: scales, codes, the tree over the lanes.
+/* Shared by the products with NEON's SDOT: scales, codes, the tree over the lanes.
  *
  * SDOT takes two signed factors: codes of fewer than 8 bits are that as they are; a code of 8 bits is taken as 128 + s,
  * and 128·Σq is added to the sum. */

@@ -1,4 +1,4 @@
-/* What the products with AVX2 and AVX-512 share: streams of weights, the parameters of few rows, a row's place in a
+/* Shared by the products with AVX2 and AVX-512: streams of weights, the parameters of few rows, a row's place in a
  * tile. */
 #pragma once
 #include <immintrin.h>
@@ -29,12 +29,12 @@ struct Few {
     const int8_t *q;
     const float *scales, *sums;
     int64_t stride, scale_stride; /* from activation row to row */
-    const uint8_t *end;           /* of the weights' data */
+    const uint8_t *end;           /* end of the weights' data */
     /* what is left of a row after the last whole block of groups */
     int tail_groups, tail_vectors; /* AVX2: whole vectors (in order: units of 32 codes); AVX-512: the last may be a
                                       part, as the activations behind the row are zeros */
-    int tail_bytes;                /* AVX2: of one more */
-    int rows;                      /* of activations */
+    int tail_bytes;                /* AVX2: bytes of one more vector */
+    int rows;                      /* activation rows */
 };
 
 /* A row into its place in a tile of `height` rows. */

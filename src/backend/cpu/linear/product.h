@@ -1,5 +1,5 @@
-/* A product from the inside (vector_linear.c): prepared activation rows, and pieces of work that threads share. Several
- * products can so be computed together in one run of the pool (experts_vector.c). */
+/* Internals of a product (vector_linear.c): prepared activation rows, and pieces of work that threads share. Several
+ * products can thus be computed together in one run of the pool (experts_vector.c). */
 #pragma once
 #include "backend/cpu/cpu.h"
 
@@ -17,8 +17,8 @@ typedef struct Product {
     int rows;
     int64_t cols;
     const float *x;
-    const int32_t *from; /* [rows] which rows of x; NULL: all in order */
-    const Norm *norm;    /* before */
+    const int32_t *from; /* [rows] indices of rows of x; NULL: all in order */
+    const Norm *norm;    /* applied to each row first; NULL: none */
     int count;           /* weights; GLU: gate and up */
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX];
@@ -41,12 +41,13 @@ typedef struct Product {
     float *plain; /* normalised or gathered rows for plain weights; NULL: x itself */
 } Product;
 
-/* Of a product whose operands are filled in: chooses its way for so many rows. How many of them can be placed together.
+/* Chooses the method for `rows` rows of a product whose operands are set. Returns how many of them can be prepared
+ * together.
  */
 int product_begin(Product *p, CpuBackend *cpu, int rows);
-/* Bytes that its prepared rows take, which will lie at space; NULL: only counts. */
+/* Places the prepared rows at `space` and returns their bytes; NULL: only counts. */
 size_t product_place(Product *p, int rows, uint8_t *space);
-/* Within a run of the pool by thread `index`: its share of the rows, where it is number `turn` of count. */
+/* Inside a run of the pool: thread `index` prepares its share of the rows, share number `turn` of count. */
 void product_prepare(const Product *p, int index, int turn, int count);
 /* Pieces of the product, and how many a thread takes at a time; once all rows are prepared, each can be run. */
 int64_t product_items(const Product *p);

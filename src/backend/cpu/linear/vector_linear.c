@@ -19,7 +19,7 @@ enum {
     STEP_LINES = 256,     /* most lines between two epilogues */
     SHARED_BYTES = PRODUCT_SPACE_BYTES,
     THREAD_BYTES = 4 << 20,
-    ALONE_COLS = 4096, /* of one row, up to which nobody shares its preparation; 4864 was even */
+    ALONE_COLS = 4096, /* columns of a single row up to which each thread prepares it alone; break-even at 4864 */
 };
 
 /* A quarter of a thread's memory holds a normalised row; or all forms of a short one, and a row to normalise after. */
@@ -37,7 +37,7 @@ static uint8_t *thread_space(const Product *p, int index) {
 
 /* ---- activations ---- */
 
-/* Which forms of the input the weights want, for so many activation rows together. */
+/* Chooses the layouts of the input that the weights need, for `rows` activation rows together. */
 static void choose_inputs(Product *p, int rows) {
     memset(p->wanted, 0, sizeof p->wanted);
     for (int i = 0; i < p->count; i++) {
@@ -54,8 +54,8 @@ static void choose_inputs(Product *p, int rows) {
 
 static size_t align_up(size_t size) { return (size + 63) & ~(size_t)63; }
 
-/* From row to row: 16 groups more than they take where else all rows, or every other one, would lie in the same lines
- * of the first-level cache. */
+/* Stride of rows: 16 groups more than needed if all rows, or every other one, would otherwise map to the same lines of
+ * the first-level cache. */
 static int64_t row_stride(int64_t cols, int group) {
     const int64_t stride = linear_stride(cols, group);
     return stride % 2048 == 0 ? stride + (int64_t)group * LINEAR_LANES : stride;
@@ -97,13 +97,13 @@ static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
     return used;
 }
 
-/* What rounding left of x: x − d·q, exact up to its last bit. */
+/* The rounding error of x: x − d·q, exact up to its last bit. */
 static void left_over(const float *x, int64_t cols, int group, const int8_t *q, const float *d, float *out) {
     for (int64_t i = 0; i < cols; i++) out[i] = x[i] - d[i / group] * (float)q[i];
 }
 
-/* Groups of one line, from first (a multiple of 16 groups), in all wanted forms. spare: cols bytes and more for a
- * thread. rest: receives what rounding left over; NULL: not wanted. */
+/* Groups of one line, from first (a multiple of 16 groups), in all needed layouts. spare: cols bytes and more for a
+ * thread. rest: receives the rounding error; NULL: not needed. */
 static void quantise_line(
     const Product *p, int kind, int line, const float *x, int64_t first, int64_t cols, uint8_t *spare, float *rest) {
     const LinearKernels *k = p->kernels;
@@ -139,7 +139,7 @@ static void quantise_line(
     }
 }
 
-/* The same of one row in all its lines: x[first …]. */
+/* The same for one row in all its lines: x[first …]. */
 static void quantise_part(
     const Product *p, int kind, int row, const float *x, int64_t first, int64_t cols, uint8_t *spare) {
     float *rest = p->planes > 1 ? (float *)(void *)(spare + THREAD_BYTES / 4) : NULL;
@@ -154,7 +154,7 @@ static const float *norm_into(const Product *p, int row, float *to) {
     return to;
 }
 
-/* One row: everybody normalises it for himself, then quantises his part. */
+/* One row: each thread normalises all of it, then quantises its own part. */
 static void prepare_one(const Product *p, uint8_t *spare, int index, int count) {
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
     const float *x = norm_into(p, 0, normed);
@@ -167,7 +167,7 @@ static void prepare_one(const Product *p, uint8_t *spare, int index, int count) 
     }
 }
 
-/* Whole tiles to a thread: their rows share lines of memory. turn: which of the threads this one is here. */
+/* Whole tiles to a thread: their rows share lines of memory. turn: this thread's share. */
 void product_prepare(const Product *p, int index, int turn, int count) {
     uint8_t *spare = thread_space(p, index);
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
@@ -305,7 +305,7 @@ static void multiply_panel(
     fold_planes(p, rows, height, y, height);
 }
 
-/* Of one panel: codes, then scales and biases. */
+/* Bytes of one panel: codes, then scales and biases. */
 static size_t panel_bytes(const Product *p) {
     size_t most = 0;
     for (int i = 0; i < p->count; i++) {
@@ -410,8 +410,8 @@ static void add_normed(const Product *p, int index, int count) {
     }
 }
 
-/* One short row: everybody prepares all of it for himself, which takes less time than to wait for the others and to
- * fetch their parts. */
+/* One short row: each thread prepares all of it, which takes less time than a barrier and fetching the other threads'
+ * parts. */
 static void run_alone(const Product *p, int index) {
     uint8_t *space = thread_space(p, index);
     Product own = *p;

@@ -1,6 +1,6 @@
-/* The specification of every operation, in f32 and written to be read. Weight rows and attention heads are shared out
- * over the pool so that real models can be walked; nothing depends on how. Each sum is taken in one order, fixed by the
- * row alone. */
+/* The specification of every operation, in f32 and written for reading. Weight rows and attention heads are distributed
+ * over the pool so that real models can be run; results do not depend on it. Each sum is taken in one order, fixed by
+ * the row alone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +83,7 @@ static void multiply(RefBackend *r, int rows, const float *x, const Weight *weig
     free(products.spare);
 }
 
-/* A copy; NULL: no memory. */
+/* A normalised copy; NULL: no memory. */
 static float *normed(RefBackend *r, int rows, int64_t width, const float *x, const Norm *norm) {
     float *out = ref_take(r, rows * width);
     for (int t = 0; out && t < rows; t++) {

@@ -1,5 +1,5 @@
-/* Attention of the reference backend: one query head after another, one key after another. Coded pages are seen as the
- * exact pages that they stand for. */
+/* Attention of the reference backend: one query head after another, one key after another. Quantised pages are
+ * dequantised to full precision first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,21 +51,21 @@ static float *value_at(const Attention *a, const SequenceChunk *chunk, int posit
         (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->value_dim;
 }
 
-/* What the coded pages of a run stand for: heads as in exact pages, [page][kv_head], from page `first` on. */
+/* The dequantised pages of a chunk: heads as in full-precision pages, [page][kv_head], from page `first` on. */
 typedef struct Decoded {
-    float *heads; /* NULL: nothing is coded */
+    float *heads; /* NULL: no quantised page */
     int first, count;
 } Decoded;
 
 typedef struct Attending {
     const Attention *a;
     const Step *step;
-    Decoded *decoded; /* [run] */
+    Decoded *decoded; /* [chunk] */
     float *spare;     /* [threads]: scores, then the heads of a row */
     int longest;
 } Attending;
 
-/* What a row at `position` sees of token j, of a kv head. */
+/* A kv head's key and value of token j for a row at `position`. */
 typedef struct Token {
     const float *key, *value;
 } Token;
@@ -113,7 +113,7 @@ static void attend(const Attending *work, int run_index, int position, int head,
     for (int i = 0; i < l->value_dim; i++) out[i] /= sum;
 }
 
-/* Beside each key, the energy of the queries of its row: heads [heads][each]. */
+/* Stores the energy of the queries of each row beside its key: heads [heads][each]. */
 static void store_energies(const Attention *a, const SequenceChunk *chunk, int position, const float *heads, int each) {
     const KvLayout *l = &a->kv.layout;
     const int group = a->heads / l->kv_heads, width = group * each;
@@ -124,7 +124,7 @@ static void store_energies(const Attention *a, const SequenceChunk *chunk, int p
     }
 }
 
-/* Rows of all runs in turn; each head of each row is computed alone. */
+/* Rows of all chunks in turn; each head of each row is computed alone. */
 static void attend_task(void *argument, int index, int count) {
     const Attending *work = argument;
     const Attention *a = work->a;
@@ -183,7 +183,7 @@ static void append(const Attention *a, const Step *step, float *heads) {
     }
 }
 
-/* Decodes what rows of a run see as codes; false: no memory. */
+/* Dequantises the pages that rows of a chunk read; false: no memory. */
 static bool decode_run(RefBackend *r, const Attention *a, const SequenceChunk *chunk, Decoded *out) {
     const KvLayer *kv = &a->kv;
     *out = (Decoded){0};

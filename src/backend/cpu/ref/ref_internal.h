@@ -1,4 +1,4 @@
-/* The reference backend from the inside: what its files share. */
+/* Internals of the reference backend, shared by its files. */
 #pragma once
 #include "backend/backend.h"
 #include "backend/cpu/pool.h"
@@ -9,7 +9,7 @@ typedef struct RefBackend {
     bool own_pool;
     float *scratch;
     size_t scratch_count, scratch_used;
-    float *page; /* [KV_PAGE_TOKENS · ATTENTION_HEAD_MAX] to code a head of a page in */
+    float *page; /* [KV_PAGE_TOKENS · ATTENTION_HEAD_MAX] to quantise a head of a page in */
     Step step;
     bool starved; /* an operation of the step found no memory to work in */
 } RefBackend;
@@ -17,7 +17,7 @@ typedef struct RefBackend {
 static inline RefBackend *ref_backend(Backend *backend) { return (RefBackend *)backend; }
 
 /* ref_rows.c */
-/* Memory to work in, freed by the caller. NULL: there is none, and the step fails when it is waited for. */
+/* Work memory, owned by the caller (free). NULL: no memory; wait() of the step then fails. */
 float *ref_take(RefBackend *r, int64_t count);
 float ref_dot(const float *a, const float *b, int64_t count);
 void ref_norm_row(const float *x, const Norm *norm, int64_t width, float *out);
@@ -34,7 +34,8 @@ bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int to
 size_t ref_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
 void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
 void ref_kv_quantise(Backend *backend, int count, const KvQuantise *pages);
-/* What a head of a coded page stands for, as an exact page holds it: K, then V. position: of its first token. */
+/* Dequantises a head of a page to the layout of a full-precision page: K, then V. position: of the page's first token.
+ */
 void ref_decode_head(
     const KvLayer *kv, const KvQuant *code, int head, int position, int32_t k_page, int32_t v_page, float *out);
 

@@ -1,4 +1,4 @@
-/* Pages of the reference backend: f32 in order of tokens; and pages of codes. */
+/* Pages of the reference backend: f32 in order of tokens; and quantised pages. */
 #include <string.h>
 
 #include "backend/cpu/ref/ref_internal.h"
@@ -58,19 +58,19 @@ bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int to
     return true;
 }
 
-/* ---- codes ---- */
+/* ---- quantised pages ---- */
 
 size_t ref_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     return kv_quant_bytes(layout, form, values);
 }
 
-/* Tokens [128][d] as coding takes them, [8][d][16], or back. */
+/* Reorders tokens [128][d] to the order of quantisation, [8][d][16], or back. */
 static void block_tokens(const float *tokens, int d, float *blocks) {
     for (int t = 0; t < KV_PAGE_TOKENS; t++)
         for (int i = 0; i < d; i++) blocks[(t / 16 * d + i) * 16 + t % 16] = tokens[t * d + i];
 }
 
-/* What a half of the codes of a head is made of, as coding takes it. */
+/* Loads the source of one half of a quantised head, in the order of quantisation. */
 static void load_half(const KvLayer *layer, int32_t page, int head, bool values, float *x) {
     const KvHalf half = kv_quant_half(&layer->layout, KV_Q4, values);
     float *memory = ref_head(layer, page, head);

@@ -1,4 +1,4 @@
-/* What the operations of the reference backend have in common: memory, dot products, norms. */
+/* Shared by the operations of the reference backend: memory, dot products, norms. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
