@@ -158,7 +158,7 @@ def check_settings(model):
             ("verbose = maybe\n", "want true or false"),
             ("port\n", "want: name = value"),
             ("port = 1\0\n", "a zero byte"),
-            (f"model = {model}\n" * 17, "unexpected argument"),
+            (f"model = {model}\n" * 33, "unexpected argument"),
         ]:
             written(text)
             code, _, err = apus("serve", "--config", path)
