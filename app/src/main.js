@@ -2,7 +2,7 @@ import { effect } from '@preact/signals';
 import { Component, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { chat, loadChats } from './state/chats.js';
-import { resumeDownloads } from './state/downloads.js';
+import { refreshJobs } from './state/downloads.js';
 import { busy, stop } from './state/generate.js';
 import { link, refresh, watch } from './state/server.js';
 import { apiKey, sidebarOpen, t } from './state/settings.js';
@@ -111,7 +111,7 @@ effect(() => {
 
 loadChats().then(() => {
     render(html`<${App} />`, /** @type {HTMLElement} */ (document.getElementById('app')));
-    resumeDownloads();
+    refreshJobs();
 });
 watch();
 if ('serviceWorker' in navigator && isSecureContext)

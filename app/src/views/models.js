@@ -1,6 +1,16 @@
 import { useEffect, useState } from 'preact/hooks';
 import { bytes, count, duration } from '../lib/format.js';
-import { cancel, downloads, forget, pause, start } from '../state/downloads.js';
+import {
+    cancel,
+    downloads,
+    isActive,
+    jobOf,
+    pause,
+    refreshJobs,
+    resume,
+    serveLocal,
+    start,
+} from '../state/downloads.js';
 import { catalogue, fitOf, recommended } from '../lib/catalogue.js';
 import { change, changing, local, localError, modelName, refreshLocal, removeLocal, searchHub, unfinishedBytes } from '../state/library.js'; // prettier-ignore
 import { health, link, served } from '../state/server.js';
@@ -58,11 +68,11 @@ function remedyOf(code, text) {
     return code === 'pull_failed' || code === 'unreachable' || code === 'stream_cut' ? t('remedyNetwork') : '';
 }
 
-/** @param {{ item: import('../state/downloads.js').Download }} props */
+/** @param {{ item: import('../state/downloads.js').Job }} props */
 function DownloadCard({ item }) {
     const fraction = item.total > 0 ? item.bytes / item.total : -1;
     const percent = fraction >= 0 ? `${Math.floor(fraction * 100)} %` : '';
-    const phase = t(/** @type {any} */ (`phase_${item.state === 'running' ? item.phase : item.state}`));
+    const phase = t(/** @type {any} */ (`phase_${item.state === 'running' ? item.stage || 'running' : item.state}`));
     const remedy = item.state === 'failed' ? remedyOf(item.code ?? '', item.error ?? '') : '';
     const details = [phase];
     if (item.total > 0) details.push(t('ofBytes', { done: bytes(item.bytes), all: bytes(item.total) }));
@@ -70,7 +80,7 @@ function DownloadCard({ item }) {
     if (item.state === 'running' && item.left !== null) details.push(t('timeLeft', { time: duration(item.left) }));
     return html`<li class="card download-card ${item.state}">
         <${Ring}
-            fraction=${item.state === 'running' || fraction >= 0 ? fraction : 0}
+            fraction=${isActive(item) || fraction >= 0 ? fraction : 0}
             label=${t('downloadOf', { model: item.model })}
         >
             ${item.state === 'failed' ? html`<${Icon} name="warn" size=${17} />` : percent || html`<${Icon} name="download" size=${17} />`}
@@ -82,13 +92,9 @@ function DownloadCard({ item }) {
             ${remedy && html`<small>${remedy}</small>`}
         </div>
         <div class="card-buttons">
-            ${item.state === 'running' && html`<${IconButton} icon="pause" label=${t('pause')} onClick=${() => pause(item.model)} />`}
-            ${(item.state === 'paused' || item.state === 'failed') && html`<${IconButton} icon="play" label=${t('resume')} onClick=${() => start(item.model)} />`}
-            <${IconButton}
-                icon="close"
-                label=${t('cancelDownload')}
-                onClick=${() => (item.state === 'running' ? cancel(item.model) : forget(item.model))}
-            />
+            ${isActive(item) && html`<${IconButton} icon="pause" label=${t('pause')} onClick=${() => pause(item)} />`}
+            ${!isActive(item) && html`<${IconButton} icon="play" label=${t('resume')} onClick=${() => resume(item)} />`}
+            <${IconButton} icon="close" label=${t('cancelDownload')} onClick=${() => cancel(item)} />
         </div>
     </li>`;
 }
@@ -114,7 +120,10 @@ function LocalCard({ item }) {
         if (sure !== null) removeLocal(item.id);
     };
     const form = item.format === 'gguf' ? 'GGUF' : 'MLX / safetensors';
-    const details = [bytes(item.bytes), form, t('lastUsed', { when: ago(item.lastUsed) })];
+    const loading = jobOf('load', item.id);
+    const details = loading
+        ? [t(/** @type {any} */ (`phase_${loading.stage || loading.state}`))]
+        : [bytes(item.bytes), form, t('lastUsed', { when: ago(item.lastUsed) })];
     return html`<li class="card model-card">
         <span class="card-icon"><${Icon} name="cube" /></span>
         <div class="card-text">
@@ -122,7 +131,14 @@ function LocalCard({ item }) {
             <small>${details.join(' · ')}</small>
         </div>
         <div class="card-buttons">
-            ${inUse ? html`<span class="tag">${t('inUse')}</span>` : html`<${IconButton} icon="trash" label=${t('removeOf', { model: item.id })} onClick=${remove} />`}
+            ${inUse && html`<span class="tag">${t('inUse')}</span>`}
+            ${
+                !inUse &&
+                !loading &&
+                html`<button type="button" class="button small" onClick=${() => serveLocal(item.id)}>${t('load')}</button>
+                    <${IconButton} icon="trash" label=${t('removeOf', { model: item.id })} onClick=${remove} />`
+            }
+            ${loading && html`<span class="spinner"></span>`}
         </div>
     </li>`;
 }
@@ -293,6 +309,7 @@ function HubSearch() {
 export function ModelsPage() {
     useEffect(() => {
         refreshLocal();
+        refreshJobs();
     }, [link.value]);
     const memory = health.value?.memory;
     const list = local.value;

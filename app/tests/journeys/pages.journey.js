@@ -63,7 +63,7 @@ export async function downloadFaults(/** @type {Tools} */ { browser, url, mock }
         await page.waitForSelector(`.download-card:has-text("${name}"):has-text("${help}")`, { timeout: 20_000 });
     }
     assert.deepEqual(faults, []);
-    mock.routes['POST /v1/models/pull'] = { status: 403, error: { message: 'no', code: 'pull_not_allowed' } };
+    mock.routes['POST /v1/jobs'] = { status: 403, error: { message: 'no', code: 'pull_not_allowed' } };
     const other = await openApp(browser, mock.url);
     await other.page.goto(mock.url + '/#/models');
     await other.page.fill('.hub input', 'org/tiny');

@@ -67,6 +67,16 @@ const local = [
     },
 ];
 mock.routes['/v1/models/local'] = { data: local, unfinished_bytes: 0 };
+const job = {
+    id: 'job_1',
+    kind: 'download',
+    model: 'mlx-community/Qwen3-8B-4bit',
+    state: 'paused',
+    stage: null,
+    completed_bytes: 1.9e9,
+    total_bytes: 4.62e9,
+};
+mock.routes['/v1/jobs'] = { data: [job] };
 mock.answer = () => typed('Of course.', 4);
 
 const browser = await chromium.launch({
@@ -127,20 +137,6 @@ for (const [profile, options] of Object.entries(profiles))
         await shoot('search');
         await page.keyboard.press('Escape');
         await page.evaluate(() => {
-            localStorage.setItem(
-                'apus.downloads',
-                JSON.stringify([
-                    {
-                        model: 'mlx-community/Qwen3-8B-4bit',
-                        state: 'paused',
-                        phase: 'downloading',
-                        bytes: 1_900_000_000,
-                        total: 4_620_000_000,
-                        perSecond: 0,
-                        left: null,
-                    },
-                ]),
-            );
             location.hash = '#/models';
         });
         await page.reload();
