@@ -115,7 +115,7 @@ async function startJob(kind, model) {
 /** @param {Job} job @param {'pause' | 'resume' | 'cancel'} action */
 async function act(job, action) {
     try {
-        await call(`/v1/jobs/${encodeURIComponent(job.id)}/${action}`, { method: 'POST' });
+        await call(`/v1/jobs/${encodeURIComponent(job.id)}/${action}`, { body: {} });
         if (action === 'resume') active.add(job.id);
     } catch (error) {
         notify(error instanceof Error ? error.message : String(error), 'error');

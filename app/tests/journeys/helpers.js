@@ -16,11 +16,12 @@ export const smallModel = join(models, 'qwen-0.5b.gguf');
  * A real server with the small model.
  * @param {string[]} options
  * @param {Record<string, string>} [environment]
+ * @param {string[]} [models]
  * @returns {Promise<Started>}
  */
-export async function serve(options, environment = {}) {
+export async function serve(options, environment = {}, models = [smallModel]) {
     assert.ok(existsSync(smallModel), `${smallModel} is absent: tools/fetch_models.py qwen-0.5b`);
-    const child = spawn(binary, ['serve', smallModel, '--ctx-size', '4096', '--no-request-log', ...options], {
+    const child = spawn(binary, ['serve', ...models, '--ctx-size', '4096', '--no-request-log', ...options], {
         env: { ...process.env, ...environment },
         stdio: ['ignore', 'pipe', 'inherit'],
     });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createRequire } from 'node:module';
-import { binary, fillStore, openApp, profiles, storedChat, storedMessages, until } from './helpers.js';
+import { binary, fillStore, openApp, profiles, serve, storedChat, storedMessages, until } from './helpers.js';
 import { optionRows } from '../../src/lib/serve_options.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
@@ -289,5 +289,21 @@ export async function hubSearch(/** @type {Tools} */ { browser, url }) {
     await page.click('.hub .card:has-text("org/other") button');
     await page.waitForSelector('.notice:has-text("org/other is downloaded")');
     await page.waitForSelector('.hub .card:has-text("org/other") .tag:has-text("downloaded")');
+    assert.deepEqual(faults, []);
+}
+
+/** A server that was started without a model: the page says so, loads a local one, and answers. */
+export async function startsEmpty(/** @type {Tools} */ { browser }) {
+    const server = await serve(['--port', '0', '--slots', '1'], {}, []);
+    const { page, faults } = await openApp(browser, server.url);
+    await page.waitForSelector('.empty:has-text("No model yet")');
+    await page.click('button:has-text("Choose a model")');
+    await page.click('.model-card:has(strong:text-is("qwen-0.5b")) button:has-text("Load")');
+    await page.waitForSelector('.notice:has-text("is loaded")', { timeout: 60_000 });
+    await page.click('.model-card:has-text("Loaded") button:has-text("Chat")');
+    await page.fill('#prompt', 'Say hello.');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.message.assistant .markdown', { timeout: 60_000 });
+    await server.stop();
     assert.deepEqual(faults, []);
 }
