@@ -42,8 +42,9 @@ static bool read_type(const Json *object, const char *param, const ToolForm *for
     if (form->type_optional && !member_get(object, "type")) return true;
     if (!type) return api_missing(path, error);
     if (!api_string(type, path, &name, error)) return false;
-    *other = !slice_is(name, form->type);
-    return !*other || form->skip_others ||
+    const bool supported = slice_is(name, form->type);
+    *other = !supported && form->skip_others;
+    return supported || *other ||
         api_fail(error, 400, "unsupported_parameter", path,
             "Unsupported value for '%s': '%.*s'. Only tools of type '%s' are supported.", path, SLICE_SHOWN(name),
             form->type);
