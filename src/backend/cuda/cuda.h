@@ -53,7 +53,7 @@ typedef struct CudaStepBlock {
     int32_t *turn;                /* device memory: index of the host array that comes next */
     size_t ints;                  /* integers that there is room for */
     size_t tables;                /* offset of the page tables in this step */
-    int rows;                     /* of this step */
+    int rows;                     /* rows of this step */
     int table_stride;             /* integers of a page table */
     int chunk_count;              /* sequences of this step */
     bool filled[CUDA_GROUPS_MAX]; /* the page tables of the group are in this step's array */
@@ -148,7 +148,7 @@ typedef struct CudaBackend {
     struct {
         const float *from;
         int64_t count;
-        int rows, outputs; /* of the step */
+        int rows, outputs; /* rows and outputs of the step */
         bool there;        /* the current step has copied them */
     } read;
     CudaWeight *weights;
@@ -168,7 +168,7 @@ typedef struct CudaBackend {
     bool short_runs;  /* the step has short runs (kernels.h) */
     bool single_rows; /* every run of the step is one row */
     int long_runs;    /* long runs of the step */
-    uint64_t ticket;  /* of the step begun last */
+    uint64_t ticket;  /* ticket of the step begun last */
     cudaEvent_t done[CUDA_STEPS];
     CudaGraph graphs[CUDA_GRAPHS_MAX];
     CudaGraph *capturing; /* NULL: no step is being captured */

@@ -171,11 +171,11 @@ cudaError_t parts_sum(cudaStream_t stream, int rows, const RankExchange *exchang
 /* Pairs, at most, that moe_gemv takes; it reads the choice on the device. */
 enum { EXPERT_PAIRS_MAX = 512 };
 
-/* out[pair] = W · x[pair / each], W the matrix of the pair's expert; two banks: act(gate · x) ∘ (up · x). The matrices
+/* out[pair] = W · x[pair / each], W the matrix of the pair's expert; two banks: act(gate · x) ∘ (up · x). All matrices
  * of a bank are packed alike and may differ in rows and columns. */
 typedef struct ExpertProduct {
     int pairs, each, kind;
-    int tile_rows, groups; /* of the largest matrix */
+    int tile_rows, groups; /* tile rows and groups of the largest matrix */
     const Tiles *bank[2];  /* [experts] device memory; bank[1] NULL: one bank */
     const int32_t *index;  /* [pairs] experts */
     const int32_t *chunks; /* from experts_sort(); NULL: each pair alone */
@@ -378,7 +378,7 @@ typedef struct CodeLayer {
 typedef struct CodeJob {
     CodeLayer layer;
     const uint8_t *from;        /* the full-precision page of the layer */
-    int position;               /* of the page's first token */
+    int position;               /* position of the page's first token */
     uint8_t *k_to, *v_to;       /* quantised pages */
     int k_form, v_form;         /* KvForm */
     int rotation_k, rotation_v; /* indices into `rotations` */
@@ -403,7 +403,7 @@ typedef struct AttendCodes {
     const uint8_t *k_base[CODE_FORMS], *v_base[CODE_FORMS];
     int64_t k_stride[CODE_FORMS], v_stride[CODE_FORMS];
     const float *bias; /* [kv_heads · head_dim] key biases that were taken out; NULL: none */
-    RopeParams rope;   /* of the bias */
+    RopeParams rope;   /* RoPE of the bias */
     Rotation k_rotation, v_rotation;
     CodeBooks books;
     int exact;        /* full-precision slices that a row sees, at most */

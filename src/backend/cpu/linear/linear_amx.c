@@ -1,7 +1,7 @@
 /* Products on AMX's int8 tiles, in the order that linear.h defines; the other kernels are those of AVX-512.
  *
  * One group is one tile product: 16 activation rows × the group, signed, with the group × 16 weight rows of a panel,
- * unsigned, whose bytes [group/4][rows][4] have the instruction's layout. Two tiles of activations times the two halves
+ * unsigned, with bytes [group/4][rows][4], the instruction's layout. Two tiles of activations times the two halves
  * of a panel make a square of up to four products. Their sums go through memory to the vector units. A product has a
  * long latency, and a store that waits for it would stall later instructions: it is stored when the product of the next
  * square begins. Tile instructions among vector instructions halve the throughput of the latter at any distance, so the

@@ -1,5 +1,5 @@
 /* Attention over pages of any type and width, in f32. Spans of ATTENTION_SPAN tokens are cut by absolute position and
- * merged in order, and a row reads only what it sees, so its bits do not depend on the rows beside it. A page holds,
+ * merged in order, and a row reads only visible keys, so its bits do not depend on the rows beside it. A page holds,
  * for each kv head, K [token][head_dim], then V [token][value_dim]; behind all heads the energies [head][token]. */
 #include "backend/cuda/attention/heads.cuh"
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ void cached_put(uint8_t *p, int64_t i, int dtype, flo
 }
 /* ---- preparing ---- */
 
-/* Heads are overwritten as they are prepared, so norms over all of them come first, by themselves. */
+/* Preparing overwrites heads, so norms over all of them are computed first, by a kernel of their own. */
 __global__ void __launch_bounds__(BLOCK) attention_norms_kernel(const __grid_constant__ Attend a) {
     __shared__ float shared[WARPS];
     let_next_begin();
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     __syncthreads();
     float *head = heads[warp];
     const int j = blockIdx.y;
-    float energy = 0; /* of this warp's queries */
+    float energy = 0; /* sum over this warp's queries */
     for (int h = warp; h < group + (a.k != nullptr); h += WARPS) {
         if (h < group) {
             const int index = j * group + h;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     }
 }
 
-/* The same for usual heads: a block has all of a row, a warp one head after another. */
+/* The same for common head shapes: a block has all of a row, a warp one head after another. */
 enum { USUAL_HEADS_MAX = 256, USUAL_GROUP_MAX = WARPS };
 template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(const __grid_constant__ Attend a) {
     __shared__ float2 turns[HD / 2];
@@ -186,14 +186,14 @@ __host__ __device__ static int query_floats(const Attend &a) { return a.head_dim
 /* A block has a row, a kv head and a span; a warp one query head after another; a lane a token in scores, and dims
  * lane, lane + 32, … of the values. */
 template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_kernel(const __grid_constant__ Attend a) {
-    extern __shared__ float queries[]; /* [warp][head_dim, and value_dim of what meets the values] */
+    extern __shared__ float queries[]; /* [warp][head_dim, then value_dim of the MLA latent query] */
     let_next_begin();
     wait_for_previous();
     const int span = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.heads / a.kv_heads;
     const Seen seen = seen_by(a, row);
     const int begin = max(seen.first, span * ATTENTION_SPAN), end = min(seen.end, (span + 1) * ATTENTION_SPAN);
-    if (begin >= end) return; /* merging knows */
+    if (begin >= end) return; /* merge_kernel skips this span as well */
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     float *q = queries + warp * query_floats(a), *latent = q + a.head_dim;
     const int64_t key_bytes = (int64_t)a.head_dim * dtype_size(DTYPE),
@@ -207,7 +207,7 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
         float most = -INFINITY, sum = 0, o[DIMS];
 #pragma unroll
         for (int d = 0; d < DIMS; d++) o[d] = 0;
-        /* Chunks begin at multiples of CHUNK, whatever is seen of them. */
+        /* Chunks begin at multiples of CHUNK, however few of their keys are visible. */
         for (int chunk = begin / CHUNK * CHUNK; chunk < end; chunk += CHUNK) {
             const uint8_t *keys = head_at(a, table, chunk, kv_head), *values = keys + PAGE_TOKENS * key_bytes;
             const int token = chunk + lane, at = chunk % PAGE_TOKENS;
@@ -314,7 +314,7 @@ __global__ void transfer_kernel(
         else
             *(uint16_t *)to = __ldcg((const unsigned short *)from);
     }
-    /* Energies: [token][head] behind what may be an odd number of halves, in pages [head][token]. */
+    /* Energies: [token][head] behind a possibly odd number of halves; in pages [head][token]. */
     float *energies = (float *)(page + (int64_t)PAGE_TOKENS * heads * (head_dim + value_dim) * bytes);
     uint16_t *order = (uint16_t *)(canonical + all * bytes);
     for (int64_t i = first; i < (int64_t)tokens * heads; i += step) {

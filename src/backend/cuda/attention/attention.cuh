@@ -1,4 +1,4 @@
-/* Shared by the attention kernels: addresses in pages, and the range of tokens that a row sees. */
+/* Shared by the attention kernels: addresses in pages, and the visible range of a row. */
 #pragma once
 #include "backend/cuda/runtime/common.cuh"
 
@@ -8,7 +8,7 @@ enum { TILE_RUN_LEAST = ATTENTION_LONG_RUN };
 
 __device__ __forceinline__ int dtype_size(int dtype) { return dtype == F32 ? 4 : 2; }
 
-/* Where a kv head's keys lie in the page of a position. */
+/* The keys of a kv head in the page of a position. */
 __device__ __forceinline__ uint8_t *head_at(const Attend &a, const int32_t *table, int position, int kv_head) {
     const int64_t page = __ldcg(table + position / PAGE_TOKENS);
     return a.pages + page * a.page_stride +
@@ -34,9 +34,9 @@ __device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
     return s;
 }
 
-/* flash_prefill_mma.cu: whether it has kernels for the layer; rows of short runs; rows of longer ones. */
+/* flash_prefill_mma.cu: true if it has kernels for the layer; rows of short runs; rows of longer ones. */
 bool attention_has_tiles(const Attend &a);
 cudaError_t attention_scan_tiles(cudaStream_t stream, const Attend &a);
 cudaError_t attention_run_tiles(cudaStream_t stream, const Attend &a);
-/* flash_decode_rows.cu: whether so many rows have blocks enough for it. */
+/* flash_decode_rows.cu: true if the rows give enough blocks for it. */
 bool attention_is_many(const Attend &a);

@@ -2,9 +2,9 @@
  *
  * Keys and values are cut by position: pieces of 16 tokens, pages of 8 pieces, spans of 8 pages. In a piece, for each
  * query: the largest score; p = 2^(score − largest) as f16; Σ p; o = Σ p·v. Pieces are folded in order into their page,
- * pages into their span, spans into the row, and last the row's own token and the sink. So a row's bits depend on what
- * it sees alone. Work is split in two ways: a cluster takes a row and a kv head, a block of it a page, a warp a piece
- * at a time; or a block takes a span, a warp a page.
+ * pages into their span, spans into the row, and last the row's own token and the sink. So a row's bits depend on its
+ * visible keys alone. Work is split in two ways: a cluster takes a row and a kv head, a block of it a page, a warp a
+ * piece at a time; or a block takes a span, a warp a page.
  *
  * Keys and values of earlier steps are loaded before the previous kernel has ended (in clusters: for common head
  * shapes, heads_usual()); the row's own key and value are not needed until the end. A row that sees other rows of the
@@ -12,16 +12,16 @@
 #include "backend/cuda/attention/flash_decode.cuh"
 
 enum { CLUSTER_MAX = 16 };
-/* Of a quarter of a multiprocessor's 512 registers a lane the kernel before, whose ten warps have 96 each
- * (gemv_int.cu), takes 288 where three of them are. With so many two warps find room beside them, and a block need
- * not wait until others are gone. */
+/* A quarter of a multiprocessor has 512 registers per lane; three of the ten warps of the previous kernel (gemv_int.cu,
+ * 96 registers each) occupy 288 of them. With this bound two warps fit beside them, and a block need not wait for
+ * blocks of that kernel to end. */
 enum { BESIDE_REGISTERS = (16384 / 32 - 3 * 96) / 2 };
 
-/* Pairs of dims that a thread folds of `group` heads, at most. */
+/* Largest number of pairs of dims of `group` heads that a thread folds. */
 template <int HD, int NT> constexpr int THREAD_PAIRS = NT * 8 * HD / 2 / BLOCK < 1 ? 1 : NT * 8 * HD / 2 / BLOCK;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* The row's own token, then the sink; what comes of two dims from `at` of the kv head's. */
+/* Folds in the row's own token, then the sink; returns the result of two dims from `at` of the kv head. */
 template <int HD, int GROUP>
 __device__ __forceinline__ void row_end(
     const Attend &a, const RowHeads<HD, GROUP> &s, int row, int kv_head, int group, int at, Chain chain) {
@@ -38,17 +38,17 @@ __device__ __forceinline__ void row_end(
 template <int HD> struct SpreadShared {
     RowHeads<HD> heads;
     float spare[WARPS][HD];
-    float2 sums[2][WARPS][GENERATED_GROUP_MAX]; /* of each warp's piece: the largest score, the sum */
+    float2 sums[2][WARPS][GENERATED_GROUP_MAX]; /* [buffer][warp][head]: the piece's largest score and sum */
     uint64_t barrier;
 };
 struct Spreading {
-    int cluster, slots; /* slots: pages of whole spans that a row may see some of */
+    int cluster, slots; /* slots: pages of all spans of which a row may see a part */
     unsigned share_of;  /* 2^32 by the dims that a block folds, rounded up */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Keys or values of a piece from a page, of which `there` tokens are; beyond them the last one again, or zeros if none
- * is. */
+/* Loads keys or values of a piece from a page; `there` tokens exist; beyond them the last one is repeated, or zeros if
+ * there is none. */
 template <int HD> __device__ __forceinline__ void piece_keys(const __half *from, int there, uint4 k[HD / 16]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if (there <= 0) {
@@ -71,13 +71,13 @@ template <int HD> __device__ __forceinline__ void piece_values(const __half *fro
 }
 #endif
 
-/* A block has a page at most (or several: ROUNDS), whose keys and values are in registers before the kernel before has
- * ended, but for rare kinds of heads. */
+/* A block has at most one page (ROUNDS: several), whose keys and values are in registers before the previous kernel has
+ * ended, except for rare kinds of heads. */
 template <int HD, int NT, bool ROUNDS>
 __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESIDE_REGISTERS)
     spread_kernel(const __grid_constant__ Attend a, const __grid_constant__ Spreading spread) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    /* [warp][head][dim], twice if there are rounds; then what blocks send: [page][dim], [page][head] */
+    /* [warp][head][dim], twice if there are rounds; then the results that blocks send: [page][dim], [page][head] */
     extern __shared__ __align__(128) float parts[];
     __shared__ __align__(16) SpreadShared<HD> s;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     const int share = group * HD / spread.cluster;
     float *sent = parts + (ROUNDS ? 2 : 1) * part_floats;
     float2 *received = (float2 *)(sent + spread.slots * share);
-    /* Pages of these spans that the row does not see change nothing. */
+    /* Invisible pages of these spans have no effect. */
 #pragma unroll 1
     for (int slot = 0; slot < spans * SPAN_PAGES; slot++) {
         const int at = first_span * SPAN_PAGES + slot;
@@ -137,12 +137,12 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     const HeadReady<HD> ready(a, usual, row, kv_head, group, s.heads);
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); /* all have begun */
     wait_for_previous();
-    let_next_begin(); /* only now: what the next kernel begins with would take time from the one before */
+    let_next_begin(); /* only now: the first loads of the next kernel would slow the previous one */
     const bool appends = a.k && !a.prepared && rank == 0;
     float square = 0;
     if (usual) {
         square = heads_take_ready(a, ready, own_key, row, kv_head, group, appends, s.heads);
-    } else { /* nothing is kept in registers over the call */
+    } else { /* no values stay in registers across the call */
         heads_take_rarely(a, own_key, row, kv_head, group, appends, s.heads, s.spare[warp]);
         bring();
     }
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
                     make_float2(chain.most, chain.sum), address_in(barrier, dim / 2));
         }
         if (!ROUNDS) break;
-        part = part == parts ? parts + part_floats : parts; /* where nobody reads any more */
+        part = part == parts ? parts + part_floats : parts; /* the buffer that no thread still reads */
     }
     if (appends && usual) heads_squares(s.heads, group, square);
     heads_own(s.heads, group, cap);
@@ -232,7 +232,7 @@ constexpr int RING_SLOTS = (DEEP              ? 24 << 10
 template <int HD> struct SpanShared {
     RowHeads<HD> heads;
     float spare[WARPS][HD];
-    float2 sums[WARPS][GENERATED_GROUP_MAX]; /* of each warp's page */
+    float2 sums[WARPS][GENERATED_GROUP_MAX]; /* [warp][head]: the page's largest score and sum */
     int last;
 };
 
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     span_kernel(const __grid_constant__ Attend a, int most_spans, int apart) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int PAIRS = THREAD_PAIRS<HD, NT>, SLOTS = RING_SLOTS<HD, DEEP>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
-    extern __shared__ __align__(128) float rings[]; /* of each warp, at last its part */
+    extern __shared__ __align__(128) float rings[]; /* one ring per warp, later the warp's partial result */
     __shared__ __align__(16) SpanShared<HD> s;
     let_next_begin();
     const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
@@ -357,7 +357,8 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
 #endif
 }
 
-/* What span_kernel() has left apart: spans and, behind them, the row's own token. A block has so many dims of a head.
+/* Folds the spans that span_kernel() left with `apart` and, behind them, the row's own token. A block has FOLD_DIMS
+ * dims of a head.
  */
 enum { FOLD_DIMS = 32, FOLD_SPANS = BLOCK / (FOLD_DIMS / 4) };
 template <int HD>
@@ -408,11 +409,11 @@ __global__ void __launch_bounds__(BLOCK) fold_kernel(const __grid_constant__ Att
 #endif
 }
 
-/* ---- dealing ---- */
+/* ---- distribution ---- */
 
-/* Ways to deal work out; which one, a.rows does not say, as they may be some of a step's. */
+/* Ways to distribute work. The choice does not depend on a.rows, which may be a part of the step's rows. */
 enum Dealing { IN_CLUSTERS, IN_SPANS, IN_SPANS_APART };
-enum { BLOCKS_MAX = 132 /* that have a multiprocessor each */, ROUNDS_MAX = 2, APART_ROWS_MAX = 32, APART_SPANS = 9 };
+enum { BLOCKS_MAX = 132 /* one per multiprocessor */, ROUNDS_MAX = 2, APART_ROWS_MAX = 32, APART_SPANS = 9 };
 static int pages_seen(const Attend &a) {
     const int pages = a.slices * SLICE / PAGE_TOKENS;
     return a.window ? min(pages, (a.window - 1 + PAGE_TOKENS - 1) / PAGE_TOKENS + 1) : pages;
@@ -427,7 +428,7 @@ template <int HD> static int spread_bytes(const Attend &a, int cluster, bool rou
     return (rounds ? 2 : 1) * WARPS * group * HD * (int)sizeof(float) +
         slots_of(a) * (group * HD / cluster * (int)sizeof(float) + group * (int)sizeof(float2));
 }
-/* cluster: of how many blocks one is. Many spans of few rows are folded by blocks of their own. */
+/* cluster: blocks per cluster. Many spans of few rows are folded by separate blocks (IN_SPANS_APART). */
 static Dealing dealing_of(const Attend &a, int &cluster) {
     const int pages = pages_seen(a), each = a.decode_rows * a.kv_heads, group = a.heads / a.kv_heads;
     cluster = 1;

@@ -8,7 +8,7 @@ enum { PIECE = 16, PAGE_PIECES = PAGE_TOKENS / PIECE, SPAN_PAGES = WARPS, SPAN =
 enum { GENERATED_GROUP_MAX = 16 };
 static_assert(PAGE_PIECES == WARPS, "a warp has a piece of a page or a page of a span");
 
-/* What has been folded so far of two dims of a head. */
+/* The folded result so far of two dims of a head. */
 struct Chain {
     float most, sum;
     float2 o;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void take_eight(Chain &c, int from, int to, const Sum
     }
 }
 
-/* The same of eight parts; those that are not there are {NONE, 0} and zeros, which change nothing. */
+/* The same of eight parts; missing ones are {NONE, 0} and zeros, which have no effect. */
 template <class Sums, class Part>
 __device__ __forceinline__ void take_eight(Chain &c, const Sums &sums, const Part &part) {
     float2 s[8], o[8];
@@ -68,12 +68,12 @@ template <int HD> constexpr int SLOT_BYTES = 2 * (PIECE * HD);
 
 /* The row's heads of a kv head: queries as f16 times scale · log2 e, its own key and value. */
 template <int HD, int GROUP = GENERATED_GROUP_MAX> struct RowHeads {
-    enum { QUERY_STRIDE = HD + 32 /* lanes that read together find different banks */ };
+    enum { QUERY_STRIDE = HD + 32 /* lanes that read together use different banks */ };
     __half queries[GROUP][QUERY_STRIDE], key[HD], value[HD];
     float2 turns[HD / 2];
-    float own[GROUP]; /* scores of the own key */
+    float own[GROUP]; /* scores of the row's own key */
     float energies[GROUP];
-    float squares[2][WARPS]; /* of norms over all heads: the warps' sums of q's and k's */
+    float squares[2][WARPS]; /* norms over all heads: the warps' sums of squares of q and k */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -82,7 +82,7 @@ __device__ __forceinline__ uint32_t address_in(uint32_t own, int rank) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(own), "r"(rank));
     return at;
 }
-/* Into a block of the cluster, whose barrier counts it. */
+/* Writes to a block of the cluster, whose barrier counts the bytes. */
 __device__ __forceinline__ void push(uint32_t at, float2 v, uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(at),
                  "f"(v.x), "f"(v.y), "r"(barrier)
@@ -110,8 +110,8 @@ __device__ __forceinline__ float score_capped(float s, float cap) {
     return cap - 2 * cap / (1 + power_of_two(s * (2 * LOG2E / cap)));
 }
 
-/* Scores (token g or g + 8; column 2t or 2t + 1) to exponentials as B; the largest of each column, the sum of what they
- * are as f16. on: whether the row sees the tokens. */
+/* Scores (token g or g + 8; column 2t or 2t + 1) to exponentials as B; the largest of each column, the sum of the
+ * exponentials as f16. on: the row sees the tokens. */
 __device__ __forceinline__ void piece_exponentials(
     float s[4], const bool on[2], float cap, uint32_t p[2], float most[2], float sum[2]) {
     if (cap > 0)
@@ -138,7 +138,7 @@ __device__ __forceinline__ void copy_sixteen(uint32_t to, const void *from, bool
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Until no more than so many groups of the warp's copies are under way. */
+/* Waits until at most N groups of the warp's copies are in flight. */
 template <int N> __device__ __forceinline__ void copies_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
     __syncwarp();
@@ -147,7 +147,7 @@ template <int N> __device__ __forceinline__ void copies_wait() {
 __device__ __forceinline__ int key_place(int row, int piece) { return piece ^ (row & 1) << 2; }
 __device__ __forceinline__ int value_place(int row, int piece) { return piece ^ (row & 6); }
 
-/* Keys or values of a piece, of which `there` tokens are; the rest is zeros. */
+/* Copies keys or values of a piece; `there` tokens exist; the rest is zeros. */
 template <int HD>
 static __device__ __noinline__ void slot_bring_some(uint32_t to, const __half *from, int there, bool value) {
     const int lane = threadIdx.x % 32;
@@ -208,7 +208,7 @@ template <int HD> __device__ __forceinline__ void slot_values(Values v[HD / 64],
 struct Pieces {
     const __half *page; /* the kv head's */
     int piece, end;
-    int first, place; /* what the row sees before its own token */
+    int first, place; /* visible range before the row's own token */
 };
 
 template <int HD, int SLOTS, bool QUICK> struct PieceRing {
@@ -236,7 +236,7 @@ template <int HD, int SLOTS, bool QUICK> struct PieceRing {
         }
         copies_commit();
     }
-    /* Waits for what was ordered first. */
+    /* Waits for the oldest copy. */
     __device__ __forceinline__ const uint8_t *take() {
         copies_wait<SLOTS - 1>();
         const uint8_t *at = slots + out * SLOT_BYTES<HD>;
@@ -326,7 +326,7 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
         }
 }
 
-/* What turns of a row are made of, to be asked for before anything waits. */
+/* Inputs of the rotations of a row, loaded before any wait. */
 struct TurnReady {
     int position;
     float frequency;
@@ -336,7 +336,7 @@ struct TurnReady {
         if (threadIdx.x < a.rope.dims / 2) frequency = __ldg(a.rope.frequencies + threadIdx.x);
     }
 };
-/* What does not depend on the kernel before: turns; weights of norms are brought near. */
+/* Work independent of the previous kernel: rotations; prefetches of norm weights. */
 template <int HD, int GROUP>
 __device__ __forceinline__ void heads_begin(
     const Attend &a, int row, int kv_head, int group, const TurnReady &ready, RowHeads<HD, GROUP> &s) {
@@ -394,7 +394,7 @@ __device__ __forceinline__ void heads_whole(const Attend &a, int row, RowHeads<H
     }
 }
 /* own_key: where the row's is in its page. spare: HD floats of the warp's own. appends: it also puts key and value into
- * the page, and keeps what heads_energy() wants. query(head, v): what else is done with a query, whose dim lane + 32j
+ * the page, and keeps the inputs of heads_energy(). query(head, v): further use of a query, whose dim lane + 32j
  * v[j] is, times scale · log2 e. */
 template <int HD, int GROUP, class Use>
 __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int row, int kv_head, int group,
@@ -458,13 +458,13 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
     }
     __syncthreads();
 }
-/* Whether heads are of the usual kind, and one for a warp at most. */
+/* True if heads have a common shape, and at most one per warp. */
 __device__ __forceinline__ bool heads_usual(const Attend &a, int group) {
     return !a.prepared && a.k && !a.whole && group < WARPS && a.rope.dims == a.head_dim && !a.rope.interleaved &&
         !a.norm_last && !a.q_norm.kind && !a.k_norm.kind;
 }
-/* What does not depend on the kernel before, in registers, so that what is left to do with a usual head is little code
- * without branches. After heads_begin(), all threads of the block seeing it. */
+/* Data independent of the previous kernel, in registers, so that the rest of the work on a head of a common shape is
+ * little code without branches. After heads_begin(), all threads of the block seeing it. */
 template <int HD> struct HeadReady {
     bool normed;
     const float *x; /* the warp's head: a query's, or the key's of the warp behind them */
@@ -546,14 +546,14 @@ __device__ __forceinline__ float heads_take_ready(const Attend &a, const HeadRea
     __syncthreads();
     return square;
 }
-/* What heads_energy() wants. */
+/* Keeps the inputs of heads_energy(). */
 template <int HD, int GROUP>
 __device__ __forceinline__ void heads_squares(RowHeads<HD, GROUP> &s, int group, float square) {
     if ((int)threadIdx.x / 32 >= group) return;
     square = warp_sum(square);
     if (threadIdx.x % 32 == 0) s.energies[threadIdx.x / 32] = square;
 }
-/* The energy of the row's queries into its page. */
+/* Stores the energy of the row's queries in its page. */
 template <int HD, int GROUP>
 __device__ __forceinline__ void heads_energy(const RowHeads<HD, GROUP> &s, int group, float *energies) {
     if (threadIdx.x) return;
@@ -586,9 +586,10 @@ template <int HD, int GROUP> __device__ __forceinline__ void heads_own(RowHeads<
     }
 }
 
-/* Of `group` heads what a block leaves for the last one: [head][dim], then sums; floats, a multiple of four. */
+/* Floats of the partial result of `group` heads that a block leaves for the last block: [head][dim], then sums; a
+ * multiple of four. */
 template <int HD> __host__ __device__ constexpr int left_floats(int group) { return (group * (HD + 2) + 3) / 4 * 4; }
-/* Such parts to shared memory, by the whole block. */
+/* Copies such partial results to shared memory, by the whole block. */
 __device__ __forceinline__ void parts_bring(float *to, const float *from, int floats) {
     const uint32_t address = shared_address(to);
 #pragma unroll 8

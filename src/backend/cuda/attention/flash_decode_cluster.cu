@@ -9,9 +9,9 @@
 enum { PAGE_SLICES = PAGE_TOKENS / SLICE, SLICE_WARPS = WARPS / PAGE_SLICES, CLUSTER_MAX = 8 };
 enum { GROUP_MAX = 8, PARTS_BYTES_MAX = 160 << 10 };
 
-/* Keys of 16 tokens and values of 64 tokens and HD / 4 dims: what a warp needs of a page. */
+/* A warp's data of a page: keys of 16 tokens, values of 64 tokens and HD / 4 dims. */
 template <int HD> struct Fragment {
-    static constexpr int WORDS = HD / 4 / 8 / 2; /* of a lane for a token's dims: 1, 2 or 4 */
+    static constexpr int WORDS = HD / 4 / 8 / 2; /* words per lane for a token's dims: 1, 2 or 4 */
     uint4 keys[HD / 16];
     uint32_t values[BLOCKS][4][WORDS]; /* tokens 2t, 2t + 1, 2t + 8, 2t + 9 */
 };
@@ -28,7 +28,7 @@ template <int WORDS> __device__ __forceinline__ void words_load(uint32_t w[WORDS
     }
 }
 
-/* last: the first token that is not there yet. Dims of a warp of a slice: HD/4 · its number, then WORDS · 2 · g. */
+/* last: the first token not in the cache yet. Dims of a warp of a slice: HD/4 · its number, then WORDS · 2 · g. */
 template <int HD>
 __device__ __forceinline__ void fragment_load(Fragment<HD> &f, const __half *page, int first, int last) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -81,8 +81,8 @@ template <int HD> struct RowShared {
     float energies[GROUP_MAX];
 };
 
-/* What a warp has summed up of a slice for a head, DIMS dims of it: a part. Parts are folded by the blocks of the
- * cluster in turn, each of which gets what all slices have of its own: [part][slice] of this. */
+/* A warp's sums over a slice for a head, DIMS dims of it: a part. The blocks of the cluster fold parts in turn; each
+ * receives its part of all slices: [part][slice] of this. */
 template <int HD> struct __align__(16) Part {
     float o[HD / SLICE_WARPS];
     union {
@@ -252,7 +252,7 @@ template <int HD> static int cluster_of(const Attend &a) {
     return cluster;
 }
 
-/* What a block may have beside the rest of its shared memory, of which newer devices may have less than Hopper. */
+/* Bytes for parts beside a block's other shared memory; newer devices may have less of it than Hopper. */
 template <int HD> static size_t parts_bytes_max(const Attend &a) {
     const int left = a.shared_bytes - (int)sizeof(RowShared<HD>);
     return left < PARTS_BYTES_MAX ? (left > 0 ? (size_t)left : 0) : (size_t)PARTS_BYTES_MAX;
@@ -280,7 +280,7 @@ static bool row_fits(const Attend &a) {
 static bool is_single(const Attend *a) {
     return a->single_rows && a->k && attention_has_tiles(*a) && a->heads / a->kv_heads <= GROUP_MAX;
 }
-/* Fewer rows are better off with clusters of blocks, if those can have all that a row sees. */
+/* For fewer rows clusters of blocks are faster, if they can hold all visible pages of a row. */
 extern "C" int attention_rows_fit(const Attend *a) {
     return is_single(a) && attention_is_many(*a) && (a->step.rows * a->kv_heads >= BLOCKS_ENOUGH || !row_fits(*a));
 }

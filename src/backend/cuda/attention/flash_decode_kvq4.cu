@@ -12,14 +12,14 @@ template <int HD> struct CodedShared {
     int8_t numbers[CODED_GROUP_MAX][HD + BYTES_STRIDE_MORE]; /* rotated queries */
     __half rotated[CODED_GROUP_MAX][RowHeads<HD, CODED_GROUP_MAX>::QUERY_STRIDE];
     float units[CODED_GROUP_MAX], half_sums[CODED_GROUP_MAX];
-    /* Of the warps' coded pages: */
+    /* Data of the warps' quantised pages: */
     __half means[WARPS][HD];
     uint2 k_scales[WARPS][PAGE_TOKENS / 4], v_scales[WARPS][PAGE_TOKENS / 4];
     float2 sums[WARPS][CODED_GROUP_MAX];
     int last;
 };
 
-/* The ring of a warp with a coded page: what 64 tokens have as keys or values fits a slot. */
+/* The ring of a warp with a quantised page: a slot holds the keys or values of 64 tokens. */
 template <int HD> constexpr int CODED_SLOTS = (12 << 10) / SLOT_BYTES<HD>;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -82,7 +82,7 @@ template <int HD> struct CodedRing {
     }
 };
 
-/* The products of the page's mean with queries, of columns 2t and 2t + 1. */
+/* The products of the page's mean with the queries of columns 2t and 2t + 1. */
 template <int HD> __device__ __forceinline__ void page_mean(const __half *mean, const __half *query, float of[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float s[4] = {0, 0, 0, 0};
@@ -125,7 +125,7 @@ __device__ __forceinline__ void coded_page_fold(
         unit[n] = 2 * t + n < group ? s.units[2 * t + n] : 0;
         half_sum[n] = 2 * t + n < group ? s.half_sums[2 * t + n] * unit[n] : 0;
     }
-    copies_wait<CODED_SLOTS<HD> - 1>(); /* scales and means come with what comes first */
+    copies_wait<CODED_SLOTS<HD> - 1>(); /* scales and means are in the first group of copies */
     page_mean<HD>(s.means[warp], g < group ? s.rotated[g] : nullptr, mean);
 #pragma unroll 1
     for (int piece = 0; piece < CODED_PIECES; piece++) {
@@ -235,15 +235,17 @@ __device__ __forceinline__ void coded_page_fold(
     }
 }
 
-/* The pages of a row: coded ones, and before and behind them those that it sees exactly, which are counted through. */
+/* The pages of a row: quantised ones, and full-precision ones before and behind them, which are numbered consecutively.
+ */
 struct RowPages {
-    int codes, ends, end; /* [codes, ends) are coded */
+    int codes, ends, end; /* [codes, ends) are quantised */
     __device__ __forceinline__ int exact() const { return codes + end - ends; }
     __device__ __forceinline__ int exact_page(int n) const { return n < codes ? n : ends + n - codes; }
     __device__ __forceinline__ int exact_number(int page) const { return page < codes ? page : codes + page - ends; }
 };
 
-/* A piece of an exact page, keys and values of which lie in the ring, into its part there and its sums. */
+/* Computes a piece of a full-precision page, whose keys and values lie in the ring: its partial result, stored there,
+ * and its sums. */
 template <int HD>
 __device__ __forceinline__ void piece_fold(
     float *ring, int token, int place, const Query<HD> &query, float cap, int group, float2 *sums) {
@@ -276,14 +278,14 @@ __device__ __forceinline__ void piece_fold(
 }
 #endif
 
-/* Blocks: of each span, then of exact pages, of which a warp has a piece. */
+/* Blocks: one per span, then one per full-precision page, of which a warp has a piece. */
 template <int HD>
 __global__ void __launch_bounds__(BLOCK, 2)
     generated_coded_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendCodes c, int most_spans) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int PAIRS = 8 * HD / 2 / BLOCK;
     constexpr int SLOTS = CODED_SLOTS<HD>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
-    extern __shared__ __align__(128) float rings[]; /* of each warp, at last its part [head][dim] */
+    extern __shared__ __align__(128) float rings[]; /* one ring per warp, later its partial result [head][dim] */
     __shared__ __align__(16) CodedShared<HD> s;
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -301,13 +303,13 @@ __global__ void __launch_bounds__(BLOCK, 2)
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     float *ring = rings + warp * RING_FLOATS;
     const uint32_t ring_address = shared_address(ring);
-    /* Of the block's eight parts those that are there. */
+    /* The existing ones of the block's eight parts. */
     const int own_page = exact ? pages.exact_page(number) : span * SPAN_PAGES + warp;
     const int from = exact ? 0 : max(pages.codes - span * SPAN_PAGES, 0);
     const int to = exact ? (min(place - own_page * PAGE_TOKENS, (int)PAGE_TOKENS) + PIECE - 1) / PIECE
                          : min(pages.ends - span * SPAN_PAGES, (int)SPAN_PAGES);
     const bool there = warp >= from && warp < to;
-    const int token = own_page * PAGE_TOKENS + warp * PIECE; /* of an exact page */
+    const int token = own_page * PAGE_TOKENS + warp * PIECE; /* in a full-precision page */
 
     CodedRing<HD> codes = {(const uint8_t *)ring, nullptr, nullptr, ring_address, 0, 0};
     const auto exact_bring = [&]() {
@@ -398,7 +400,7 @@ __global__ void __launch_bounds__(BLOCK, 2)
     __syncthreads();
     if (!s.last) return;
     __threadfence();
-    Chain chain[2][PAIRS]; /* codes, exact */
+    Chain chain[2][PAIRS]; /* quantised, full precision */
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) chain[0][i] = chain[1][i] = {NONE, 0, make_float2(0, 0)};
     const int batch = WARPS * RING_FLOATS / stride;
@@ -425,7 +427,8 @@ __global__ void __launch_bounds__(BLOCK, 2)
         if (head >= group) continue;
         const auto sums = [&](int w) { return __ldcg((const float2 *)(all + w * stride + group * HD) + head); };
         const auto part = [&](int w) { return __ldcg((const float2 *)(all + w * stride + at)); };
-        /* Exact pages are folded into their spans, too; of a span some may be before its codes and some behind. */
+        /* Full-precision pages are folded into their spans, too; they may lie before and behind a span's quantised
+         * pages. */
 #pragma unroll 1
         for (int page = 0; page < pages.end; page = (page / SPAN_PAGES + 1) * SPAN_PAGES) {
             if (page >= pages.codes && page < pages.ends) page = pages.ends;
@@ -443,7 +446,7 @@ __global__ void __launch_bounds__(BLOCK, 2)
             chain[1][i].take(make_float2(own.most, own.sum), own.o);
         }
     }
-    /* What the codes have summed up is turned back. */
+    /* The result of the quantised pages is rotated back. */
     float(*back)[HD] = (float(*)[HD])rings;
     __syncthreads();
 #pragma unroll

@@ -16,14 +16,14 @@ template <int HD, int GROUP> struct ManyRows {
     struct Shared {
         uint8_t ring[WARPS][SLOTS][SLOT_BYTES];
         union {
-            float parts[WARPS][GROUP][HD]; /* what the slices of a round have summed up */
+            float parts[WARPS][GROUP][HD]; /* results of the slices of a round */
             struct {
                 float heads[GROUP + 1][HD]; /* queries, key */
                 float2 turns[HD / 2];
                 float energies[GROUP];
             } row;
         };
-        float2 sums[WARPS][GROUP]; /* of a slice: the largest score, the sum */
+        float2 sums[WARPS][GROUP]; /* [warp][head]: the slice's largest score and sum */
         __half key[HD], value[HD];
     };
 };
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(cons
     const int first_slice = seen.first / SLICE, end_slice = place / SLICE + 1;
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
 
-    /* What is brought next: of this warp's slice the chunk'th 16 tokens' keys, then values. */
+    /* The next copy: the keys, then the values of 16 tokens, number `chunk` of this warp's slice. */
     int slice = first_slice + warp, chunk = 0, slot = 0;
     const __half *from = half_head(a, table, min(slice, end_slice - 1) * SLICE, kv_head);
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(s.ring[warp]);
@@ -129,11 +129,11 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(cons
     }
     __syncthreads(); /* parts lie where queries do */
 
-    int taken = 0; /* the slot that comes next */
+    int taken = 0; /* the next slot */
     /* Waits for it; the row's own token is put in its place. */
     const auto take = [&](int token, bool value) {
         asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
-        __syncwarp(); /* a lane waits for its own copies alone, and others' zeros lie where the token goes */
+        __syncwarp(); /* a lane waits for its own copies only, and zeros of other lanes lie at the token's place */
         uint8_t *at = s.ring[warp][taken];
         const int in = place - token;
         if (in >= 0 && in < 16 && lane < PIECES)

@@ -15,7 +15,7 @@ __device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch
 
 template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(const __grid_constant__ Attend a) {
     let_next_begin();
-    /* Before the wait only what earlier steps have left: the step's numbers, and pages, on their way into the L2. */
+    /* Before the wait only data of earlier steps is read: the step's numbers, and pages, prefetched into the L2. */
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = a.heads / a.kv_heads;
     const int kv_head = blockIdx.y, row = a.first_row + blockIdx.z, slice = blockIdx.x * 4 + threadIdx.x / 32;
     const Seen seen = seen_by(a, row);
@@ -64,7 +64,7 @@ template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(co
                 if (n * 8 + 2 * t + c < group)
                     parts.sums[at + (n * 8 + 2 * t + c) * (int64_t)a.slices] = make_float2(most[c], sum[c]);
     }
-    /* Beyond what is seen, pages may hold anything, also what is no number; there p is 0, and the values must be too.
+    /* Beyond the visible tokens pages may hold anything, also NaN; there p is 0, and the values must be 0, too.
      */
     const int last = min(seen.end, token + SLICE) - 1;
 #pragma unroll
@@ -99,8 +99,8 @@ template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(co
     }
 }
 
-/* A block per row, head and 32 dims: a warp computes the factors of a batch of slices while the others bring what those
- * have summed up; then a lane has a dim. */
+/* A block per row, head and 32 dims: a warp computes the factors of a batch of slices while the others load the sums of
+ * these slices; then a lane has a dim. */
 enum { FOLD_DIMS = 32, FOLD_BATCH = 256, FOLD_WARPS = 4 };
 template <int HD> __global__ void __launch_bounds__(32 * FOLD_WARPS) fold_kernel(const __grid_constant__ Attend a) {
     __shared__ __align__(16) float values[FOLD_BATCH][FOLD_DIMS];

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(32 * TW) tile_kernel(const __grid_constant__ A
     const int count = min(rows, run_rows - within);
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + first) * a.table_stride;
 
-    /* What the tile sees: neither end decreases from row to row. */
+    /* Visible range of the tile: neither end decreases from row to row. */
     const Seen head_row = seen_by(a, first), tail_row = seen_by(a, first + count - 1);
     const int begin = head_row.first / SLICE, end = (tail_row.end - 1) / SLICE + 1, tokens = tail_row.end;
 

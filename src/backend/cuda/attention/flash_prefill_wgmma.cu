@@ -29,7 +29,7 @@ template <int HD> struct PromptTile {
     static constexpr int BYTES = ALIGNMENT + CONSUMERS * QUERY_BYTES + 2 * STAGES * SIDE_BYTES;
 };
 
-/* Spans of a row and head that wait for being folded: of each o [HD], then {reference, sum} of all. */
+/* Spans of a row and head to be folded: o [HD] of each, then {reference, sum} of all. */
 struct SpanParts {
     float *o;
     float2 *sums;
@@ -44,15 +44,15 @@ __device__ __forceinline__ uint32_t query_offset(int row, int piece) {
     return piece / 16 * GROUP_COLUMNS * 128 + row * 128 + (piece % 16 / 2 ^ (row & 7)) * 16 + piece % 2 * 8;
 }
 
-/* The tile'th of all tiles of prompts' runs, counted from the last row. A run is cut from its first row. */
+/* Tile number `tile` of all tiles of prefill runs, counted from the last row. A run is cut from its first row. */
 struct RowTile {
-    int first, count; /* count 0: there are not so many */
+    int first, count; /* count 0: there is no such tile */
 };
 __device__ __forceinline__ RowTile tile_find(const Attend &a, int tile, int rows) {
     const int lane = threadIdx.x % 32;
     for (int end = a.step.rows; end > a.decode_rows;) {
         const int row = end - 1 - lane;
-        const bool mine = row >= a.decode_rows && __ldcg(a.step.places + row) >= 0; /* else others have it */
+        const bool mine = row >= a.decode_rows && __ldcg(a.step.places + row) >= 0; /* else another kernel's */
         const int length = mine ? __ldcg(a.step.run_rows + row) : 0;
         const unsigned chunks = __ballot_sync(~0u, mine);
         if (!chunks) {
@@ -84,7 +84,7 @@ struct Ring {
     uint32_t full, empty;
 };
 
-/* One warp. What a page holds beyond the last token may be no number; there p is 0, and the values must be too. */
+/* One warp. Beyond the last token a page may hold NaN; there p is 0, and the values must be 0, too. */
 template <int HD>
 __device__ __forceinline__ void units_bring(const Attend &a, const CUtensorMap *map, const int32_t *table, int kv_head,
     int first, int end, int seen_end, uint8_t *ring, Ring keys, Ring values, uint32_t landed) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void units_bring(const Attend &a, const CUtensorMap *
     }
 }
 
-/* 0, of a barrier that has been waited for; the compiler does not know it. */
+/* Returns 0 after waiting for a barrier; the compiler does not know the value. */
 __device__ __forceinline__ float zero_after(uint32_t barrier, uint32_t phase) {
     uint32_t zero;
     asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 0, 1, p;}"
@@ -132,14 +132,14 @@ __device__ __forceinline__ float zero_after(uint32_t barrier, uint32_t phase) {
     return __uint_as_float(zero);
 }
 
-/* What a consumer's thread has of two rows of its matrices, columns of the tile. Its sums are of its own tokens. */
+/* A consumer thread's state of two rows of its matrices, columns of the tile. Its sums cover its own tokens. */
 struct Columns {
     Sight sight;
     float reference[2], sum[2];
 };
 
-/* Scores s (tokens 8j + 2t, 8j + 2t + 1 of row g: 4j, 4j + 1, of row g + 8: 4j + 2, 4j + 3) to exponentials; keep: what
- * else there is of the span is to be multiplied by. token: of s[0]. masks: not all of the unit is seen by all rows. */
+/* Scores s (tokens 8j + 2t, 8j + 2t + 1 of row g: 4j, 4j + 1, of row g + 8: 4j + 2, 4j + 3) to exponentials; keep:
+ * factor for the earlier sums of the span. token: that of s[0]. masks: some rows do not see all of the unit. */
 template <int UNIT, bool CAPS>
 __device__ __forceinline__ void unit_exponentials(
     float (&s)[UNIT / 2], Columns &c, float (&keep)[2], int token, bool masks, float softcap) {
@@ -171,7 +171,7 @@ __device__ __forceinline__ void unit_exponentials(
         const float next = most[r][0] > c.reference[r] + SLACK ? most[r][0] : c.reference[r];
         keep[r] = power_of_two(c.reference[r] - next);
         c.reference[r] = next;
-        base[r] = next == NONE ? 0 : next; /* so that nothing seen is nothing */
+        base[r] = next == NONE ? 0 : next; /* so that a row without visible keys gets zeros */
     }
 #pragma unroll
     for (int i = 0; i < UNIT / 8; i++)
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     uint8_t *memory = unaligned + (-shared_address(unaligned) & (ALIGNMENT - 1)); /* queries, ring */
     uint8_t *ring = memory + CONSUMERS * T::QUERY_BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    /* Some kv heads' blocks come one after the other, then others'. */
+    /* Blocks of some kv heads run one after the other, then those of the next ones. */
     const int group = a.heads / a.kv_heads, blocks = (int)gridDim.x / a.kv_heads * together,
               kv_head = (int)blockIdx.x / blocks * together + (int)blockIdx.x % together;
     const RowTile tile = tile_find(a, (int)blockIdx.x % blocks / together, BLOCK_COLUMNS / group);
@@ -227,7 +227,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    /* What the tile sees: neither end decreases from row to row. With several spans in the grid the block has one. */
+    /* Visible range of the tile: neither end decreases from row to row. With several spans in the grid the block has
+     * one. */
     Seen head_row = {0, 0}, tail_row = {0, 0};
     int first = 0, end = 0;
     if (tile.count) {
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 
     Columns own;
     float total_most[2], total_sum[2];
-    int64_t heads[2]; /* of all rows'; −1: there is no such column */
+    int64_t heads[2]; /* index among the heads of all rows; −1: no such column */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int column = consumer * GROUP_COLUMNS + warp % 4 * 16 + g + 8 * r;
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 #pragma unroll
             for (int i = 0; i < 4; i++) p[b][i] = packed(s[8 * b + 2 * i], s[8 * b + 2 * i + 1]);
     };
-    /* A span is done. Of all but the last `out` keeps what has been folded so far. */
+    /* Ends a span. For all but the last one `out` keeps the folded result so far. */
     const auto fold_span = [&](bool begins, bool ends) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -407,10 +408,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             leave(keys.empty + turn.at * 8);
             exponentials(token);
             turn.next(STAGES);
-            /* What is to be computed beside the products has to be told: ptxas moves the wait for them up to the last
-             * branch, and all that it can behind that; and sums among exponentials, for each of which they would wait.
-             * So there is a branch after the exponentials, the wait for the next keys, which could come later; sums
-             * begin with what is read behind it; and another branch depends on them, a wait for what is there. */
+            /* The overlap with the products has to be forced: ptxas moves the wait for them up to the last branch and
+             * other code behind it, and moves sums among the exponentials, for each of which they would wait. So a
+             * branch follows the exponentials (the wait for the next keys, which could come later); sums begin with a
+             * value read behind it; and another branch depends on them (a wait that is already satisfied). */
             const bool more = token + UNIT < span_end;
             const uint32_t next = more ? keys.full + turn.at * 8 : values.full + behind.at * 8,
                            next_phase = more ? turn.phase : behind.phase;
@@ -455,7 +456,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 #endif
 }
 
-/* A block per row and head, a thread per dim: what the kernel does with its spans in order. */
+/* A block per row and head, a thread per dim: the fold that the kernel does with its spans in order. */
 template <int HD>
 __global__ void __launch_bounds__(HD) prompt_fold_kernel(const __grid_constant__ Attend a, int spans) {
     let_next_begin();
@@ -483,7 +484,7 @@ static int tiles_of(const Attend &a) {
 static size_t part_bytes(const Attend &a, int spans) {
     return (size_t)a.step.rows * (size_t)a.heads * (size_t)spans * (size_t)(a.head_dim + 2) * sizeof(float);
 }
-/* Few tiles that may see much: a block has only a span of one. */
+/* Few tiles with long visible ranges: a block has one span of a tile only. */
 static int spans_of(const Attend &a) {
     constexpr int BLOCKS_FEW = 64;
     const int spans = (a.slices * SLICE + SPAN - 1) / SPAN;
@@ -494,7 +495,7 @@ extern "C" size_t attention_prompt_bytes(const Attend *a) {
     return spans > 1 ? part_bytes(*a, spans) : 0;
 }
 
-/* The driver's, found without linking against it. */
+/* The driver's function, found without linking against the driver. */
 typedef decltype(&cuTensorMapEncodeTiled) EncodeTiled;
 static EncodeTiled encode_tiled() {
     static EncodeTiled found = [] {
@@ -521,7 +522,7 @@ template <int HD> static cudaError_t map_pages(const Attend &a, CUtensorMap *map
         : cudaErrorInvalidValue;
 }
 
-/* So many kv heads at a time that what they see stays in the L2 from tile to tile. */
+/* Number of kv heads processed together, so that their visible pages stay in the L2 from tile to tile. */
 static int heads_together(const Attend &a) {
     constexpr int64_t ROOM = 8 << 20;
     const int64_t bytes = (int64_t)a.slices * SLICE * a.head_dim * 2 * (int64_t)sizeof(__half);

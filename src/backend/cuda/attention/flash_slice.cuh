@@ -6,13 +6,13 @@
  * many rows, so a row has the same bits in each.
  *
  * Tokens are the rows of A = K and queries the columns of B = Qᵀ; then dims the rows of A = Vᵀ and queries the columns
- * of B = Pᵀ. Column c of a tile of rows is head c mod group of row c / group. */
+ * of B = Pᵀ. In a tile of rows, column c is head c mod group of row c / group. */
 #pragma once
 #include "backend/cuda/attention/attention.cuh"
 #include "backend/cuda/gemm/tile.cuh"
 
 constexpr int SLICE = ATTENTION_SLICE, BLOCKS = SLICE / 16; /* blocks of 16 tokens */
-static constexpr float NONE = -1e30f; /* the largest of no scores; finite, so that differences are */
+static constexpr float NONE = -1e30f; /* the largest of no scores; finite, so that differences are finite */
 static constexpr float LOG2E = 1.44269504f;
 
 __device__ __forceinline__ uint32_t transposed(uint32_t v) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void scores_of(const uint4 k[HD / 16], const Query<HD
     }
 }
 
-/* Which tokens two columns see, and how scores become exponents. */
+/* The visible tokens of two columns, and the conversion of scores to exponents. */
 struct Sight {
     int first[2], end[2];
 };
@@ -69,10 +69,10 @@ struct Sight {
 __device__ __forceinline__ float capped_here(float s, float softcap) {
     return softcap * LOG2E * tanhf(s / (softcap * LOG2E));
 }
-/* Apart: few models have it, and code that is jumped over costs others time. */
+/* Not inlined: few models have a softcap, and skipped code costs the other models time. */
 static __device__ __noinline__ float capped(float s, float softcap) { return capped_here(s, softcap); }
 
-/* Below 2^-126 it is 0. */
+/* 2^x; 0 below 2^-126. */
 __device__ __forceinline__ float power_of_two(float x) {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -138,19 +138,19 @@ __device__ __forceinline__ void values_numbers(const Values &v, int d, uint32_t 
     }
 }
 
-/* One slice into what has been folded so far. */
+/* Factors for folding one slice into the result so far. */
 __device__ __forceinline__ void fold_factors(float &most, float slice_most, float &keep, float &take) {
     const float next = fmaxf(most, slice_most);
     keep = power_of_two(most - next);
     take = power_of_two(slice_most - next);
     most = next;
 }
-/* Where keep is 1, as it is once the largest score is behind, nothing happens to what there was. */
+/* If keep is 1, as it is after the largest score, the old value is unchanged. */
 __device__ __forceinline__ float folded(float old, float keep, float slice, float take) {
     return fmaf(slice, take, old * keep);
 }
 
-/* The same for many slices: what each is folded with depends on the scores alone, so 32 lanes compute it for 32 slices
+/* The same for many slices: the factors of each depend on the scores alone, so 32 lanes compute it for 32 slices
  * in order, most being the largest before them and afterwards. part: a slice's largest and sum. */
 struct __align__(16) FoldFactors {
     float keep, take, sum;

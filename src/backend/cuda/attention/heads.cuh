@@ -10,7 +10,7 @@ static __device__ __noinline__ float dynamic_angle(const RopeParams &rope, int p
     return (float)position * (float)exp((double)(-(float)pair * each));
 }
 
-/* first: the row's position on the first axis; frequency: the pair's */
+/* first: the row's position in dimension 0; frequency: that of the pair */
 static __device__ float angle_of(
     const RopeParams &rope, const StepRows &step, int row, int pair, int first, float frequency) {
     if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
@@ -26,14 +26,14 @@ static __device__ float angle_of(const RopeParams &rope, const StepRows &step, i
     return angle_of(rope, step, row, pair, __ldcg(step.positions + row), __ldg(rope.frequencies + pair));
 }
 
-/* What attention_norms() has left of a row for q (0) or k (1). */
+/* The result of attention_norms() of a row for q (0) or k (1). */
 static __device__ __forceinline__ Scaling whole_scaling(const Attend &a, int64_t row, int which) {
     if (!a.norm_full) return {0, 1};
     const float2 s = __ldcg((const float2 *)a.whole + 2 * row + which);
     return {s.x, s.y};
 }
 
-/* A warp's head under its norm; whole: that of all heads, of which this one begins at `first`. */
+/* Applies the norm to a warp's head; whole: the norm over all heads, in which this head begins at `first`. */
 static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int first, int width, float *head) {
     const int lane = threadIdx.x % 32;
     Scaling s = {0, 1};
@@ -56,7 +56,7 @@ static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int 
     __syncwarp();
 }
 
-/* A warp's head of q or k: normed, turned, in `head`. */
+/* Normalises and rotates a warp's head of q or k, in `head`. */
 static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm,
     const Scaling *whole, int first, const float2 *turns, float *head) {
     const int lane = threadIdx.x % 32, width = a.head_dim;
@@ -75,8 +75,8 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
     if (norm.width && a.norm_last) head_norm(norm, whole, first, width, head);
 }
 
-/* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j, as it comes and as it leaves.
- * Others go through `head`, in shared memory. */
+/* Heads of common shapes in registers, in the order of head_prepare(): v[j] is dim lane + 32j, on input and output.
+ * Other heads pass through `head`, in shared memory. */
 template <int HD>
 __device__ __forceinline__ void head_rotated(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
     int first, const float2 *turns, float *head, float v[HD / 32]) {

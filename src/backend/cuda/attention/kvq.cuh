@@ -13,7 +13,7 @@
 
 enum { CODED_GROUP_MAX = 8, BIAS_PAIRS = 64 };
 
-/* ---- what a row sees ---- */
+/* ---- the visible range of a row ---- */
 
 struct CodedRow {
     int sink, end; /* tokens */
@@ -40,8 +40,8 @@ __device__ __forceinline__ const uint8_t *coded_values(
         kv_head * (stride / kv_heads);
 }
 
-/* Results of parts: [row of the chunk][part][head] of o [d], then as many pairs {largest, sum}. Slices that are seen
- * exactly come first, at most codes.exact; then pages. */
+/* Results of parts: [row of the chunk][part][head] of o [d], then as many pairs {largest, sum}. Full-precision slices
+ * come first, at most codes.exact; then quantised pages. */
 struct CodedParts {
     float *o;
     float2 *sums;
@@ -52,7 +52,7 @@ __device__ __forceinline__ CodedParts coded_parts(const Attend &a, const AttendC
     const int parts = coded_part_count(c);
     return {a.partials, (float2 *)(a.partials + (int64_t)a.rows * parts * a.heads * a.value_dim), parts};
 }
-/* The first token of an exact part: those of the sink, then those behind the codes. */
+/* The first token of a full-precision part: parts of the sink, then those behind the quantised pages. */
 __device__ __forceinline__ int exact_token(const CodedRow &r, int part) {
     const int sinks = r.sink / ATTENTION_SLICE;
     return part < sinks ? part * ATTENTION_SLICE : r.end + (part - sinks) * ATTENTION_SLICE;
@@ -60,11 +60,12 @@ __device__ __forceinline__ int exact_token(const CodedRow &r, int part) {
 
 /* ---- queries ---- */
 
-/* Of a row's head, times scale · log2 e and rotated: as 8 bits, as f16 for pages' means, and by what a bias is met. */
+/* The query of a row's head, times scale · log2 e and rotated: as 8 bits, as f16 for pages' means, and its products
+ * with the bias pairs. */
 template <int HD> struct __align__(16) CodedQuery {
     int8_t number[HD];
     __half half[HD];
-    float unit, half_sum; /* of number; of them, a half of all */
+    float unit, half_sum; /* unit of `number`; half the sum of all numbers */
     float2 turns[BIAS_PAIRS];
 };
 
@@ -73,7 +74,7 @@ template <int HD> struct QueryPart {
     uint32_t w[HD / 16];
     float unit[2], half_sum[2];
 };
-/* queries: of the first column; `columns` of them are there */
+/* queries: that of the first column; `columns` of them exist */
 template <int HD> __device__ __forceinline__ void query_part(QueryPart<HD> &q, const CodedQuery<HD> *const at[3]) {
     const int t = threadIdx.x % 4;
 #pragma unroll
@@ -106,7 +107,7 @@ __device__ __forceinline__ void mean_products(const CodedQuery<HD> *column, cons
 
 /* ---- codes as integers ---- */
 
-/* Two tiles of codes of a lane as they lie there. */
+/* A lane's codes of two tiles, as stored. */
 template <bool FOUR> struct Codes { uint32_t w[FOUR ? 4 : 8]; };
 
 template <bool FOUR>
@@ -146,7 +147,7 @@ __device__ __forceinline__ uint32_t chosen(uint32_t zero, uint32_t one, uint32_t
     return __byte_perm(zero, one, (bits & 0x1111u) << 2 | 0x3210u);
 }
 
-/* What the codes of tile 0 or 1 count, as A of mma.m16n8k32. */
+/* The levels of the codes of tile 0 or 1, as A of mma.m16n8k32. */
 template <bool FOUR>
 __device__ __forceinline__ void codes_numbers(
     const Codes<FOUR> &c, const CodeBooks &books, int form, int tile, uint32_t a[4]) {
@@ -219,7 +220,8 @@ __device__ __forceinline__ void score_tokens(
             s[i][n] = fmaf(k_scale[i] * q.unit[n], (float)c[i / 2][i % 2 * 2 + n] + q.half_sum[n], mean[n]);
 }
 
-/* What a bias adds to the scores of a lane's tokens, of which `token` is the first, in the page from `base` on. */
+/* The contribution of a bias to the scores of a lane's tokens, of which `token` is the first, in the page from `base`
+ * on. */
 static __device__ __noinline__ void score_bias(
     const AttendCodes &c, uint64_t pairs, const float2 *const turns[2], int base, int token, float s[4][2]) {
     for (int n = 0; pairs; n++, pairs &= pairs - 1) {
@@ -277,7 +279,7 @@ __device__ __forceinline__ void weigh_tokens(const float s[4][2], const float v_
         for (int k = 4; k < 32; k *= 2) sum[n] += __shfl_xor_sync(~0u, sum[n], k);
     }
 }
-/* By what integer sums of values are multiplied. */
+/* The factor of integer sums of values. */
 __device__ __forceinline__ float weight_unit(float most, float heaviest) {
     return power_of_two(heaviest - most) * (1.0f / 127.0f);
 }

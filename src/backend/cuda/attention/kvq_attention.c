@@ -37,7 +37,7 @@ static AttendCodes codes_of(CudaBackend *b, const KvLayer *layer) {
     return c;
 }
 
-/* Rows of a step, first … end − 1, as many at a time as there is room for their parts of `each` floats. */
+/* Computes rows first … end − 1 of a step, in calls of as many rows as have room for their parts of `each` floats. */
 static void codes_rows(CudaBackend *b, Attend a, const AttendCodes *c, int first, int end, size_t each,
     cudaError_t (*kernel)(cudaStream_t stream, const Attend *attend, const AttendCodes *codes)) {
     int rows = (int)(CUDA_PARTIALS_BYTES / (each * sizeof(float)));
@@ -55,7 +55,7 @@ bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a)
     return c.four && attention_generated_codes_fits(a, &c);
 }
 
-/* Of rows from `first` on, by kernels that take codes of every form. */
+/* Computes rows from `first` on with the kernels for all formats. */
 static void others(CudaBackend *b, Attend a, AttendCodes c, int first) {
     CudaCodes *codes = &b->codes;
     const bool fast = cuda_attention_kernel(b, &a, PHASE_PREFILL, 1, PAGE_KVQ) == KERNEL_KVQ_DECODE;
@@ -77,7 +77,7 @@ void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend
     CHECK(op->kv.index < codes->layers && a.window == 0 && !a.q_latent);
     AttendCodes c = codes_of(b, &op->kv);
     const bool decode_rows = a.decode_rows && attention_generated_codes_fits(&a, &c);
-    const int first = decode_rows && c.four ? a.decode_rows : 0; /* of those for other kernels */
+    const int first = decode_rows && c.four ? a.decode_rows : 0; /* first row for the other kernels */
     if (first < a.step.rows) others(b, a, c, first);
     if (!decode_rows) return;
     if (!cuda_room(b, &b->arrivals, GENERATED_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */

@@ -80,12 +80,12 @@ extern "C" cudaError_t attention_codes_queries(cudaStream_t stream, const Attend
 enum { ROW_WARPS = 4, PLACES_STRIDE = 36 /* words of a column's weights: lanes find 32 banks */ };
 
 struct RowShared {
-    float2 largest[ROW_WARPS][8]; /* of the warp's tokens: score, and with its value's scale */
+    float2 largest[ROW_WARPS][8]; /* the warp's largest score; largest with its value's scale */
     float sums[ROW_WARPS][8];
     uint32_t weights[8][PLACES_STRIDE];
 };
 
-/* What a warp needs of a page: keys of 32 tokens, values of HD / 4 dims. */
+/* A warp's data of a page: keys of 32 tokens, values of HD / 4 dims. */
 template <int HD, bool FOUR> struct PagePart {
     static constexpr int PAIRS = HD / 64;
     Codes<FOUR> keys[2][PAIRS], values[PAIRS][2];
@@ -232,7 +232,7 @@ static __device__ __forceinline__ void pages_of_row(const Attend &a, const Atten
     }
 }
 
-/* A slice that a row sees exactly, by a warp, as slice_kernel has it. */
+/* A full-precision slice of a row, by a warp, as in slice_kernel. */
 template <int HD>
 static __device__ __forceinline__ void exact_part(
     const Attend &a, const AttendCodes &c, const CodedRow &coded, int row, int kv_head, int part) {
@@ -292,7 +292,7 @@ static __device__ __forceinline__ void exact_part(
     }
 }
 
-/* A block has some pages of a row and kv head, or four slices that it sees exactly. */
+/* A block has some quantised pages of a row and kv head, or four full-precision slices. */
 template <int HD, bool FOUR>
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     parts_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendCodes c, int spans, int span) {

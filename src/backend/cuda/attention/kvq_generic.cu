@@ -1,5 +1,5 @@
-/* Attention of rows that see quantised pages, for heads of any width and pages of any type, in f32: a warp takes a part
- * of a head of a row (kvq.cuh). */
+/* Attention of rows that see quantised pages, for heads of any width and pages of any type, in f32. Each warp takes a
+ * part of a head of a row (kvq.cuh). */
 #include "backend/cuda/attention/kvq.cuh"
 
 enum { PLAIN_WARPS = 4, PLAIN_DIMS = CODED_DIM_MAX / 32 };

@@ -1,4 +1,4 @@
-/* Quantised pages that long runs see: a tile of rows walks all of them. A block expands the codes of a page into levels
+/* Quantised pages of long runs: a tile of rows walks all of them. A block expands the codes of a page into levels
  * once, in shared memory; each of its warps takes some columns (kvq.cuh). */
 #include "backend/cuda/attention/kvq.cuh"
 
@@ -20,7 +20,7 @@ template <int HD, bool FOUR> struct PageCodes {
     Codes<FOUR> keys[PAIRS], values[PAIRS];
     uint32_t scales;
 };
-/* Values' pairs of tiles are dealt to the warps in order. */
+/* Values' pairs of tiles are assigned to the warps in order. */
 template <int HD, bool FOUR>
 __device__ __forceinline__ void page_bring(
     PageCodes<HD, FOUR> &p, const CodeShape &ks, const CodeShape &vs, const uint8_t *keys, const uint8_t *values) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void page_put(const PageCodes<HD, FOUR> &p, const Cod
 template <int HD, int NT> struct Columns {
     QueryPart<HD> q[NT];
     const CodedQuery<HD> *own[NT][3];
-    int end[NT][2]; /* of the pages that columns 2t and 2t + 1 see */
+    int end[NT][2]; /* end of the visible pages of columns 2t and 2t + 1 */
     float means[NT][4];
     float most[NT][2], sum[NT][2], o[NT][HD / 16][4];
 };
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(32 * TILE_WARPS)
             if (k < 2) {
                 x.end[n][k] = on ? __ldcg(c.ends + row) : 0;
                 x.most[n][k] = NONE, x.sum[n][k] = 0;
-                if (!x.end[n][k]) x.own[n][k] = nullptr; /* not turned */
+                if (!x.end[n][k]) x.own[n][k] = nullptr; /* its query has not been rotated */
             } else if (on && !__ldcg(c.ends + row)) {
                 x.own[n][k] = nullptr;
             }

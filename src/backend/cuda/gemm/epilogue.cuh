@@ -99,8 +99,8 @@ template <bool GLU> struct Ending {
     }
 };
 
-/* Of a unit: the ordered sum of its slices' and what follows it. ready() returns once they and the factors are there;
- * what else is needed is loaded before. */
+/* Finishes a unit: the ordered sum over its slices and the epilogue. ready() returns when the slices' sums and the
+ * factors are complete; other operands are loaded before. */
 template <bool GLU, class Sum, class Ready>
 __device__ __forceinline__ void finish(
     const ProductWork &p, int unit, const Sum &slice_sum, const float *factors, const Ready &ready) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *input
     for (int row = 0; row < p.rows; row++) {
         __half2 most = __half2(__half(0.0f), __half(0.0f));
 #pragma unroll
-        for (int i = 0; i < 8; i++) { /* of four rounds, two each: eight columns of at most 512 */
+        for (int i = 0; i < 8; i++) { /* four rounds of two: eight columns of at most 512 */
             const int first = (i / 2 * SLICES + (int)threadIdx.x / 32) * c.run * TILE_COLS, at = lane + i % 2 * 32;
             if (i / 2 >= c.rounds || at >= eights || first + 8 * at >= c.padded()) continue;
             const uint4 v = __ldcg((const uint4 *)(p.handed + (int64_t)row * c.padded() + first + 8 * at));

@@ -7,8 +7,9 @@ enum {
     ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
 };
 
-/* Of rows that a gated product leaves as the next one's inputs: the greatest of each, what undoes its scaling; marks:
- * of all, then of tiles of INPUT_TILE_MOST rows, those of which some are to be scaled. */
+/* State of the rows that a gated product leaves as inputs of the next one: the greatest element and the inverse scale
+ * of each; marks, first one for all rows, then one per tile of INPUT_TILE_MOST rows, say that some row is to be scaled.
+ */
 struct Passing {
     unsigned *most;
     float *factors;
@@ -74,8 +75,8 @@ __global__ void __launch_bounds__(BLOCK) prepare_tiles_kernel(const float *x, in
     if (row == 0) passing.marks[0] = 0;
 }
 
-/* Of rows that have been passed on: what undoes their scaling, and marks of those that are to be scaled. A block per
- * tile of inputs. */
+/* Computes the inverse scales of rows that have been passed on, and the marks of those to be scaled. A block per tile
+ * of inputs. */
 __global__ void __launch_bounds__(INPUT_TILE_MOST) passed_kernel(int rows, Passing passing) {
     const int row = blockIdx.x * INPUT_TILE_MOST + threadIdx.x;
     let_next_begin();
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(INPUT_TILE_MOST) passed_kernel(int rows, Passi
 
 static int groups_of(int64_t cols) { return (int)((cols + TILE_COLS - 1) / TILE_COLS); }
 
-/* Of a row of a prompt, before the inputs: its factor; its part of Passing. */
+/* Words per prefill row before the inputs: its factor; its share of Passing. */
 enum { PROMPT_WORDS = 4 };
 static size_t whole_tiles(int rows) { return ((size_t)rows + INPUT_TILE_MOST - 1) / INPUT_TILE_MOST * INPUT_TILE_MOST; }
 
@@ -142,7 +143,7 @@ static Passing passing_of(const Product *p) {
 }
 
 static cudaError_t prepare_tiles(cudaStream_t stream, const Product *p, const ProductWork &work) {
-    constexpr size_t ROOM = 90 << 10; /* of a block; two share a multiprocessor */
+    constexpr size_t ROOM = 90 << 10; /* bytes per block; two share a multiprocessor */
     constexpr int ROWS_LEAST = 1024;  /* fewer would make few blocks */
     int each = p->rows < ROWS_LEAST ? 1 : 4;
     const auto bytes = [&] { return (size_t)work.groups * 8 * (each * 16 + 16); };

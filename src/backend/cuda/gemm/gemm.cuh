@@ -8,7 +8,7 @@
 struct ProductWork {
     int rows, cols, groups, count, mode, activation, units;
     int tile;   /* many: rows of a tile of inputs */
-    int chains; /* of multiplications, whose sums are added in order: SLICES, or PROMPT_CHAINS */
+    int chains; /* number of chains of multiplications, whose sums are added in order: SLICES, or PROMPT_CHAINS */
     float scale;
     const float *x; /* few: rows that the kernel itself prepares; NULL: `inputs` has them */
     RowNorm norm;   /* width 0: none */
@@ -25,7 +25,7 @@ struct ProductWork {
     const float *pass_factors; /* passes: what undoes the power of two that a row is multiplied by */
     const int *marks;          /* NULL, or it is done again: whether any tile of inputs is, then which */
     __half *hands;             /* GLU of few: also the result as f16, [rows][groups of columns of the next product] */
-    PartPlace part;            /* of few, one weight; theirs NULL: the product is whole */
+    PartPlace part;            /* gemv kernels, one weight; theirs NULL: the product is not divided */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
 };
@@ -33,16 +33,17 @@ struct ProductWork {
 /* ---- inputs ----
  * A row belongs to eight warps as it does in the product: a warp has the columns of its slice (tile.cuh), in each round
  * a run of them, of which a lane takes fours. Sums over the row are those of the warps in order, so a row has the same
- * f16 numbers whoever prepares it. */
+ * f16 numbers in every kernel that prepares it. */
 
-enum { RUN_FOURS = 4 }; /* of a lane in a run of at most eight groups */
+enum { RUN_FOURS = 4 }; /* fours per lane in a run of at most eight groups */
 
 struct Columns {
     int groups, run, rounds;
     __device__ __forceinline__ explicit Columns(int groups_)
         : groups(groups_), run(slice_run(groups_)), rounds(slice_rounds(groups_)) {}
     __device__ __forceinline__ int padded() const { return groups * TILE_COLS; }
-    /* Of the first of a lane's fours. Beyond the last one of the warp it is that again, and `once` is false. */
+    /* Index of the first of a lane's fours. Beyond the last one of the warp the last is repeated, and `once` is false.
+     */
     __device__ __forceinline__ int at(int round, int four, bool &once) const {
         const int first = (round * SLICES + (int)threadIdx.x / 32) * run * TILE_COLS;
         const int end = min(first + run * TILE_COLS, padded()),
@@ -66,7 +67,7 @@ __device__ __forceinline__ float slices_sum(float v, float *shared) {
     for (int i = 1; i < WARPS; i++) sum += shared[i];
     return sum;
 }
-/* Of what is not negative, as bits. */
+/* The largest non-negative float, compared as bits. */
 __device__ __forceinline__ float slices_most(float v, uint32_t *shared) {
     uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(v));
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = bits;
@@ -303,7 +304,7 @@ cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work,
 /* Whether weights of a kind have tiles of INPUT_TILE_MOST rows of inputs: codes and numbers have room in registers
  * beside the sums. */
 constexpr bool wide_tiles_fit(int kind) { return kind != TILE_F16; }
-/* Of tiles for so many rows of a prompt: INPUT_TILE or INPUT_TILE_MOST rows, whichever takes less time. */
+/* Tile height for the prefill rows: INPUT_TILE or INPUT_TILE_MOST rows, whichever takes less time. */
 int product_wide_tile(const Product &product, int groups);
 cudaError_t product_stream(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);

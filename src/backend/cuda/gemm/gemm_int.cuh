@@ -74,7 +74,7 @@ __device__ __forceinline__ float integer_larger(float a, float b) {
 /* What a lane knows of a group of which it has 16 columns, the four lanes of a group being neighbours. */
 struct IntegerPart {
     uint4 high, low; /* planes of the lane's columns */
-    float step;      /* of the group */
+    float step;      /* step of the group */
     int sum[2];      /* Σ q of the lane's half of the group, of the other one */
 };
 /* A warp; y: columns 16 · (lane mod 4) … of group lane / 4, of whichever eight. */
@@ -136,7 +136,7 @@ template <int KIND> __device__ __forceinline__ void integer_codes(const Piece<KI
         a[1] = p.w[s] & 0xf0f0f0f0;
     } else if constexpr (KIND == TILE_FP4) {
         /* 140 + twice the number: a positive code is found by the first and is 0xff in the second, and conversely. */
-        uint32_t pairs[2]; /* of the even column, of the odd one: rows g and g + 8 in turn */
+        uint32_t pairs[2]; /* even column, odd column: rows g and g + 8 in turn */
 #pragma unroll
         for (int odd = 0; odd < 2; odd++) {
             const uint32_t code = odd ? p.w[s] >> 16 : p.w[s];

@@ -165,7 +165,7 @@ template <int N> struct ManyShape {
     static constexpr int DEPTH =
         N == 16 ? 2 : 1; /* multiplications of a warpgroup under way; more would want registers */
     static constexpr int TOTAL_BYTES = MANY_TILES * TILE_ROWS * N * 4;
-    static constexpr int ROOM = (226 << 10) / MANY_BLOCKS - 2304 * MANY_GROUPS - 1024; /* of shared memory */
+    static constexpr int ROOM = (226 << 10) / MANY_BLOCKS - 2304 * MANY_GROUPS - 1024; /* bytes of shared memory */
 };
 
 /* A block has two warpgroups and eight tile rows, of a gated product four of the gate and four of up. A slot of its
@@ -181,7 +181,7 @@ struct ManyRing {
 template <bool GLU> struct ManyEnd {
     Place place[2];
     float factor[2], bias[2][2];
-    float *out[2][2]; /* of the first of the inputs */
+    float *out[2][2]; /* outputs of the first input */
     bool on[2][2];
     __device__ __forceinline__ ManyEnd(const ProductWork &p, int block, int warp, int lane) {
 #pragma unroll
@@ -245,7 +245,7 @@ template <bool GLU> struct ManyEnd {
         }
     }
 };
-/* Of a gated product eight inputs' results of 64 rows, which are a group of the next product's columns. A warp. */
+/* Stores a gated product's results of eight inputs and 64 rows, a group of the next product's columns. By a warp. */
 template <int N>
 __device__ __forceinline__ void hand_on(
     const ProductWork &p, int block, int i, int lane, float (*handed)[TILE_COLS + 4]) {

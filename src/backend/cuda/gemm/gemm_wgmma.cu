@@ -24,7 +24,7 @@ __device__ __forceinline__ Item item_at(const WideRing &ring, int tile_rows, int
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-/* Of a product that is done again: whether that is for other tiles. */
+/* In a product that is repeated for some tiles: true for the other tiles. */
 template <bool GLU, int N> __device__ __forceinline__ bool is_left_out(const ProductWork &p, const Item &item) {
     if constexpr (GLU && N == INPUT_TILE_MOST) return p.marks && !__ldcg(p.marks + 1 + item.token / N);
     return false;
@@ -169,9 +169,9 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     for (int i = 0; i < NUMBERS; i++) c[i] = 0;
     uint32_t one[16], other[16];
     Turn slot, in;
-    int next_item = blockIdx.x, end_slice = 0; /* of the weights that are prepared, ahead of the products */
+    int next_item = blockIdx.x, end_slice = 0; /* the weights that are prepared, ahead of the products */
     Pieces at = {0};
-    /* Of the slot that the warp is at: the groups that are left, and where its next tile is. */
+    /* State of the warp's current slot: the groups that are left, and the address of its next tile. */
     int left = 0;
     const uint8_t *own_tiles = weights + warp * ring.share * bytes, *tile = own_tiles;
     uint32_t last_used = 0; /* the barrier of the inputs that the multiplications under way read */
@@ -304,7 +304,7 @@ struct Prompt {
     const Product *product;
     bool *fits;
     template <int KIND, bool GLU, int N> cudaError_t go() const {
-        enum { BAND_BYTES = 16 << 20 }; /* of weights, beside inputs in the L2 */
+        enum { BAND_BYTES = 16 << 20 }; /* weights of a band, beside inputs in the L2 */
         using Shape = PromptShape<N>;
         const ProductWork &w = *work;
         const auto kernel = prompt_kernel<KIND, GLU, N>;

@@ -11,7 +11,7 @@ enum { WIDE_MULTIPLIERS = 8, WIDE_WARPS = 12 };
 struct WideRing {
     int share, pieces, slot_bytes; /* groups of a run in a slot, slots of a run */
     int units;                     /* tile rows of all weights */
-    int blocks, tokens, splits;    /* of the grid: tile rows, tiles of inputs, parts of the slices */
+    int blocks, tokens, splits;    /* shape of the grid: tile rows, tiles of inputs, parts of the slices */
     int jitter_eps;                /* blocks' weights that stay in the L2 while all inputs pass */
     float *partials;               /* splits > 1: [chain][row of inputs][tile row of all weights, row] */
     int chain;                     /* slices of a chain of multiplications, whose sum is added to the next one's */
@@ -172,7 +172,7 @@ template <int NUMBERS> __device__ __forceinline__ void sums_add(float *sums, con
 
 /* Four rows of weights that a lane looks after. */
 struct Rows {
-    int index, row, left; /* of the weight, its rows from there on */
+    int index, row, left; /* index of the weight; its first row; its rows from there on */
     float factor, bias[4];
     bool biased;
     __device__ __forceinline__ Rows(const ProductWork &p, int weight, int tile_row, int within, bool on)
@@ -237,7 +237,7 @@ __device__ __forceinline__ void finish_whole(
     }
 }
 
-/* Of N inputs as of `token`: sums of all slices and what follows them. One of FINISHERS warps. */
+/* Finishes N inputs from `token` on: sums of all slices and the epilogue. By one of FINISHERS warps. */
 template <int N, int FINISHERS>
 __device__ __forceinline__ void finish_tile(const ProductWork &p, int block, int token, float *sums, int turn) {
     constexpr int AHEAD = FINISHERS > 2 ? 2 : 4, STEP = FINISHERS * AHEAD; /* inputs at a time, those of all */

@@ -14,12 +14,12 @@ template <int SUBS> struct Preparing {
     uint8_t *planes;
     float *numbers;
     float *squares; /* [row][warp][lane]: of the norm */
-    float4 *stage;  /* of the warp */
+    float4 *stage;  /* stage of the warp */
     volatile int *came;
 
     __device__ __forceinline__ int group(int round) const { return (round * SLICES + warp) * run + lane / 4; }
     __device__ __forceinline__ bool on(int round) const { return lane / 4 < run && group(round) < p.groups; }
-    /* Of a row, or of weights, the lane's 16 columns of a round; anything. */
+    /* Loads the lane's 16 columns of a round from a row or norm weights of any shape; 0 beyond them. */
     __device__ __forceinline__ void own(const float *row, int round, float v[16]) const {
         const int first = group(round) * TILE_COLS + lane % 4 * 16;
 #pragma unroll
@@ -211,7 +211,7 @@ __device__ __forceinline__ void units_finish(
     next.take(rows, adds);
     const uint32_t mark = divided ? part_mark(p.part) : 0;
     const int64_t slot = divided ? part_slot(p.part) : 0;
-    float input_factor = 1; /* of the row that is the lane's number */
+    float input_factor = 1; /* factor of row number `lane` */
     if (p.norm.width) {
         barrier_wait(b.prepared, 0);
 #pragma unroll 1
@@ -234,7 +234,7 @@ __device__ __forceinline__ void units_finish(
         }
         const float *from = areas + buffer.at * (glu ? 2 : 1) * PART;
         barrier_wait(b.summed + 8 * buffer.at, buffer.phase);
-        /* Of a sum over two GPUs all terms are on their way before the first is waited for. */
+        /* In a sum over two GPUs all terms are sent before the first is waited for. */
 #pragma unroll 1
         for (int pass = divided ? 0 : 1; pass < 2; pass++)
 #pragma unroll 1
@@ -333,7 +333,8 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
             factor[c] = number[c] + group * Numbers<SUBS>::BYTES;
         }
     };
-    const uint8_t *const own = memory + warp * ring.share * tile_bytes<KIND, SUBS>(); /* of the first slot */
+    const uint8_t *const own =
+        memory + warp * ring.share * tile_bytes<KIND, SUBS>(); /* the warp's share of the first slot */
     if constexpr (CHAINS == 1) {
         if (ring.twos) { /* a unit's gate and up, or two units */
             const int first = warp * run, count = min(run, p.groups - first);

@@ -6,7 +6,7 @@
 
 enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 4, CHAIN_ROWS = 4 };
 
-enum { STAGE_FOURS = 8 * TILE_COLS / 4, STAGE_ROUNDS = 4 }; /* of a warp's share of a round; rounds, at most */
+enum { STAGE_FOURS = 8 * TILE_COLS / 4, STAGE_ROUNDS = 4 }; /* fours of a warp's share of a round; most rounds */
 __host__ __device__ __forceinline__ int stage_rounds(int rounds) {
     return rounds < STAGE_ROUNDS ? rounds : STAGE_ROUNDS;
 }
@@ -157,7 +157,7 @@ __device__ __forceinline__ float slices_added(const float *sums, int area, int t
 /* Words of shared memory that a block has besides: barriers, and whether the first warp has its inputs. */
 enum { FEW_WORDS = 2 * SLOTS_MAX + 2 * SUM_BUFFERS + 2 };
 struct FewBarriers {
-    uint32_t full, empty, summed, taken, prepared; /* of slots, of buffers of sums, of the inputs */
+    uint32_t full, empty, summed, taken, prepared; /* barriers of slots, of buffers of sums, of the inputs */
     volatile int *came;
 
     __device__ __forceinline__ explicit FewBarriers(uint64_t *words)
@@ -189,7 +189,7 @@ __device__ __forceinline__ void few_order(
     __syncwarp();
     wait_for_previous();
 }
-/* Of a unit's matrix, and of the other one of a gated unit. */
+/* Factors of a unit's matrix, and of the second matrix of a gated unit. */
 __device__ __forceinline__ float2 unit_factors(const ProductWork &p, bool glu, int unit) {
     int tile_row;
     const int index = weight_of(p, unit, tile_row);
@@ -228,8 +228,8 @@ static inline int besides_of(const ProductWork &w) {
  * products of one input, which are a layer's queries, keys and values, begins late: attention's beginning would take
  * time from them. */
 enum { TWOS_SHARE = 4, LATE_BYTES = 4 << 20 };
-/* Of one row with so many units to a multiprocessor an output matrix has two blocks there: nothing else is to begin
- * beside it, and sixteen warps multiply faster than eight. */
+/* For one row with this many units per multiprocessor an output matrix has two blocks on each: no other kernel has to
+ * begin beside it, and sixteen warps multiply faster than eight. */
 enum { TWICE_UNITS = 20 };
 /* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room
  * for two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few
@@ -247,7 +247,7 @@ static inline void keep_apart(const ProductWork &w, int besides, int shared_max,
 struct FewShape {
     Ring ring;
     int blocks;
-    size_t bytes; /* of shared memory that is asked for */
+    size_t bytes; /* bytes of dynamic shared memory */
 };
 static inline FewShape few_shape(const ProductWork &w, int multiprocessors, int shared_max) {
     const int besides = besides_of(w), parts = parts_of(w);

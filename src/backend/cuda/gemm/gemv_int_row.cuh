@@ -25,7 +25,7 @@ struct OneLayout {
 template <int SUBS> struct OnePreparing {
     uint8_t *memory;
     int put, get, twist; /* the warp's part of shared memory: where a lane's fours go, where it finds them */
-    int plane, number;   /* of the lane's group in the first round */
+    int plane, number;   /* plane and number of the lane's group in the first round */
     int group, run, groups;
 
     __device__ __forceinline__ OnePreparing(const ProductWork &p, const OneLayout &at, int run, uint8_t *memory)
@@ -44,8 +44,8 @@ template <int SUBS> struct OnePreparing {
         const int own = (int)threadIdx.x % 32 / 4;
         return own < run && round * step() + group + own < groups;
     }
-    /* from: where the lane's first four of the first round is. Fours that are not there are left as they are: whoever
-     * gets them keeps nothing of it. */
+    /* from: address of the lane's first four of the first round. Missing fours are left as they are, and their readers
+     * discard the results. */
     __device__ __forceinline__ void bring(const float *from, int round, int slot) const {
         const int fours = 16 * min(run, groups - round * step() - group);
         from += round * step() * TILE_COLS;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void copies_arrived() {
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
     __syncwarp();
 }
-/* Of the norm: those of the lane's 16 columns of a round, anything if there are none. */
+/* Loads the norm weights of the lane's 16 columns of a round; zeros if `on` is false. */
 __device__ __forceinline__ void weights_take(const float *from, bool on, float v[16]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {

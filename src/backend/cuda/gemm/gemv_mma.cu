@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
     }
 }
 
-enum { RESERVED = 1 << 10 }; /* of shared memory, by the system for each block */
+enum { RESERVED = 1 << 10 }; /* bytes of shared memory that the system takes for each block */
 
 struct Few {
     cudaStream_t stream;

@@ -24,7 +24,7 @@ __device__ __forceinline__ void soon_bring(const float *p, int count) {
 }
 
 /* came: set once the block's inputs are there; until then fewer weights are under way, which they would wait behind.
- * NULL: nobody says so. */
+ * NULL: there is no such flag. */
 __device__ __forceinline__ void ring_order(
     const ProductWork &p, const Ring &ring, uint32_t slots, uint32_t full, uint32_t empty, const volatile int *came) {
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void ring_order(
             const uint8_t *tiles = w.data + (int64_t)row * p.groups * bytes;
             for (int round = 0; round < rounds; round++)
                 for (int piece = 0; piece < ring.pieces; piece++) {
-                    /* More would only lengthen the queue that everybody's loads stand in. */
+                    /* More copies would only lengthen the queue of all loads. */
                     if (window < ring.window && *came) window = ring.window;
                     if (flying == window) {
                         barrier_wait(full + landed.at * 8, landed.phase);

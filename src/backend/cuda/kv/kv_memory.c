@@ -6,8 +6,8 @@
 #include "backend/cuda/cuda.h"
 
 enum {
-    PIECE = 32 << 20, /* what memory is taken in: less than 2 MiB there is not, and each takes its time */
-    PART = 2 << 20,   /* what is given back */
+    PIECE = 32 << 20, /* unit of mapping: 2 MiB is the least, and each mapping takes time */
+    PART = 2 << 20,   /* unit of release */
     PARTS = PIECE / PART,
 };
 
@@ -20,11 +20,11 @@ typedef struct Piece {
 struct CudaReserve {
     CudaReserve *next;
     uint8_t *base;
-    size_t count, bytes; /* bytes: that were asked for */
+    size_t count, bytes; /* bytes: as requested */
     Piece piece[];
 };
 
-/* The driver's functions, which the runtime knows how to find. */
+/* The driver's functions, found through the runtime. */
 static struct {
     CUresult (*attribute)(int *, CUdevice_attribute, CUdevice);
     CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
@@ -68,7 +68,7 @@ void *cuda_reserve(CudaBackend *b, size_t bytes, Error *error) {
     const size_t count = (bytes + PIECE - 1) / PIECE;
     size_t left = 0, total = 0;
     if (!cuda_expect(cudaMemGetInfo(&left, &total), "memory on the GPU", error)) return NULL;
-    if (!b->reserves && bytes > left) { /* the cache is the only one to come so late */
+    if (!b->reserves && bytes > left) { /* only the cache allocates this late */
         fail(error, ERROR_MEMORY, "no room on the GPU for %.2f GB, %.2f of %.2f GB are free", (double)bytes * 1e-9,
             (double)left * 1e-9, (double)total * 1e-9);
         return NULL;
@@ -106,13 +106,13 @@ void cuda_reserves_close(CudaBackend *b) {
     while (b->reserves) cuda_unreserve(b, b->reserves->base);
 }
 
-/* Takes the memory of a piece that nobody uses any more. */
+/* Takes the memory of an unused piece. */
 static bool take_idle(CudaBackend *b, CUmemGenericAllocationHandle *handle) {
     for (CudaReserve *r = b->reserves; r; r = r->next)
         for (size_t i = 0; i < r->count; i++) {
             Piece *piece = &r->piece[i];
             if (!piece->there || piece->used) continue;
-            cudaStreamSynchronize(b->stream); /* somebody may just be reading it for the last time */
+            cudaStreamSynchronize(b->stream); /* a kernel may still be reading it */
             if (driver.unmap(address(r, i), PIECE)) return false;
             *handle = piece->handle;
             piece->there = false;
@@ -140,7 +140,7 @@ static bool bring(CudaBackend *b, CudaReserve *r, size_t i) {
         cuda_ok(b, cudaMemsetAsync(r->base + i * PIECE, 0, PIECE, b->stream), "clearing memory");
 }
 
-/* The parts of piece i that have something, or everything, between two offsets in the reserve. */
+/* The parts of piece i that overlap the range between two offsets in the reserve (whole: that lie inside it). */
 static uint16_t parts_between(const CudaReserve *r, size_t i, size_t first, size_t end, bool whole) {
     uint16_t parts = 0;
     for (size_t p = 0; p < PARTS; p++) {
@@ -153,7 +153,7 @@ static uint16_t parts_between(const CudaReserve *r, size_t i, size_t first, size
 bool cuda_commit(Backend *backend, void *memory, size_t bytes) {
     CudaBackend *b = cuda_of(backend);
     CudaReserve *r = reserve_of(b, memory);
-    if (!r) return true; /* was there at once */
+    if (!r) return true; /* mapped since its allocation */
     const size_t first = (size_t)((uint8_t *)memory - r->base), end = first + bytes;
     cuda_enter(b);
     for (size_t i = first / PIECE; i * PIECE < end; i++) {

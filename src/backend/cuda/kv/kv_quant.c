@@ -5,7 +5,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/kv_quant.h"
 
-/* ---- what is known of forms and rotations ---- */
+/* ---- tables of formats and rotations ---- */
 
 static void open_books(CudaCodes *codes) {
     for (KvForm form = KV_Q3; form < KV_Q8; form++) {
@@ -18,7 +18,7 @@ static void open_books(CudaCodes *codes) {
 
 static bool is_power_of_two(int d) { return (d & (d - 1)) == 0; }
 
-/* R on the device: that of unit vectors, one a lane. */
+/* R on the device, computed by rotating unit vectors, one per lane. */
 static float *matrix_of(CudaBackend *b, int d) {
     const size_t bytes = (size_t)d * (size_t)d * sizeof(float);
     float *host = calloc(1, bytes), *device = NULL;
@@ -61,7 +61,7 @@ void cuda_codes_close(CudaBackend *b) {
     cudaFree(codes->queries.memory);
 }
 
-/* Latents stay exact, and so do heads beyond what kernels have room for. */
+/* MLA latents stay in full precision, and so do heads larger than the kernels support. */
 size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     const int d = values ? layout->value_dim : layout->head_dim;
     if (layout->latent || layout->head_dim > CODE_DIM_MAX || layout->value_dim > CODE_DIM_MAX) return 0;
@@ -69,7 +69,7 @@ size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form
     return (size_t)layout->kv_heads * code_head_bytes(d, kv_group_dims(d), (int)form, values);
 }
 
-/* ---- coding ---- */
+/* ---- quantisation ---- */
 
 static CodeLayer code_layer(const KvLayer *layer) {
     const KvLayout *l = &layer->layout;
@@ -94,7 +94,7 @@ static uint8_t *code_page(const KvStore *store, int32_t page) {
     return store->base + (size_t)page * store->stride;
 }
 
-/* Jobs, and what else they point to, to the device: `bytes` in all. */
+/* Copies jobs and the data that they point to, `bytes` in all, to the device. */
 static void *send_jobs(CudaBackend *b, const void *jobs, size_t bytes, size_t more) {
     if (!cuda_room(b, &b->codes.jobs, bytes + more, &b->fault)) return NULL;
     cuda_ok(b, cuda_send(b, b->codes.jobs.memory, jobs, bytes), "sending pages");
@@ -109,7 +109,7 @@ static void note_layer(CudaBackend *b, const KvLayer *layer) {
     if (layer->index < codes->layers && layer->layout.kv_heads <= codes->heads) return;
     if (layer->index >= codes->layers) codes->layers = layer->index + 1;
     if (layer->layout.kv_heads > codes->heads) codes->heads = layer->layout.kv_heads;
-    b->graphs_stale = true; /* records lie elsewhere */
+    b->graphs_stale = true; /* the records have moved */
 }
 
 void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
@@ -126,7 +126,7 @@ void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     const size_t each = (size_t)heads * sizeof(uint64_t), bytes = (size_t)count * (sizeof(CodeJob) + each);
     CodeJob *jobs = calloc(1, bytes);
     if (!jobs || !cuda_room(b, &b->codes.jobs, bytes, &b->fault)) {
-        /* For good: the page would not hold what it should. */
+        /* Permanent: the page's content would be wrong. */
         b->fault.code = ERROR_DEVICE;
         free(jobs);
         return;
@@ -156,9 +156,9 @@ void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     free(jobs);
 }
 
-/* ---- survey ---- */
+/* ---- calibration ---- */
 
-/* The layer as functions of host memory want it. */
+/* Decides with the layer's parameters copied to host memory. */
 static void survey_decide(CudaBackend *b, const KvCalibration *survey, const double *sums, int heads) {
     const KvLayout *l = &survey->layer->layout;
     const int pages = survey->tokens / KV_PAGE_TOKENS;

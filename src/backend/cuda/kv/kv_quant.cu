@@ -15,13 +15,13 @@ __device__ __forceinline__ const uint8_t *keys_of(const CodeLayer &l, const uint
     return page + (int64_t)head * PAGE_TOKENS * (l.head_dim + l.value_dim) * dtype_size(l.dtype);
 }
 
-/* What a bias adds to number i of a key, whose pair is `pair`. */
+/* The bias of element i of a key, whose RoPE pair is `pair`. */
 __device__ __forceinline__ float bias_at(const CodeLayer &l, const float *bias, int pair, bool second, float2 turn) {
     const float a = __ldg(bias + pair_first(l.rope, pair)) * l.rope.scale,
                 b = __ldg(bias + pair_second(l.rope, pair)) * l.rope.scale;
     return second ? a * turn.y + b * turn.x : a * turn.x - b * turn.y;
 }
-/* The pair of number i; −1: none. */
+/* The RoPE pair of element i; −1: none. */
 __device__ __forceinline__ int pair_of(const RopeParams &rope, int i, bool *second) {
     if (i >= rope.dims) return -1;
     *second = rope.interleaved ? i % 2 : i >= rope.dims / 2;
@@ -31,7 +31,7 @@ __device__ __forceinline__ bool taken_out(uint64_t pairs, int pair) {
     return pair >= 0 && pair < 64 && (pairs >> pair & 1);
 }
 
-/* ---- survey ---- */
+/* ---- calibration ---- */
 
 __device__ __forceinline__ double block_total(double v, double *shared) {
     shared[threadIdx.x] = v;
@@ -80,9 +80,9 @@ extern "C" cudaError_t codes_survey(cudaStream_t stream, const CodeJob *jobs, in
     return launch(stream, survey_kernel, dim3(count, heads), BLOCK, 0, jobs, out);
 }
 
-/* ---- coding ---- */
+/* ---- quantisation ---- */
 
-/* How a number becomes a code: kv_quant.c, compare() and divide(). */
+/* The code of a number, as compare() and divide() of kv_quant.c define it. */
 __device__ __forceinline__ int code_of(const CodeEdges &edges, int form, int half, float z, float factor) {
     const float size = fabsf(z * factor);
     int below = 0;
@@ -93,7 +93,7 @@ __device__ __forceinline__ int code_of(const CodeEdges &edges, int form, int hal
     return z > 0 ? half + below : half - 1 - below;
 }
 
-/* The mean of a page's keys, rotated, as the page has it. */
+/* The mean of a page's keys, rotated, as stored in the page. */
 static __device__ void mean_of(
     const CodeJob &job, int head, uint64_t pairs, const Rotation &rotation, uint8_t *to, float *mean, float *spare) {
     const CodeLayer &l = job.layer;
@@ -124,7 +124,7 @@ static __device__ void mean_of(
     __syncthreads();
 }
 
-/* A warp codes a group of a vector: its scale goes to `scale`. */
+/* A warp quantises a group of a vector and stores its scale in `scale`. */
 static __device__ void code_group(
     const CodeBooks &books, const CodeEdges &edges, int form, int dims, const float *z, uint8_t *codes, __half *scale) {
     const int lane = threadIdx.x % 32, half = form == CODE8 ? 128 : 1 << (form + 1);

@@ -1,4 +1,4 @@
-/* Quantised pages as they lie on the device. kv_quant.h (backend) says what codes mean; only their layout is different
+/* Quantised pages as they lie on the device. kv_quant.h (backend) defines the codes; only their layout is different
  * here.
  *
  * Codes lie in tiles of 16 rows × 32 columns in the lane order of mma.m16n8k32: lane 4g + t holds, of rows g and g + 8,
@@ -29,7 +29,7 @@ __host__ __device__ constexpr int code_high_bytes(int form) {
 struct CodeShape {
     int d, group, groups, form, values;
     int tile_rows, tiles; /* in a column, in a row */
-    int row_bytes;        /* of tiles */
+    int row_bytes;        /* bytes of a row of tiles */
     int scales, codes, bytes;
 };
 
@@ -44,12 +44,12 @@ __host__ __device__ inline CodeShape code_shape(int d, int group, int form, int 
     return s;
 }
 
-/* Where a token's scale is, and its column in values. */
+/* Index of a token's scale, and of its column in values. */
 __host__ __device__ constexpr int token_place(int token) {
     return token / WARP_TOKENS * WARP_TOKENS + token % 8 * 4 + token % WARP_TOKENS / 8;
 }
 
-/* Where a lane's part of a tile is in its row of tiles. */
+/* The place of a lane's part of a tile in its row of tiles. */
 struct LanePart {
     int low, high;
 };
@@ -83,7 +83,7 @@ __device__ __forceinline__ void lane_pack(const CodeShape &s, uint8_t *row, int 
     if (code_high_bytes(s.form) == 4) *(uint32_t *)(row + at.high) = high;
 }
 
-/* One code of a tile; what it counts is a half more. */
+/* The level of one code; the value is a half more. */
 __device__ __forceinline__ int book_level(const CodeBooks &books, int form, int code) {
     return (int8_t)(books.words[form][code / 4] >> code % 4 * 8);
 }
@@ -146,14 +146,14 @@ static __device__ __noinline__ void warp_rotate(const Rotation &r, bool back, fl
 
 /* ---- biases ---- */
 
-/* The two numbers of a head that a pair of the rope turns. */
+/* The first of the two elements of a head that form a RoPE pair. */
 __device__ __forceinline__ int pair_first(const RopeParams &rope, int pair) {
     return rope.interleaved ? 2 * pair : pair;
 }
 __device__ __forceinline__ int pair_second(const RopeParams &rope, int pair) {
     return rope.interleaved ? 2 * pair + 1 : pair + rope.dims / 2;
 }
-/* (cosine, sine) by which a pair has turned at a position, composed of the page's start and the offset in the page. */
+/* The rotation (cosine, sine) of a pair at a position, composed of the page's start and the offset in the page. */
 __device__ __forceinline__ float2 pair_rotation(const RopeParams &rope, int pair, int position) {
     float2 v;
     sincosf((float)position * __ldg(rope.frequencies + pair), &v.y, &v.x);

@@ -1,5 +1,5 @@
-/* Where the rows of a step find quantised pages. A record of a layer and sequence: the forms of keys and values; for
- * each head the RoPE pairs whose bias is taken out; the page tables of both. */
+/* Addresses of quantised pages for the rows of a step. A record of a layer and sequence: the forms of keys and values;
+ * for each head the RoPE pairs whose bias is subtracted; the page tables of both. */
 #include <string.h>
 
 #include "base/digest.h"
@@ -28,7 +28,8 @@ bool cuda_only_four(const Step *step, int layer) {
     return true;
 }
 
-/* Slices of a row that sees codes, at most: the sink's, and those from where codes end. */
+/* Largest number of full-precision slices of a row that reads quantised pages: those of the sink, and those behind the
+ * quantised pages. */
 static int exact_slices(const SequenceChunk *chunk) {
     int longest = 0;
     for (int i = 0; i < chunk->span_count; i++) longest = max_int(longest, chunk->spans[i].end - chunk->spans[i].begin);

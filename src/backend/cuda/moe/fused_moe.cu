@@ -51,7 +51,7 @@ __device__ __forceinline__ float quad_sum(float v) {
     return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-/* Any row's 16 columns, normed, and the sum of their squares where the norm's factor comes behind. */
+/* 16 columns of any row, normed, and the sum of their squares if the norm's factor is applied later. */
 static __device__ __noinline__ void router_odd(
     const MoeRouter &p, int64_t row, int column, float *shared, float v[17]) {
     const float *x = p.x + row * p.width;
@@ -65,8 +65,8 @@ static __device__ __noinline__ void router_odd(
             v[i] = weighed ? v[i] * __ldg(p.norm.weight + column + i) : scaled(p.norm, s, v[i], column + i);
 }
 
-/* A block has a run of groups, a warp one of them, of a tile row; or, behind the tile rows, the inputs that it becomes
- * and its squares. Of an RMS norm only the weights are in the inputs (gemm_int.cuh). */
+/* A block has consecutive groups of a tile row, a warp one of them; blocks behind the tile rows make the inputs of the
+ * expert products and the sums of squares. Of an RMS norm only the weights are in the inputs (gemm_int.cuh). */
 template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const __grid_constant__ MoeRouter p) {
     __shared__ float sums[WARPS][TILE_ROWS], reduced[WARPS];
     let_next_begin();
@@ -147,7 +147,7 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
     found[shape.all * TILE_ROWS] = all;
 }
 
-/* The choice of many rows, a block each. */
+/* Chooses the experts of many rows, one block per row. */
 __global__ void __launch_bounds__(BLOCK) choose_kernel(const __grid_constant__ MoeRouter p) {
     __shared__ Choice choice;
     let_next_begin();
@@ -245,9 +245,9 @@ struct ProductLaunch {
         Slots slots;
         bool half = slots_of(p.most, pieces, besides, p.shared_bytes / 2 - FIXED, &slots);
         if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
-            return cudaErrorInvalidValue; /* moe_fits() knows */
-        /* A row's units are hardly more than multiprocessors: each has one, as long as the sum's blocks fit beside.
-         * Where they leave too little, the slots of half a multiprocessor stay. */
+            return cudaErrorInvalidValue; /* excluded by moe_fits() */
+        /* A row has hardly more units than there are multiprocessors: each gets one, as long as the sum's blocks fit
+         * beside it. If they do not fit, the block uses the slots of half a multiprocessor. */
         Slots beside;
         if (half && MOST == 1 && p.pairs == p.each &&
             slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &beside))
@@ -280,7 +280,7 @@ extern "C" cudaError_t moe_product(cudaStream_t stream, const MoeProduct *produc
 
 extern "C" int moe_round(int groups) { return slot_tiles(groups); }
 
-/* Members are as many as there may be: it must not matter how many rows there are. */
+/* Uses the largest number of members, so that the answer does not depend on the number of rows. */
 extern "C" int moe_fits(const Tiles *most, int gated, int shared_bytes) {
     Slots slots;
     return integer_fits(*most) && slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, &slots);

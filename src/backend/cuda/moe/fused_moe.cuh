@@ -19,17 +19,18 @@ __device__ __forceinline__ float4 terms_of(float step, int first, int second) {
 
 /* ---- the router ---- */
 
-/* Of a row the router leaves for each run of groups of columns the sums of its tile rows, then of its squares. */
+/* The router's result for a row: for each run of groups of columns the sums of its tile rows, then the sums of squares.
+ */
 constexpr int ROUTER_RUN = WARPS;
 struct RouterShape {
-    int own, all, chunks, stride; /* tile rows, with the shared expert's; what a run leaves */
+    int own, all, chunks, stride; /* tile rows, with the shared expert's; floats of a run's result */
     __host__ __device__ __forceinline__ explicit RouterShape(const MoeRouter &p)
         : own((p.weight.rows + TILE_ROWS - 1) / TILE_ROWS), all(own + (p.shared.rows > 0)),
           chunks((p.weight.groups + ROUTER_RUN - 1) / ROUTER_RUN), stride(all * TILE_ROWS + 4) {}
 };
 
-/* A row's logits from what the router has left; the norm's factor where a thread has a logit. BLOCK threads; thread i
- * mod BLOCK has written logit i. */
+/* A row's logits from the router's partial sums; applies the norm's factor to the thread's logits. BLOCK threads;
+ * thread i mod BLOCK has written logit i. */
 __device__ __forceinline__ float router_found(const MoeRouter &p, int64_t row, Choice &c) {
     constexpr int BATCH = 4; /* loads under way together */
     const RouterShape shape(p);
@@ -62,12 +63,12 @@ __device__ __forceinline__ float router_found(const MoeRouter &p, int64_t row, C
     return factor;
 }
 
-/* Of a choice in shared memory this stays; where the rest is others may come. */
+/* Bytes of a choice in shared memory that stay valid; the rest may be overwritten. */
 constexpr int CHOICE_KEPT = (int)offsetof(Choice, score), CHOICE_BYTES = (int)(sizeof(Choice) + 15) / 16 * 16;
 
 /* ---- products ---- */
 
-enum { PRODUCT_BLOCK = 32 * (WARPS + 1), EXPERT_SLOTS_MAX = 16, EXPERT_WORDS = 2 * EXPERT_SLOTS_MAX /* of barriers */ };
+enum { PRODUCT_BLOCK = 32 * (WARPS + 1), EXPERT_SLOTS_MAX = 16, EXPERT_WORDS = 2 * EXPERT_SLOTS_MAX /* barriers */ };
 enum { UNIT_ROWS = 4 /* tile rows: a group of the next product's columns */, SUM_STRIDE = 72 };
 
 /* Tiles that a slot has room for: a round of a tile row. */
@@ -80,7 +81,7 @@ __host__ __device__ __forceinline__ int slot_tiles(int groups) {
 constexpr int SUM_FLOATS = SLICES * TILE_ROWS + 1;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Brings what is read of banks later near; none of it changes. */
+/* Prefetches the constant data of banks that is read later. */
 __device__ __forceinline__ void banks_touch(const Tiles *bank, int experts) {
     for (int i = threadIdx.x; i * 128 < experts * (int)sizeof(Tiles); i += PRODUCT_BLOCK) {
         [[maybe_unused]] uint32_t unused;
@@ -99,8 +100,8 @@ __device__ __forceinline__ void slots_make(const Slots &slots, uint32_t full, ui
     __syncthreads();
 }
 
-/* Pieces into slots, in order; source(i, bytes): where piece i is. A warp: it takes a thread long to order one, so
- * lanes order so many at once, in the beginning as many as there are slots, then two. */
+/* Pieces into slots, in order; source(i, bytes): the address of piece i. A warp: it takes a thread long to order one,
+ * so lanes order so many at once, in the beginning as many as there are slots, then two. */
 template <class Source>
 __device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slots &slots, Turn &turn, uint32_t memory,
     uint32_t full, uint32_t empty, uint64_t policy, const Source &source) {
@@ -131,8 +132,8 @@ __device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slo
     }
 }
 
-/* Where a lane finds inputs: x[n] of the member and plane that its column of B is, terms[n] of the member whose sums it
- * gets. */
+/* Addresses of a lane's inputs: x[n] of the member and plane that its column of B is, terms[n] of the member whose sums
+ * it gets. */
 template <int PARTS> struct Inputs { const uint8_t *x[PARTS], *terms[PARTS]; };
 
 /* COUNT neighbouring tiles of two tile rows times the inputs of 4 · PARTS members; APART: the second row's are others,
@@ -218,7 +219,7 @@ __device__ __forceinline__ void run_add(float acc[2][PARTS][2], const uint8_t *o
     if constexpr (MOST > 1)
         if (i < count) tiles_add<KIND, SUBS, PARTS, APART, 1>(acc, one, two, inputs, at + i * RECORD, apart);
 }
-/* SUBS 0: as the weights say. */
+/* SUBS 0: determined by the weights at run time. */
 template <int KIND, int SUBS, int PARTS, bool APART>
 __device__ __forceinline__ void run_add(float acc[2][PARTS][2], const Tiles &w, const uint8_t *one, const uint8_t *two,
     int count, const Inputs<PARTS> &inputs, int at, int apart) {
@@ -228,7 +229,7 @@ __device__ __forceinline__ void run_add(float acc[2][PARTS][2], const Tiles &w, 
         run_add<KIND, 2, PARTS, APART>(acc, one, two, count, inputs, at, apart);
 }
 
-/* Rounds of two tile rows, or one and nothing sensible, times the inputs: this warp's slice. */
+/* Rounds of two tile rows (the second may be invalid) times the inputs: this warp's slice. */
 template <int KIND, int SUBS, int PARTS, bool APART>
 __device__ __forceinline__ void rows_add(float acc[2][PARTS][2], const Tiles &w, bool both, const Slots &slots,
     Turn &turn, const uint8_t *memory, uint32_t full, uint32_t empty, const Inputs<PARTS> &inputs, int apart, int run) {
@@ -254,7 +255,7 @@ __device__ __forceinline__ void rows_add(float acc[2][PARTS][2], const Tiles &w,
     }
 }
 
-/* Of some rows of inputs this warp's slices, from(i) to `to`, rows `stride` apart. */
+/* Copies this warp's slices of some rows of inputs from from(i) to `to`, rows `stride` apart. */
 template <class From>
 __device__ __forceinline__ void inputs_take(uint8_t *to, int stride, int rows, int groups, const From &from) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, run = slice_run(groups), all = SLICES * run;
@@ -306,8 +307,8 @@ __device__ __forceinline__ void pair_leave(uint8_t *to, float one, float two) {
 }
 
 /* A block takes neighbouring units, each four tile rows of one chunk's matrix, or of its gate and up in turn; its eight
- * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: a block has a unit
- * of a row's expert, and chooses for itself. */
+ * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: each block has one
+ * unit of a row's expert and chooses the experts by itself. */
 template <int KIND, int SUBS, bool GLU, int MOST>
 __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots &slots, uint64_t *barriers) {
     constexpr bool ALONE = MOST == 1;
@@ -411,7 +412,7 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
         const int first = first_of(unit), mine = first * TILE_ROWS + 2 * lane;
         const int rows = min((int)UNIT_ROWS, (w[0].rows + TILE_ROWS - 1) / TILE_ROWS - first);
         if (rows <= 0) continue;
-        /* What finishes a member, which a warp does. */
+        /* Operands of the epilogue of a member, which one warp computes. */
         float factor[GATED] = {};
         float2 bias[GATED] = {};
         if (warp < count)
@@ -477,7 +478,7 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
     uint8_t *inputs = (uint8_t *)choice.score;
     slots_make(slots, full, empty);
     banks_touch(p.bank, p.experts);
-    /* What the router left was there before the kernel before began to compute. */
+    /* The router's results were complete before the previous kernel began to compute. */
     if (warp < MULTIPLIERS) {
         (void)router_found(p.router, row, choice);
         choose_index(p.router.route, choice);
@@ -525,7 +526,7 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
         return;
     }
     float *sums = (float *)(inputs + p.used * stride);
-    /* What ends the sum of two rows: nothing of it changes any more. */
+    /* Operands of the epilogue of two rows: constant data. */
     constexpr int ROWS = TILE_ROWS / WARPS;
     const int first = tile_row * TILE_ROWS + warp * ROWS;
     float factor = 0, bias[ROWS] = {};

@@ -18,8 +18,8 @@ struct MoeRow {
 
 enum { ROW_WORDS = (int)FEW_WORDS > (int)EXPERT_WORDS ? (int)FEW_WORDS : (int)EXPERT_WORDS };
 
-/* What is last here ptxas puts next to the function's beginning, where instructions are there soonest: the experts'
- * products. */
+/* ptxas places the last code here next to the function's beginning, where instructions are available earliest: the
+ * experts' products. */
 template <int KIND, int SUBS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2) moe_row_kernel(const __grid_constant__ MoeRow p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

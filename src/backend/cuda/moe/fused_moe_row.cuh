@@ -3,7 +3,7 @@
 #pragma once
 #include "backend/cuda/gemm/gemv_int.cuh"
 
-/* Of weights on their way, of so many bytes each. */
+/* Slots for weights in flight, `bytes` each. */
 struct Slots {
     int count, bytes;
 };
@@ -11,5 +11,5 @@ struct Slots {
 cudaError_t moe_row_product(
     cudaStream_t stream, const MoeProduct &product, const Slots &slots, dim3 grid, size_t bytes);
 cudaError_t moe_row_sum(cudaStream_t stream, const MoeSum &sum, const Slots &slots, dim3 grid, size_t bytes);
-/* As gemv_int_row.cu's. */
+/* Like the function of gemv_int_row.cu. */
 cudaError_t moe_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);

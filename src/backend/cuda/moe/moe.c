@@ -25,7 +25,7 @@ static bool fit(const CudaBackend *b, const CudaBank *bank) {
     return bank->alike && experts_fit(bank->most.groups, b->shared_bytes);
 }
 
-/* False: they go another way. */
+/* False: not computed; another kernel has to be used. */
 static bool run_pairs(CudaBackend *b, const Experts *op) {
     const int pairs = op->rows * op->used;
     const KernelQuery query = {KERNEL_MOE, PHASE_UNIFORM, op->rows, b->arch, cuda_tiles(b, &op->gate[0])->kind};
@@ -64,7 +64,8 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
 
 /* ---- many rows ---- */
 
-/* Pairs of a row and one of its experts in the order of the experts: where each goes, and the row at each place. */
+/* Pairs of a row and one of its experts in the order of the experts: the place of each pair, and the row at each place.
+ */
 static void sort_pairs(const Experts *op, const int32_t *index, int32_t *place, int32_t *row, int *begin) {
     const int pairs = op->rows * op->used;
     int next[EXPERTS_MAX + 1];
@@ -121,7 +122,7 @@ void cuda_experts(Backend *backend, const Experts *op) {
     CHECK(op->count <= EXPERTS_MAX + 1);
     if (run_pairs(b, op)) return;
     if (op->rows < b->host_rows) b->host_rows = op->rows;
-    CHECK(!b->capturing); /* the walk before this one has said that they go this way */
+    CHECK(!b->capturing); /* the step before capturing has recorded that such steps are not captured */
     int32_t *numbers = malloc(3 * pairs * sizeof *numbers);
     if (numbers)
         run(backend, op, numbers, numbers + pairs, numbers + 2 * pairs);
@@ -130,9 +131,9 @@ void cuda_experts(Backend *backend, const Experts *op) {
     free(numbers);
 }
 
-/* ---- mixtures of generated rows ---- */
+/* ---- MoE blocks of decode rows ---- */
 
-/* All that a mixture's weights say about the way its generated rows go. */
+/* Properties of an MoE block's weights that determine the kernel for its decode rows. */
 typedef struct Banks {
     const CudaBank *gate, *up, *down;
 } Banks;
@@ -141,7 +142,7 @@ static bool banks_of(CudaBackend *b, const Experts *op, Banks *banks) {
         (Banks){cuda_bank(b, op->gate, op->count), cuda_bank(b, op->up, op->count), cuda_bank(b, op->down, op->count)};
     return banks->gate && banks->up && banks->down;
 }
-/* Slots have room for the widest one's rounds; those of a narrower one may be longer. */
+/* Slots have room for the rounds of the widest matrix; rounds of a narrower one may be longer. */
 static bool rounds_fit(CudaBackend *b, const Experts *op, const Tiles *most) {
     const int room = moe_round(most->groups);
     for (int e = 0; most->groups > room && e < op->count; e++)
@@ -245,7 +246,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
     if (op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
 }
 
-/* Rows from `first` on. */
+/* Computes rows from `first` on with the operations in turn. */
 static void run_in_turn(Backend *backend, const MoeBlock *op, int first) {
     const BackendOps *ops = backend->ops;
     const int64_t hidden = op->router.weight[0]->cols, pairs = (int64_t)first * op->experts.used;

@@ -8,7 +8,7 @@ extern "C" size_t experts_chunk_ints(int pairs) { return CHUNKS_AT + (size_t)pai
 
 enum { SORTERS = 512, SORTED_MAX = GENERATED_MAX * (EXPERTS_USED_MAX + 1) };
 
-/* Which of an expert's pairs share a chunk, and in which order, differs from time to time; their results don't. */
+/* The pairs of an expert that share a chunk, and their order, may differ from call to call; their results do not. */
 __global__ void __launch_bounds__(SORTERS) sort_kernel(int pairs, int experts, const int32_t *index, int32_t *out) {
     __shared__ int32_t place[SORTED_MAX], count[EXPERTS_MAX + 1], begin[EXPERTS_MAX + 1], chunk[EXPERTS_MAX + 1];
     let_next_begin();
@@ -126,7 +126,7 @@ template <int KIND, int PARTS> struct Batch {
                     piece_load(piece[part][i],
                         w[part].data + ((int64_t)tile_row * w[0].groups + group + i) * w[0].bytes, lane, scales);
     }
-    /* x: of the first group */
+    /* x: inputs of the first group */
     __device__ __forceinline__ void multiply_by(const uint8_t *x, int count, float c[PARTS][4]) const {
 #pragma unroll
         for (int i = 0; i < SIZE; i++) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__
         const int tile_row = unit % p.tile_rows;
         if (unit / p.tile_rows != now) {
             now = unit / p.tile_rows;
-            __syncthreads(); /* nobody needs the last ones any more */
+            __syncthreads(); /* the previous members are no longer in use */
             if (threadIdx.x == 0) members_take(p, now, members);
             __syncthreads();
             w[0] = p.bank[0][members.expert];
@@ -220,7 +220,7 @@ struct Pairs {
         if (error) return error;
         const int fixed = (int)attributes.sharedSizeBytes, most = p.shared_bytes - fixed;
         const int inputs = (p.chunks ? (int)FEW_ROWS_MAX : 1) * few_stride(p.groups);
-        if (inputs > most) return cudaErrorInvalidValue; /* experts_fit() knows */
+        if (inputs > most) return cudaErrorInvalidValue; /* excluded by experts_fit() */
         error = cudaFuncSetAttribute(pairs_kernel<KIND, GLU>, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
         if (error) return error;
         const int units = p.pairs * p.tile_rows, blocks = units < 2 * p.multiprocessors ? units : 2 * p.multiprocessors;
@@ -234,7 +234,7 @@ extern "C" cudaError_t experts_product(cudaStream_t stream, const ExpertProduct 
     return with_kind(product->kind, Pairs{stream, product});
 }
 
-/* What a block keeps in shared memory besides inputs: less than this. */
+/* Upper bound of a block's shared memory besides inputs. */
 enum { BESIDES = 20 << 10 };
 extern "C" int experts_fit(int groups, int shared_bytes) {
     return (int)FEW_ROWS_MAX * few_stride(groups) + BESIDES <= shared_bytes;

@@ -5,20 +5,20 @@
 #include "backend/backend.h"
 #include "backend/cuda/runtime/common.cuh"
 
-/* In the order of the floats; NaNs are somewhere. */
+/* Maps floats to integers of the same order; the place of NaNs is unspecified. */
 __device__ static uint32_t ordered(float v) {
     const uint32_t bits = __float_as_uint(v + 0.0f); /* one zero */
     return bits >> 31 ? ~bits : bits | 0x80000000;
 }
 
-/* Of a row, in shared memory. */
+/* The routing of a row, in shared memory. */
 struct Choice {
-    int32_t index[EXPERTS_USED_MAX + 1]; /* what is chosen */
+    int32_t index[EXPERTS_USED_MAX + 1]; /* chosen experts */
     float weight[EXPERTS_USED_MAX + 1];
     alignas(16) float score[EXPERTS_MAX]; /* logits at first */
-    float shared[2];                      /* logits of the shared one, where there are */
+    float shared[2];                      /* logits of the shared expert, if there are any */
     union {
-        float value[EXPERTS_MAX];  /* what the choice is made by */
+        float value[EXPERTS_MAX];  /* scores that the choice compares */
         uint32_t key[EXPERTS_MAX]; /* the same in the order of whole numbers */
     };
     uint8_t taken[EXPERTS_MAX];
@@ -26,7 +26,7 @@ struct Choice {
     uint8_t kept[EXPERT_GROUPS_MAX];
 };
 
-/* The largest that was not taken yet, of equals the first; a warp's search. -1: all are taken. */
+/* The largest score not taken yet, of equals the first; searched by a warp. -1: all are taken. */
 __device__ static int best_left(const float *score, int count, const uint8_t *taken) {
     uint32_t most = 0;
     int best = INT_MAX;
@@ -44,7 +44,7 @@ __device__ static int best_left(const float *score, int count, const uint8_t *ta
 
 __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* The largest of some numbers and Σ e^(x − it); a warp. */
+/* The largest of some numbers and Σ e^(x − largest); by a warp. */
 __device__ __forceinline__ float2 softmax_of(const float *x, int count) {
     const int lane = threadIdx.x % 32;
     float most = -INFINITY, sum = 0;
@@ -85,7 +85,7 @@ __device__ static void keep_groups(const Router &r, Choice &c) {
     __syncwarp();
 }
 
-/* ROUTE_SPARSEMIXER: each choice weighs what it is among those that come near it. A warp. */
+/* ROUTE_SPARSEMIXER: the weight of a choice is its softmax among the logits near it. A warp. */
 __device__ static void mix_sparsely(const Router &r, Choice &c) {
     const float *x = c.score;
     const int lane = threadIdx.x % 32;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
     }
 }
 
-/* One after the other; a warp. Apart from what nearly all models need, whose code is short then. */
+/* One after the other; a warp. Not inlined, so that the code that nearly all models need is short. */
 static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
     if (r.groups) keep_groups(r, c);
     if (r.score == ROUTE_SPARSEMIXER)
@@ -151,7 +151,8 @@ static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
         take_best(r, c);
 }
 
-/* Which ones, by logits, of which thread i mod BLOCK has written logit i. All BLOCK threads; afterwards they see it. */
+/* Chooses the experts by logits; thread i mod BLOCK has written logit i. By all BLOCK threads, to which the result is
+ * then visible. */
 __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
     const bool search = r.groups || r.score == ROUTE_SPARSEMIXER || r.experts > RANKED_MAX;
     const bool softmax = r.score == ROUTE_SOFTMAX && (r.bias || search); /* otherwise logits have the same order */
@@ -184,7 +185,7 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
     block_sync();
 }
 
-/* What the chosen ones weigh; a warp. */
+/* Computes the weights of the chosen experts; by a warp. */
 __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     const int lane = threadIdx.x % 32;
     float *weight = c.weight;
@@ -213,7 +214,7 @@ __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     if (lane == 0 && r.shared) weight[r.used] = shared;
 }
 
-/* Both; afterwards all BLOCK threads see what is chosen. */
+/* Chooses experts and weights; the result is then visible to all BLOCK threads. */
 __device__ __forceinline__ void choose(const Router &r, Choice &c) {
     choose_index(r, c);
     if (threadIdx.x < 32) choose_weights(r, c);

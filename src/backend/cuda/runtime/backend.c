@@ -9,8 +9,8 @@
 
 enum { CAPABILITY_LEAST = 8, DEVICES_MAX = 1024 };
 
-/* A fault of the device stays with all that this process has there, and drivers give it back to no process that one has
- * hit (not after cudaDeviceReset either): whoever serves becomes another program (cli/restart.h). */
+/* A device fault is permanent for this process: its context cannot be recovered, not even by cudaDeviceReset. The
+ * server therefore re-executes itself (cli/restart.h). */
 static bool broken[DEVICES_MAX];
 
 static bool device_works(int device, Error *error) {
@@ -57,7 +57,7 @@ static void cuda_copy(Backend *backend, void *to, const void *from, size_t bytes
     move(backend, to, from, bytes, cudaMemcpyDeviceToDevice);
 }
 
-/* Pinned. */
+/* Pinned host memory. */
 static void *cuda_take_host(Backend *backend, size_t bytes, Error *error) {
     void *memory = NULL;
     cuda_enter(cuda_of(backend));
@@ -91,7 +91,7 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
         const cudaError_t code = cudaMallocHost((void **)&b->logits, (size_t)count * sizeof *logits);
         if (!cuda_ok(b, code, "host memory for logits")) {
             b->logits = NULL;
-            b->read.from = NULL; /* or a captured step would copy them to nowhere */
+            b->read.from = NULL; /* otherwise a captured step would copy to freed memory */
             return NULL;
         }
         b->logits_count = (size_t)count;
@@ -102,7 +102,7 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
 
 /* ---- pages ---- */
 
-/* Room to bring such pages to the host and back is made now: when there is none later, it is too late to say so. */
+/* The buffer for moving such pages to the host and back is allocated now: page calls could not report a failure. */
 static size_t cuda_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     CudaBackend *b = cuda_of(backend);
     const size_t bytes = kv_canonical_bytes(layout, KV_PAGE_TOKENS);
@@ -119,7 +119,7 @@ static bool transfer(Backend *backend, const KvLayer *layer, int32_t page, int t
     uint8_t *there = layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
     cuda_enter(b);
     if (!cuda_room(b, &b->staging, kv_canonical_bytes(l, KV_PAGE_TOKENS), &b->fault)) {
-        b->fault.code = ERROR_DEVICE; /* for good */
+        b->fault.code = ERROR_DEVICE; /* permanent */
         return false;
     }
     if (in) cuda_upload(backend, b->staging.memory, host, bytes);
@@ -242,7 +242,7 @@ static bool device_memory(int device, DeviceMemory *out, Error *error) {
     if (!device_works(device, error)) return false;
     cudaError_t code = cudaSetDevice(device);
     if (!code) code = cudaMemGetInfo(&free, &total);
-    /* A device without room for a context has none for anything else. */
+    /* A device without memory for a context has none for weights either. */
     struct cudaDeviceProp p;
     if (code == cudaErrorMemoryAllocation && !cudaGetDeviceProperties(&p, device)) {
         (void)cudaGetLastError();
@@ -257,7 +257,8 @@ static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
     return cuda_kv_quant_bytes(NULL, layout, form, values);
 }
 
-/* Kernels, graphs, events, blocks of steps: what one context with a model of 32 layers was seen to take, and more. */
+/* Kernels, graphs, events, blocks of steps: the measured memory of one context with a model of 32 layers, with a
+ * margin. */
 enum { OTHER_BYTES = 192 << 20 };
 static uint64_t work_bytes(int rows_max, int64_t cols_max) {
     return product_input_bytes(rows_max, cols_max) + CUDA_PARTIALS_BYTES + PRODUCT_PARTIAL_BYTES + cuda_loader_bytes() +

@@ -10,7 +10,7 @@ enum { LOADER_BYTES = 32 << 20, LOADER_BUFFERS = 2, ALIGN = 256 };
 
 typedef struct CudaLoader {
     uint8_t *host[LOADER_BUFFERS], *device[LOADER_BUFFERS];
-    cudaEvent_t free[LOADER_BUFFERS]; /* what was sent from here has been packed */
+    cudaEvent_t free[LOADER_BUFFERS]; /* the data sent from this buffer has been packed */
     Copier *copier;
     size_t bytes;
     int turn;
@@ -32,7 +32,7 @@ void cuda_loader_close(CudaBackend *b) {
     b->loader = NULL;
 }
 
-/* Buffers of at least so many bytes. */
+/* Ensures buffers of at least `bytes` bytes. */
 static bool loader_open(CudaBackend *b, size_t bytes, Error *error) {
     if (b->loader && b->loader->bytes >= bytes) return true;
     cuda_loader_close(b);
@@ -72,7 +72,7 @@ static Tiles tiles_of(const Weight *w) {
     return t;
 }
 
-/* Rows first … of the file's weight as the loader's next buffer holds them, sent. */
+/* Sends rows of the file's weight from `first` on through the loader's next buffer. */
 static bool send_rows(CudaBackend *b, const Weight *w, int64_t first, int count, RawRows *raw, Error *error) {
     CudaLoader *loader = b->loader;
     const int turn = loader->turn;
@@ -123,7 +123,7 @@ static bool pack(CudaBackend *b, const Weight *w, const Tiles *t, uint8_t *data,
     return true;
 }
 
-/* Bytes of what lies behind each other in a bound weight's memory. */
+/* Bytes of the consecutive parts of a bound weight's memory. */
 typedef struct Parts {
     size_t tiles, factors, bias, row;
 } Parts;
@@ -210,7 +210,7 @@ void cuda_unbind(Backend *backend, const Weight *weight) {
     CHECK(!"a weight that was bound");
 }
 
-/* A vector may be a matrix of one row as well. */
+/* A vector may also be used as a matrix of one row. */
 const Tiles *cuda_tiles(CudaBackend *b, const Weight *weight) {
     if (weight->rows > 1 || weight->quant != QUANT_NONE || weight->dtype != DTYPE_F32)
         return &((const CudaWeight *)weight->data)->tiles;
@@ -262,7 +262,7 @@ static CudaBank *bank_make(CudaBackend *b, const Weight *weights, int count) {
 const CudaBank *cuda_bank(CudaBackend *b, const Weight *weights, int count) {
     for (CudaBank *bank = b->banks; bank; bank = bank->next)
         if (bank->weights == weights) return bank;
-    CHECK(!b->capturing); /* a step like this one has been walked before */
+    CHECK(!b->capturing); /* an equal step has run before and made the bank */
     if (b->fault.code != ERROR_NONE) return NULL;
     CudaBank *bank = bank_make(b, weights, count);
     if (!bank) return NULL;

@@ -31,14 +31,14 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/* Of what is read once: it leaves the L2 before anything else does. */
+/* Cache policy for data that is read once: first to be evicted from the L2. */
 __device__ __forceinline__ uint64_t policy_first() {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
-/* A place in a ring and how often it was passed. */
+/* A slot of a ring and the number of times it was passed. */
 struct Turn {
     int at = 0;
     uint32_t phase = 0;

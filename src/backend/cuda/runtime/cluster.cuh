@@ -12,7 +12,7 @@ __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-/* Where a block of the cluster has what this one has at p. */
+/* The address in another block of the cluster that corresponds to p in this one. */
 __device__ __forceinline__ uint32_t cluster_address(const void *p, int rank) {
     uint32_t at;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"

@@ -29,14 +29,14 @@ static inline bool launch_takes_apart(cudaStream_t stream) {
     return apart;
 }
 
-/* The grid that follows may begin. What it reads from here it waits for. */
+/* The grid that follows may begin. It waits before it reads results of this one. */
 __device__ __forceinline__ void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-/* Until all of the grid before has ended. Every thread of every kernel calls it, so that what a grid finds ended is all
- * that was enqueued before it. */
+/* Waits until the previous grid has ended. Every thread of every kernel calls it, so that all grids enqueued before
+ * have then ended. */
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -118,7 +118,7 @@ __device__ __forceinline__ float block_max(float v, float *shared) {
     return most;
 }
 
-/* A row of floats shared out over a block in fours: thread i has columns 4(i + BLOCK·j) …, whatever the alignment, so
+/* A row of floats distributed over a block in fours: thread i has columns 4(i + BLOCK·j) …, whatever the alignment, so
  * sums do not depend on that. N > 0: at most 4·BLOCK·N columns, which registers keep. */
 template <int N> struct Row {
     const float *data;
@@ -160,7 +160,7 @@ template <int N> struct Row {
     }
 };
 
-/* What a norm does to a row: v → (v − mean) · factor · weight + bias. */
+/* The effect of a norm on a row: v → (v − mean) · factor · weight + bias. */
 struct Scaling {
     float mean, factor;
 };

@@ -7,7 +7,7 @@
 #include "base/thread.h"
 
 enum {
-    HELPERS_MAX = 7, /* beside the caller; more do not make a file in the page cache come faster */
+    HELPERS_MAX = 7, /* threads beside the caller; more do not read a file in the page cache faster */
     SLICE_BYTES = 256 << 10,
 };
 
@@ -16,8 +16,8 @@ struct Copier {
     Thread helpers[HELPERS_MAX];
     const uint8_t *from;
     uint8_t *to;
-    size_t bytes, next; /* atomic: where the first slice begins that nobody has taken */
-    Mutex mutex;        /* of what follows */
+    size_t bytes, next; /* next: atomic, the begin of the first slice that no thread has taken */
+    Mutex mutex;        /* protects the fields below */
     Condition begun, ended;
     uint64_t turn;
     int busy;
@@ -57,7 +57,7 @@ Copier *copier_open(Error *error) {
     condition_init(&c->ended);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const int wanted = cores - 1 < HELPERS_MAX ? (int)cores - 1 : HELPERS_MAX;
-    Error ignored; /* fewer do as well */
+    Error ignored; /* fewer threads suffice */
     while (c->count < wanted && thread_start(&c->helpers[c->count], help, c, "apus-load", &ignored)) c->count++;
     return c;
 }

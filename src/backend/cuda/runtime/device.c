@@ -38,7 +38,7 @@ cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes) 
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream);
 }
 
-/* At least so many bytes; what was there is lost when it grows, and graphs that know its address with it. */
+/* Grows the room to at least `bytes`; growing loses its content and makes graphs stale. */
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error) {
     if (bytes <= room->bytes) return true;
     CHECK(!b->capturing);
@@ -49,6 +49,6 @@ bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error) {
     room->memory = cuda_take(b, bytes, error);
     if (!room->memory) return false;
     room->bytes = bytes;
-    /* Kernels that work on blocks of rows read beyond the last one, and make nothing of it. */
+    /* Kernels that work on blocks of rows read beyond the last one, and ignore that data. */
     return cuda_expect(cudaMemsetAsync(room->memory, 0, bytes, b->stream), "clearing memory", error);
 }

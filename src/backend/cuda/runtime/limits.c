@@ -3,10 +3,10 @@
 #include "base/clock.h"
 
 enum {
-    MOST_BYTES = 1 << 30, /* much more than the second-level cache, */
-    CACHES = 4,           /* which fits at least so often */
+    MOST_BYTES = 1 << 30, /* much more than the second-level cache */
+    CACHES = 4,           /* least ratio of the memory read to that cache */
     PASSES = 5,
-    PASS_NS = 5000000, /* so that beginning and waiting do not show, and clocks are up */
+    PASS_NS = 5000000, /* long enough to hide launch and wait, and to raise the clocks */
 };
 
 static int64_t pass_ns(cudaStream_t stream, void *memory, size_t bytes, int multiprocessors, int times) {

@@ -1,9 +1,9 @@
 /* A kernel that only reads, as fast as the device can: the roofline of decoding. */
 #include "backend/cuda/runtime/common.cuh"
 
-constexpr int READ_BLOCK = 1024, READ_AHEAD = 4, READ_BLOCKS = 4 /* of a multiprocessor */;
+constexpr int READ_BLOCK = 1024, READ_AHEAD = 4, READ_BLOCKS = 4 /* blocks per multiprocessor */;
 
-/* What is read has to be used: `out` is written where the sum says so, which that of zeros does not. */
+/* Uses the data read: `out` is written for certain sums, which never occur with zeros. */
 __global__ void __launch_bounds__(READ_BLOCK) read_kernel(const uint4 *memory, int64_t count, uint32_t *out) {
     let_next_begin();
     wait_for_previous();

@@ -4,9 +4,9 @@
 #include "backend/cuda/cuda.h"
 #include "backend/latent.h"
 
-/* ---- what goes in and out ---- */
+/* ---- inputs and outputs ---- */
 
-/* Host integers for kernels: the step's own lie on the device already; others are sent. NULL: there is no room. */
+/* Host integers for kernels: those of the step are on the device already; others are sent. NULL: no memory. */
 static const int32_t *device_ints(
     CudaBackend *b, const int32_t *from, const int32_t *of_step, const int32_t *there, int count) {
     if (of_step && from == of_step) return there;
@@ -67,11 +67,11 @@ void cuda_activate(Backend *backend, int64_t count, const float *x, Activation a
 
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
     CudaBackend *b = cuda_of(backend);
-    if (b->capturing) b->capturing->copied = false; /* they are others now */
+    if (b->capturing) b->capturing->copied = false; /* the logits have changed */
     cuda_ok(b, rows_logits(b->stream, count, x, scale, cap), "logits");
 }
 
-/* With logits that the product itself brings to the host their sums go there at once, too. */
+/* If the product itself copies the logits to the host, their sums are copied with them. */
 void cuda_sum_logits(Backend *backend, const LogitSums *op) {
     CudaBackend *b = cuda_of(backend);
     const float *scales = op->scales == b->step.scales ? cuda_step_scales(b) : NULL;
@@ -112,7 +112,7 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .partials = b->partials.memory};
 }
 
-/* Generated rows and those of prompts are products of their own. */
+/* Decode rows and prefill rows are separate products. */
 static cudaError_t run(CudaBackend *b, Product *p, int decode_rows) {
     if (decode_rows == 0 || decode_rows == p->rows) {
         p->decode_rows = decode_rows > 0;
@@ -135,7 +135,7 @@ static cudaError_t run(CudaBackend *b, Product *p, int decode_rows) {
     return product_run(b->stream, &part);
 }
 
-/* What is read after a step that gives so many logits. */
+/* Floats that are read after a step with this many rows of logits. */
 static int64_t wanted_floats(const CudaBackend *b, int rows, int64_t vocab) {
     const int64_t logits = rows * vocab;
     return b->step.scales ? logit_sums_at(logits) + 2 * rows * logit_blocks(vocab) : logits;
@@ -163,13 +163,14 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
     b->capturing->logits_count = b->read.count;
 }
 
-/* What a gated product leaves for the product that alone reads it. */
+/* The form in which a gated product leaves its result for the single product that reads it. */
 typedef struct Handover {
     bool halves; /* b->inputs holds `out` as that product's inputs as well */
     bool tiles;  /* `out` holds that product's inputs instead of floats */
 } Handover;
 
-/* then: of the product that alone reads `out`; NULL: any operation may, and nothing is left for it. */
+/* then: weight of the single product that reads `out`; NULL: any operation may read it, and it is left as floats only.
+ */
 static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
     Product p = product(b, op->rows, op->x, op->gate->cols);
     const RowNorm norm = row_norm(op->norm);
@@ -197,7 +198,7 @@ static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
 }
 void cuda_glu(Backend *backend, const Glu *op) { (void)glu(cuda_of(backend), op, NULL); }
 
-/* from: what the gated product whose result is x has left. */
+/* from: handover of the gated product whose result is x. */
 static void matmul_add(CudaBackend *b, const MatmulAdd *op, Handover from) {
     Product p = product(b, op->rows, op->x, op->weight->cols);
     const size_t bytes = (size_t)op->rows * (size_t)op->weight->rows * sizeof(float);
@@ -268,7 +269,7 @@ static void copy_columns(
 }
 void cuda_latent(Backend *backend, const Mla *op) { latent_attend(backend, op, copy_columns); }
 
-/* Rows first … end − 1, as many at a time as there is room for their parts, of `each` bytes. */
+/* Computes rows first … end − 1, in calls of as many rows as have room for their parts of `each` bytes. */
 static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t each,
     cudaError_t (*kernel)(cudaStream_t stream, const Attend *attend)) {
     int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : end - first;
@@ -319,11 +320,11 @@ Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase 
         KERNEL_ATTENTION, b->arch == ARCH_SM90A ? phase : PHASE_UNIFORM, run_rows, b->arch, pages};
     const KernelRow *row = kernel_next(&query, NULL);
     while (row && !attention_takes(row->kernel, a)) row = kernel_next(&query, row);
-    CHECK(row); /* the last of each kind takes any shape */
+    CHECK(row); /* the last row of each kind in the table takes any shape */
     return row->kernel;
 }
 
-/* Rows that see every page exactly. beside: others of the step see codes. */
+/* Computes rows that read full-precision pages only. beside: other rows of the step read quantised pages. */
 static void attend_exact(CudaBackend *b, Attend a, bool beside) {
     if (beside) {
         a.step = cuda_step_exact_rows(b);
@@ -383,7 +384,7 @@ static void attend(CudaBackend *b, const Attention *op) {
         a.decode_rows = b->step.decode_rows;
     const bool alone = a.single_rows && a.decode_rows == a.step.rows;
     a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
-    if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* else kernels find it out */
+    if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* otherwise the kernels compute the norms */
         if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
         a.whole = b->spare.memory;
         cuda_ok(b, attention_norms(b->stream, &a), "attention");

@@ -11,8 +11,9 @@ static dim3 blocks_for(int64_t count, int each) {
     return dim3((unsigned)(blocks < 65536 ? blocks : 65536));
 }
 
-/* Kernels look at the step's numbers before those before them have ended: this one must have. What lies in host memory
- * is far away: the first part of both blocks is asked for before it is known which one it is and how long. */
+/* Later kernels read the step's numbers before their predecessors have ended, so this one must have ended. Host memory
+ * has a long latency: the first part of both blocks is loaded before the index and the length of the block are known.
+ */
 constexpr int BRING = 1024;
 __global__ void __launch_bounds__(BRING) bring_kernel(const int4 *even, const int4 *odd, int4 *out, int32_t *turn) {
     __shared__ int count;
@@ -138,7 +139,7 @@ __global__ void embed_kernel(const int32_t *tokens, const int32_t *sampled, Tile
     wait_for_previous();
     int token = __ldcg(tokens + blockIdx.y);
     if (token == TOKEN_GIVEN) return;
-    /* A step that was begun after a row without a token (−1) is dropped: any token will do for it. */
+    /* A step that was begun after a row without a token (−1) is dropped: any token is valid for it. */
     if (token < TOKEN_GIVEN) token = max(__ldcg(sampled + (TOKEN_OUTPUT_0 - token)), 0);
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < table.cols; i += gridDim.x * BLOCK)
         out[(int64_t)blockIdx.y * table.cols + i] = scale * tile_element<KIND>(table, token, i);

@@ -6,11 +6,11 @@
 
 /* ---- blocks' maxima and sums ----
  * A warp has a block of 64 logits, a lane two of them, 32 apart, as the sampler adds them. */
-constexpr int LOGITS = 64, SUM_BLOCKS = 8; /* of a warp */
+constexpr int LOGITS = 64, SUM_BLOCKS = 8; /* blocks per warp */
 static constexpr float EXP_MIN = -87;
 
 __device__ __forceinline__ float logits_exp(float v) {
-    const float x = v > EXP_MIN ? v : EXP_MIN; /* of what is not a number, too */
+    const float x = v > EXP_MIN ? v : EXP_MIN; /* also for NaN */
     const int n = (int)(x * 1.44269504f - 0.5f);
     const float r = (x - (float)n * 0.693359375f) + (float)n * 2.12194440e-4f;
     float p = 1.0f / 720;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(BLOCK)
     let_next_begin();
     wait_for_previous();
     const int64_t row = blockIdx.y;
-    float *to = (copy ? copy : out) + (2 * row + 1) * blocks; /* nobody here needs the sums */
+    float *to = (copy ? copy : out) + (2 * row + 1) * blocks; /* the sums are not used here */
     sum_blocks(logits + row * vocab, vocab, blocks, load(scales + row), out + 2 * row * blocks, to, shared);
 }
 static dim3 sums_grid(int rows, int blocks) {
@@ -94,12 +94,12 @@ extern "C" cudaError_t rows_sum_logits(
     return launch(stream, logit_sums_kernel, grid, BLOCK, 0, logits, vocab, blocks, scales, sums, copy);
 }
 
-/* ---- drawing ---- */
+/* ---- sampling ---- */
 
 constexpr int GROUP = 64, GROUPS_MAX = DRAW_VOCAB_MAX / (GROUP * LOGITS);
 
-/* The first of `count` weights at which the sum of those from the first on is above the target, or the last that weighs
- * anything; *target becomes what is left of it in front of that one. */
+/* The first of `count` weights at which the sum of those from the first on is above the target, or the last with a
+ * weight > 0; *target becomes the rest of the target before that one. */
 template <class T> __device__ int sample_weight(const T *weights, int count, double *target) {
     int chosen = 0;
     for (int i = 0; i < count; i++) {
@@ -126,7 +126,7 @@ __device__ int first_equal(const float *x, int count, float value, int *shared) 
     return first;
 }
 
-/* Candidates: some of a row's tokens, by ascending id. Of more than that the host draws. */
+/* Candidates: some of a row's tokens, by ascending id. With more than CANDIDATES_MAX the host samples. */
 constexpr int CANDIDATES_MAX = 1024, DIGITS = 256;
 static_assert(DIGITS == BLOCK, "a thread for each");
 struct SampleArea {
@@ -195,7 +195,7 @@ __device__ __forceinline__ float value_of_order(uint32_t key) {
     return __uint_as_float(key >> 31 ? key & ~(1u << 31) : ~key);
 }
 
-/* What is ≥ threshold, a warp's part of the blocks: counted, or put at `at` and on. */
+/* Logits ≥ threshold in a warp's share of the blocks: counted, or stored from `at` on. */
 __device__ int collect_part(
     const float *row, int vocab, const float *maxima, int blocks, float threshold, bool put, int at, SampleArea &s) {
     const int lane = threadIdx.x % 32, each = (blocks + WARPS - 1) / WARPS, first = threadIdx.x / 32 * each;
@@ -218,7 +218,7 @@ __device__ int collect_part(
     return count;
 }
 
-/* All of a row that is ≥ threshold, which is finite. Gives how many they are; more than CANDIDATES_MAX are not there.
+/* Collects all logits of a row ≥ threshold, which is finite. Returns their number; at most CANDIDATES_MAX are stored.
  */
 __device__ int collect(const float *row, int vocab, const float *maxima, int blocks, float threshold, SampleArea &s) {
     const int warp = threadIdx.x / 32;
@@ -236,7 +236,7 @@ __device__ int collect(const float *row, int vocab, const float *maxima, int blo
 }
 
 /* The sampler's find_cut(): the key at which the weight of the values, taken from the largest down, reaches target, and
- * what is left of that for values of this key. of_blocks: values are a row's maxima; weights NULL: each weighs 1. */
+ * the rest of the target for values of this key. of_blocks: values are a row's maxima; weights NULL: each weighs 1. */
 __device__ uint32_t find_cut(const float *values, bool of_blocks, const unsigned long long *weights, int count,
     unsigned long long target, unsigned long long *rest, SampleArea &s) {
     const int digit = DIGITS - 1 - threadIdx.x; /* the thread's, from the largest down */
@@ -274,7 +274,7 @@ __device__ uint32_t find_cut(const float *values, bool of_blocks, const unsigned
     return cut;
 }
 
-/* Those for which keep(i) holds, of which nobody but the first warp asks, in the same order. */
+/* Keeps those for which keep(i) holds, in the same order; only the first warp calls keep(). */
 template <class F> __device__ int keep_some(int count, const F &keep, SampleArea &s) {
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
@@ -299,7 +299,7 @@ template <class F> __device__ int keep_some(int count, const F &keep, SampleArea
     return kept;
 }
 
-/* The largest until their weight reaches target; at least one. Values that are alike weigh alike. */
+/* Keeps the largest until their weight reaches target; at least one. Equal values have equal weights. */
 __device__ int keep_top(int count, bool weighed, unsigned long long target, SampleArea &s) {
     unsigned long long rest;
     const uint32_t cut = find_cut(s.values, false, weighed ? s.parts : NULL, count, target, &rest, s);
@@ -319,7 +319,7 @@ __device__ int keep_top(int count, bool weighed, unsigned long long target, Samp
         s);
 }
 
-/* What each candidate weighs; their sum. */
+/* Computes the weights of the candidates; returns their sum. */
 __device__ unsigned long long weigh(int count, float most, float scale, SampleArea &s) {
     if (threadIdx.x == 0) s.sum = 0;
     block_sync();
@@ -342,7 +342,7 @@ struct SampleRow {
     double uniform;
 };
 
-/* How many candidates there are; −1: too many. */
+/* Collects the candidates and returns their number; −1: too many. */
 __device__ int collect_top(const SampleRow &d, SampleArea &s) {
     float threshold = -FLT_MAX;
     unsigned long long rest;
@@ -400,7 +400,8 @@ __device__ int sample_some(const SampleRow &d, SampleArea &s) {
 
 /* ---- the end of a step ---- */
 
-/* Of the blocks that share a row, whether this one ends last: it sees what all have written. All threads get it. */
+/* True in the last block to end of those that share a row; it sees the writes of all of them. The result is the same
+ * for all threads. */
 __device__ bool ends_last(int32_t *ended, int *shared) {
     __threadfence();
     block_sync();
@@ -421,7 +422,7 @@ __device__ bool are_numbers(const float *row, int vocab) {
 /* By one thread. */
 __device__ void tell(const SampledTokens &sampled, int row, int id) {
     sampled.device[row] = id;
-    sampled.host[(__ldcg(sampled.turn) + 1) & 1][row] = id; /* the step has counted on already */
+    sampled.host[(__ldcg(sampled.turn) + 1) & 1][row] = id; /* *turn has been incremented for this step already */
 }
 
 /* The largest logit's token: the greatest pair of a logit and how far its token is from the end. */
@@ -458,7 +459,7 @@ __global__ void __launch_bounds__(BLOCK) largest_kernel(const float *logits, int
     tell(sampled, r, finite && are_numbers(row, vocab) ? (int)~(uint32_t)best : -1);
 }
 
-/* Sums of blocks, and where the last of a row's are, its token. */
+/* Sums of blocks; the block that ends last of a row also samples its token. */
 __global__ void __launch_bounds__(BLOCK)
     sample_kernel(const float *logits, int vocab, int blocks, float *work, SampleRows rows, SampledTokens sampled) {
     __shared__ SampleArea s;

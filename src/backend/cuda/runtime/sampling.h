@@ -7,12 +7,12 @@
 extern "C" {
 #endif
 
-/* sum_logits in backend.h; copy: where sums go as well; NULL: nowhere */
+/* sum_logits in backend.h; copy: second destination of the sums; NULL: none */
 cudaError_t rows_sum_logits(
     cudaStream_t stream, int rows, int vocab, const float *logits, const float *scales, float *sums, float *copy);
 
-/* Of each row that is drawn, in the step's block (Draw); the tokens: on the device, and in host[(*turn + 1) % 2] for
- * the step that has moved *turn on. */
+/* Parameters of each sampled row, in the step's block. Tokens are stored on the device and in host[(*turn + 1) % 2],
+ * *turn being already incremented for the step. */
 enum { DRAW_VOCAB_MAX = 1 << 20 };
 typedef struct SampleRows {
     const float *scales, *top_p, *min_p_log;
@@ -21,11 +21,11 @@ typedef struct SampleRows {
 typedef struct SampledTokens {
     int32_t *device, *host[2];
     const int32_t *turn;
-    uint64_t *best; /* [rows] what drawing works in: 0, and is again afterwards; */
-    int32_t *ended; /* [rows] too */
+    uint64_t *best; /* [rows] work space; 0 before and after a call */
+    int32_t *ended; /* [rows] work space; 0 before and after a call */
 } SampledTokens;
-/* largest: no row's scale is another than 0. work as in LogitSampling; of larger vocabularies than DRAW_VOCAB_MAX
- * nothing is drawn */
+/* largest: every row's scale is 0. work: as in LogitSampling. Vocabularies larger than DRAW_VOCAB_MAX are not sampled
+ */
 cudaError_t rows_sample(cudaStream_t stream, int rows, int vocab, const float *logits, int largest, float *work,
     const SampleRows *sample_params, const SampledTokens *sampled);
 

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/cuda.h"
 
-/* A block begins with how many integers it has (step_bring) and the step's number, then come arrays of an integer per
+/* A block begins with the number of its integers (step_bring) and the step's number, then come arrays of an integer per
  * row, then tables. */
 enum { HEADER = 4 };
 enum {
@@ -27,7 +27,7 @@ enum {
     MIN_PS,
     CODE_ENDS,
     CODE_SINKS,
-    EXACT_PLACES, /* as those above, for who knows no codes */
+    EXACT_PLACES, /* like those above, for kernels of full-precision pages */
     EXACT_RUN_ROWS,
     EXACT_RUN_OFFSETS,
     ARRAYS
@@ -56,7 +56,7 @@ static void block_free(CudaBackend *b) {
 
 static size_t up_to_four(size_t n) { return (n + 3) / 4 * 4; }
 
-/* Graphs know the old address, so they go. */
+/* Graphs contain the old address, so they become stale. */
 static bool block_grow(CudaBackend *b, size_t least, Error *error) {
     CudaStepBlock *block = &b->block;
     const size_t ints = up_to_four(least);
@@ -74,7 +74,7 @@ static bool block_grow(CudaBackend *b, size_t least, Error *error) {
 }
 
 bool cuda_steps_open(CudaBackend *b, Error *error) {
-    const int32_t first = 1; /* as the first ticket is */
+    const int32_t first = 1; /* like the first ticket */
     if (!(b->block.turn = cuda_take(b, sizeof first, error)) ||
         !cuda_expect(cuda_send(b, b->block.turn, &first, sizeof first), "memory for a step", error))
         return false;
@@ -86,7 +86,7 @@ bool cuda_steps_open(CudaBackend *b, Error *error) {
         if (!cuda_expect(cudaMallocHost((void **)&b->sampled.host[i], sampled), "memory for tokens", error))
             return false;
     b->sampled.turn = b->block.turn;
-    /* One piece of memory: what drawing works in, the tokens. */
+    /* One allocation: the work space of sampling, then the tokens. */
     const size_t each = sizeof *b->sampled.best + sizeof *b->sampled.ended, work = (size_t)b->base.rows_max * each;
     if (!(b->sampled.best = cuda_take(b, work + sampled, error))) return false;
     b->sampled.ended = (int32_t *)(b->sampled.best + b->base.rows_max);
@@ -154,7 +154,7 @@ static void fill_sample(CudaBackend *b, const SampleParams *sample, int output) 
     array(b, block, UNIFORM_HIGHS)[output] = halves[1];
 }
 
-/* What of a run's rows is codes, and the run as it is without those. */
+/* Writes the quantised range of each row of a chunk, and the chunk as kernels of full-precision pages see it. */
 static void fill_coded(CudaBackend *b, const SequenceChunk *chunk) {
     int32_t *block = host_block(b);
     const int exact = cuda_exact_rows(chunk);
@@ -203,7 +203,7 @@ static void fill_rows(CudaBackend *b, const Step *step) {
 
 static int pages_of(const SequenceChunk *chunk) { return (chunk->position + chunk->rows - 1) / KV_PAGE_TOKENS + 1; }
 
-/* Where a group's tables are in a block. */
+/* Offset of a group's page tables in a block. */
 static size_t tables_at(const CudaBackend *b, int group) {
     return b->block.tables + (size_t)group * (size_t)b->block.chunk_count * (size_t)b->block.table_stride;
 }
@@ -248,8 +248,9 @@ static bool repeatable(const Step *step) {
     return true;
 }
 
-/* What the walk on the host depends on besides numbers of rows and chunks: a bit for each kind of chunk that the step
- * has. The number of long chunks matters to prefill rows alone, which steps of several rows per chunk do not have. */
+/* Properties of the step that the host code depends on besides the numbers of rows and chunks: a bit for each kind of
+ * chunk that the step has. The number of long chunks matters to prefill rows alone, which steps of several rows per
+ * chunk do not have. */
 static int layout_of(const CudaBackend *b) {
     const CudaCodes *codes = &b->codes;
     const bool bits[] = {b->short_runs, b->long_runs > 0, b->single_rows, codes->seen && codes->mixed,
@@ -272,7 +273,7 @@ static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     return NULL;
 }
 
-/* A place for a new one: a free one, or that of the one that was used longest ago. */
+/* Adds a graph in a free place, or in that of the least recently used one. */
 static void add_graph(CudaBackend *b, const CudaKey *key) {
     CudaGraph *at = &b->graphs[b->graph_count];
     if (b->graph_count < CUDA_GRAPHS_MAX) {
@@ -387,7 +388,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     }
     if (graph && b->fault.code == ERROR_NONE) {
         b->capturing = graph;
-        /* The other of two is told of the same step while this one is captured already, and waits for events. */
+        /* The other of two GPUs begins the same step while this one is already capturing, and waits for events. */
         const enum cudaStreamCaptureMode mode =
             b->part.other ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeThreadLocal;
         cuda_ok(b, cudaStreamBeginCapture(b->stream, mode), "capturing a step");
@@ -407,9 +408,9 @@ uint64_t cuda_submit(Backend *backend) {
     return b->ticket;
 }
 
-/* Nothing is broken, and the next step may well fit. But this one may have ended before its numbers were brought, so
- * that the device would take the next one's from where those of the step before are, and before there was room for all
- * that capturing such a walk needs. */
+/* The device works, and the next step may fit. But this step may have ended before its numbers were copied, so that the
+ * device would take the next step's numbers from the wrong host array, and before all memory that capturing such a step
+ * needs was allocated. */
 static void recover(CudaBackend *b) {
     const int32_t next = (int32_t)((b->ticket + 1) % CUDA_STEPS);
     b->fault = (Error){0};

@@ -46,7 +46,7 @@ void cuda_parts_close(CudaBackend *b) {
     cudaFreeHost(b->part.exchange.place.lost_host);
 }
 
-/* The other knows where this is from b->part, so a place may still change. */
+/* The other GPU reads the address from b->part, so it may still change. */
 bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error) {
     CudaPart *part = &b->part;
     RankExchange *e = &part->exchange;

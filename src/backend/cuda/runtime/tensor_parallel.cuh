@@ -14,7 +14,7 @@ __device__ __forceinline__ uint64_t word_get(const uint64_t *from) {
 
 static constexpr unsigned long long PART_PATIENCE_NS = 10000000000;
 
-/* Until get() gives true, or for so long that the other is lost. */
+/* Waits until get() is true, or until the time limit, after which the other GPU counts as lost. */
 template <class Get> static __device__ __noinline__ void part_wait_long(const PartPlace &p, const Get &get) {
     unsigned long long begin, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
@@ -32,7 +32,7 @@ template <class Get> __device__ __forceinline__ void part_wait(const PartPlace &
     if (!get()) part_wait_long(p, get);
 }
 
-/* The step's number is there once the kernel has waited. */
+/* Valid after the kernel has waited: reads the step's number. */
 __device__ __forceinline__ uint32_t part_mark(const PartPlace &p) {
     return (uint32_t)__ldcg(p.ticket) * PART_SUMS_MAX + (uint32_t)p.number;
 }
