@@ -295,15 +295,18 @@ export async function hubSearch(/** @type {Tools} */ { browser, url }) {
 /** A server that was started without a model: the page says so, loads a local one, and answers. */
 export async function startsEmpty(/** @type {Tools} */ { browser }) {
     const server = await serve(['--port', '0', '--slots', '1'], {}, []);
-    const { page, faults } = await openApp(browser, server.url);
-    await page.waitForSelector('.empty:has-text("No model yet")');
-    await page.click('button:has-text("Choose a model")');
-    await page.click('.model-card:has(strong:text-is("qwen-0.5b")) button:has-text("Load")');
-    await page.waitForSelector('.notice:has-text("is loaded")', { timeout: 60_000 });
-    await page.click('.model-card:has-text("Loaded") button:has-text("Chat")');
-    await page.fill('#prompt', 'Say hello.');
-    await page.keyboard.press('Enter');
-    await page.waitForSelector('.message.assistant .markdown', { timeout: 60_000 });
-    await server.stop();
-    assert.deepEqual(faults, []);
+    try {
+        const { page, faults } = await openApp(browser, server.url);
+        await page.waitForSelector('.empty:has-text("No model yet")');
+        await page.click('button:has-text("Choose a model")');
+        await page.click('.model-card:has(strong:text-is("qwen-0.5b")) button:has-text("Load")');
+        await page.waitForSelector('.notice:has-text("is loaded")', { timeout: 60_000 });
+        await page.click('.model-card:has-text("Loaded") button:has-text("Chat")');
+        await page.fill('#prompt', 'Say hello.');
+        await page.keyboard.press('Enter');
+        await page.waitForSelector('.message.assistant .markdown', { timeout: 60_000 });
+        assert.deepEqual(faults, []);
+    } finally {
+        await server.stop();
+    }
 }

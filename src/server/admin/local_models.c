@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "hub/hub.h"
 #include "library/local.h"
 #include "server/http/response.h"
 
@@ -50,31 +49,25 @@ bool answer_local_remove(Exchange *x, Slice name) {
 }
 
 bool answer_local(Exchange *x, Slice rest) {
-    HubSettings settings;
-    HubModels models;
+    LocalModels models;
     ApiError error = {0};
     Error why = {0};
     Buffer body = {0};
-    bool ok = hub_settings_read(&settings, &why);
-    if (ok) {
-        ok = hub_list(&settings, &models, &why);
-        hub_settings_free(&settings);
-    }
-    if (!ok) {
+    if (!local_list(&models, &why)) {
         log_warn("the list of local models: %s", why.text);
         api_fail(&error, 503, NULL, NULL, "The models of this machine cannot be listed; the server's log says why.");
         return response_error(x, &error);
     }
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < models.count; i++) {
-        const HubModel *model = &models.models[i];
+        const LocalModel *model = &models.models[i];
         buffer_text(&body, i ? ",{\"id\":" : "{\"id\":");
         json_write_string(&body, slice_of(model->name));
         buffer_printf(&body,
             ",\"object\":\"local_model\",\"format\":\"%s\",\"bytes\":%" PRIu64 ",\"last_used\":%" PRId64 "}",
-            model->format == HUB_GGUF ? "gguf" : "safetensors", model->bytes, model->used_s);
+            strncmp(model->format, "GGUF", 4) ? "safetensors" : "gguf", model->bytes, model->used_s);
     }
     buffer_printf(&body, "],\"unfinished_bytes\":%" PRIu64 "}", models.unfinished_bytes);
-    hub_models_free(&models);
+    local_free(&models);
     return response_json(x, 200, &body);
 }
