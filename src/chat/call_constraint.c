@@ -17,7 +17,7 @@ typedef struct CallConstraint {
     const Tokenizer *tokenizer;
     Grammar *grammar;
     Slice marker;                /* in front of calls */
-    char head[HEAD_MAX];         /* of calls at the beginning of an answer, without its blanks; empty: there are none */
+    char head[HEAD_MAX];         /* beginning of an answer that starts with calls, without its blanks; empty: none */
     GrammarState marked, headed; /* behind them */
     char opener;                 /* first byte of a call after the marker; 0: any */
     char next;                   /* with which another call follows */

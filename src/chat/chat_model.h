@@ -22,8 +22,8 @@ typedef struct ChatModel {
     Engine *engine;
     Tokenizer *tokenizer;
     Template *template;               /* NULL: the model has no chat template */
-    const CallFormat *calls;          /* of the template; NULL: it has none */
-    const ReasoningFormat *reasoning; /* of the template; NULL: it has none */
+    const CallFormat *calls;          /* the template's call format; NULL: none */
+    const ReasoningFormat *reasoning; /* the template's reasoning format; NULL: none */
     const Json *special_tokens;       /* an object for the template: bos_token, eos_token … */
     SamplingOptions sampling;         /* defaults: the model's (generation_config.json), else OpenAI's */
     char fingerprint[24];             /* hash of program, model and instruction set, which determine results */

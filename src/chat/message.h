@@ -6,8 +6,8 @@
 
 typedef enum ContentKind {
     CONTENT_TEXT,
-    CONTENT_REASONING, /* of an earlier answer */
-    CONTENT_TOOL_CALL, /* of an earlier answer */
+    CONTENT_REASONING, /* reasoning of an earlier answer */
+    CONTENT_TOOL_CALL, /* call of an earlier answer */
     CONTENT_IMAGE,     /* this kind and the following ones are refused by the API adapters: no model reads media yet */
     CONTENT_AUDIO,
     CONTENT_FILE,
@@ -15,7 +15,7 @@ typedef enum ContentKind {
 
 typedef struct ChatCall {
     Slice id;           /* data NULL: none */
-    Slice name;         /* of the function */
+    Slice name;         /* name of the function */
     Slice arguments;    /* as text */
     const Json *object; /* the arguments; NULL: the text is not a JSON object */
 } ChatCall;
@@ -30,8 +30,8 @@ typedef struct ContentPart {
 
 typedef struct ChatMessage {
     const char *role;
-    Slice name;               /* of the author, or of the function whose result this is; data NULL: none */
-    Slice call_id;            /* of a tool's result: the id of the call; data NULL: none */
+    Slice name;               /* name of the author, or of the function whose result this is; data NULL: none */
+    Slice call_id;            /* id of the call, in a tool's result; data NULL: none */
     const ContentPart *parts; /* [part_count]; NULL with part_count 0 */
     size_t part_count;
 } ChatMessage;

@@ -37,7 +37,7 @@ struct Models {
     bool loading; /* one at a time: the next must see what the last has taken */
     bool closing;
     bool loader_begun, thread_runs;
-    Thread loader; /* of the last load, so that whoever has waited long enough for it may go */
+    Thread loader; /* runs the last load, so that a waiting request may give up at its deadline */
     Thread thread; /* unloads what is idle */
 };
 
@@ -105,7 +105,7 @@ static void unload(Models *m, Entry *entry) {
 
 /* ---- the thread ---- */
 
-/* The loaded model that nobody holds whose time comes first; *left_ns: until then. NULL: there is none. */
+/* The loaded, unheld model whose idle time ends first; *left_ns: time until then. NULL: there is none. */
 static Entry *next_idle(Models *m, int64_t *left_ns) {
     Entry *first = NULL;
     for (int i = 0; i < MODELS_MAX; i++) {
@@ -214,8 +214,8 @@ static bool wait_change(Models *m, int64_t deadline_ns) {
     return left_ns > 0;
 }
 
-/* Under the mutex: the entry is loaded, or the error says why not. What is damaged is loaded anew when nobody holds it
- * any more. */
+/* Under the mutex: the entry is loaded, or the error says why not. A damaged model is loaded anew when it is no longer
+ * held. */
 static bool reach_loaded(Models *m, Entry *entry, int64_t deadline_ns, Error *error) {
     const uint64_t failures = entry->failures;
     while (is_damaged(entry) || entry->state != MODEL_LOADED) {

@@ -14,8 +14,8 @@ typedef struct ModelSource {
 typedef struct ModelsOptions {
     const ModelSource *sources; /* copied; names differ */
     int count;                  /* 0: no model at first */
-    EngineOptions engine;   /* of each model, but for directory and resources; what it points to outlives the models */
-    int64_t idle_unload_ms; /* after a model was released last; 0: never */
+    EngineOptions engine;       /* for each model, except directory and resources; its pointers are borrowed */
+    int64_t idle_unload_ms;     /* after a model was released last; 0: never */
 } ModelsOptions;
 
 /* Adds and loads all of them, one after the other; a failure of one is a failure of all. */
@@ -33,12 +33,12 @@ NODISCARD bool models_remove(Models *models, Slice name, Error *error);
  * ERROR_DEVICE: its device has failed; ERROR_CANCELLED: the deadline (of clock_ns; 0: none) came before it was loaded,
  * which goes on; else the load failed: who waited for it gets the same error, who asks afterwards tries again. */
 NODISCARD ChatModel *models_take(Models *models, Slice name, int64_t deadline_ns, Error *error);
-/* Of a model that is damaged: begins to load it anew, but not often, and waits for that for a second at most. */
+/* Begins to reload a damaged model, at a limited rate, and waits for that for a second at most. */
 void models_mend(Models *models, int index);
 void models_release(Models *models, ChatModel *model); /* NULL is fine */
 /* As models_take and models_release at once. */
 NODISCARD bool models_load(Models *models, Slice name, int64_t deadline_ns, Error *error);
-/* ERROR_BUSY while somebody holds it; fine when it is not loaded. */
+/* ERROR_BUSY while the model is held; succeeds if it is not loaded. */
 NODISCARD bool models_unload(Models *models, Slice name, Error *error);
 
 typedef enum ModelState { MODEL_UNLOADED, MODEL_LOADING, MODEL_LOADED, MODEL_UNLOADING } ModelState;

@@ -17,7 +17,7 @@ typedef struct ChatTool {
     const Json *parameters; /* JSON schema of an object; NULL: none was sent */
     bool strict;            /* a schema that cannot be enforced is an error */
     bool callable;          /* tool_choice permits it */
-    const char *field;      /* of parameters: "tools[0].function.parameters" */
+    const char *field;      /* JSON path of `parameters`: "tools[0].function.parameters" */
 } ChatTool;
 
 typedef struct ToolOptions {
@@ -28,21 +28,21 @@ typedef struct ToolOptions {
     bool single;               /* at most one call */
     bool choice_given;         /* tool_choice was sent */
     Slice name;                /* the function that must be called; data NULL: any */
-    const char *name_field;    /* of name */
+    const char *name_field;    /* JSON path of `name` */
     const Slice *allowed;      /* [allowed_count] names of the functions that may be called; NULL: all */
     size_t allowed_count;      /* ≥ 1 with allowed */
-    const char *allowed_field; /* of allowed */
+    const char *allowed_field; /* JSON path of `allowed` */
 } ToolOptions;
 
 typedef struct ReasoningOptions {
     Slice effort;             /* data NULL: not given */
-    const char *effort_field; /* of effort */
+    const char *effort_field; /* JSON path of `effort` */
     bool thinking;
     bool thinking_given;
-    const char *thinking_field; /* of thinking */
+    const char *thinking_field; /* JSON path of `thinking` */
     bool advisory;              /* effort and thinking are no error for models without such a setting */
     int64_t budget;             /* largest number of reasoning tokens; −1: no limit */
-    const char *budget_field;   /* of budget; NULL: not given */
+    const char *budget_field;   /* JSON path of `budget`; NULL: not given */
 } ReasoningOptions;
 
 /* The format that the answer's text must have. */
@@ -50,12 +50,12 @@ typedef struct ResponseFormat {
     const char *field; /* that demands it; NULL: no format is demanded */
     GrammarKind kind;
     GrammarSpace space;
-    Slice source; /* of the grammar */
+    Slice source; /* text of the grammar */
 } ResponseFormat;
 
 typedef struct CacheOptions {
     const KvFormat *server_format; /* default; NULL: the model is not served */
-    DType server_dtype;            /* of full-precision pages */
+    DType server_dtype;            /* type of full-precision pages */
     KvFormat format;
     bool format_given;
     int bits, group; /* kv_bits, kv_group_size; 0: not given */
@@ -81,7 +81,7 @@ typedef struct ChatRequest {
     Arena *arena;
     int vocab; /* ids must be below it */
     Slice model;
-    const char *input_field; /* of the messages or prompts: "messages", "input", "prompt" */
+    const char *input_field; /* JSON path of the messages or prompts: "messages", "input", "prompt" */
     ChatPrompt chat;         /* message_count 0: a text completion */
     const Json *prompt;      /* text completions: text, [text], [id] or [[id]]; else NULL */
     Slice suffix;            /* text completions: text behind the answer; size 0: none */

@@ -24,7 +24,7 @@ typedef struct Option {
     const char *name;    /* "--threads"; NULL ends a table */
     const char *aliases; /* other names, as in "-np, --parallel"; NULL: none */
     OptionKind kind;
-    void *value;          /* of the kind's type */
+    void *value;          /* points to the kind's type */
     double min, max;      /* range of numbers */
     const char *argument; /* "N", for the help */
     const char *help;     /* ends with the default where there is one */

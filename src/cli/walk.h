@@ -14,7 +14,7 @@ typedef struct Walk {
         KvFormat format;
         KvSequence now, mark; /* mark: what walk_return() returns to */
     } sequence[WALK_FORMATS_MAX];
-    StepBuilder steps[2]; /* of the step under way and the one begun before it has ended */
+    StepBuilder steps[2]; /* builders of the step in flight and of the one begun before it has ended */
     uint32_t random;      /* state of the generator of samples' uniform numbers */
 } Walk;
 

@@ -1,5 +1,5 @@
 /* What the tokens of an answer must obey: a grammar, a tool's call. The engine knows no text, so a constraint is
- * functions over numbered states. It is made by whoever submits a request, off the engine's thread, and asked by one
+ * functions over numbered states. It is made by the thread that submits a request, not the engine's, and asked by one
  * thread of the engine at a time; requests of one engine, and all choices of each, may share it. It is freed with its
  * last reference: each request that it was given to has one until its reader and the engine are done with it. */
 #pragma once
@@ -34,7 +34,8 @@ struct Constraint { /* the first member of what ops work on */
     size_t mask_words;
     atomic_int references;
     /* The engine's thread: */
-    int jobs;  /* that its engine has not seen the end of: nobody else may ask it, nor draw by it, until then */
+    int jobs;  /* jobs whose end the engine has not seen: until then no other thread may ask the constraint, nor sample
+                  with it */
     bool slow; /* it kept a step waiting */
 };
 

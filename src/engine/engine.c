@@ -32,7 +32,7 @@ struct Engine {
     int32_t eos[EOS_MAX];
     SamplerScratch scratch;
     MaskWorkers *lookahead;
-    float *logits;  /* of the step, [outputs, vocab]: the runner's, until the next step */
+    float *logits;  /* [outputs, vocab] logits of the step, borrowed from the runner until the next step */
     float *working; /* [vocab] */
     Scheduler scheduler;
     StepPlan *next; /* has been begun as well, ahead of the end of the step before; NULL: none */
@@ -43,8 +43,8 @@ struct Engine {
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
     double step_s;
-    bool damaged; /* everybody's answers are lost until the model is loaded again, */
-    bool lost;    /* by another process */
+    bool damaged; /* all answers fail until the model is reloaded */
+    bool lost;    /* the device has failed: only another process can reload the model */
     uint64_t kv_blocks;
     size_t kv_idle_bytes; /* counted at */
     int64_t idle_counted_ns;
@@ -319,8 +319,8 @@ static void look_ahead(Engine *engine, const StepPlan *plan) {
     mask_workers_begin(engine->lookahead);
 }
 
-/* Whether everybody who has rows in the step has gone, or all must. Experts are streamed to no step ahead of another:
- * so it is the first plan's. */
+/* True if all requests with rows in the step are cancelled or stopped, or the engine closes. With streamed experts no
+ * step is begun ahead of another, so the step is that of the first plan. */
 static bool step_given_up(void *context) {
     Engine *engine = context;
     const StepPlan *plan = engine->scheduler.plans;
@@ -399,7 +399,7 @@ static void release_slices(StepPlan *plan) {
     plan->slice_count = 0;
 }
 
-/* What was begun ahead is nobody's. */
+/* Discards the step that was begun ahead: waits for it and drops its results. */
 static void drop_next(Engine *engine) {
     StepPlan *next = engine->next;
     Error ignored = {0};
@@ -410,9 +410,9 @@ static void drop_next(Engine *engine) {
 }
 
 static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) {
-    if (error->code == ERROR_CANCELLED) return; /* by those who have rows in it */
+    if (error->code == ERROR_CANCELLED) return; /* cancelled by the requests with rows in it */
     if (!engine->damaged) log_error("a step of %d rows failed: %s", plan->builder.step.rows, error->text);
-    if (error->code == ERROR_MEMORY) { /* of the device: the others can have the step without it */
+    if (error->code == ERROR_MEMORY) { /* device memory: the other requests can compute the step without this one */
         request_fail(largest_slice(plan)->request, error);
         return;
     }
@@ -553,7 +553,7 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-/* What nobody has taken or been promised. */
+/* Bytes of memory that are neither taken nor reserved. */
 static size_t free_memory(const Engine *engine) {
     return engine->resources ? resources_available(engine->resources) : memory_available();
 }

@@ -35,10 +35,10 @@ struct EngineOptions {
     /* Called first, on a copy: says what is left open, as engine_fit() of fitting.h does; NULL: it stays as it is. */
     bool (*fit)(EngineOptions *options, Error *error);
     const char *calibrations;    /* the directory of what is known of it (fit/fit.h); NULL: nothing is */
-    size_t kv_bytes;             /* of the page pool; 0: slots × context, at most half of the free memory */
-    KvFormat kv_format;          /* of requests that ask for none; zero: everything stays exact */
-    bool kv_auto;                /* but exact where slots × context fit the pool exactly */
-    Pooling pooling;             /* of requests that embed; NONE: there are none */
+    size_t kv_bytes;             /* bytes of the page pool; 0: slots × context, at most half of the free memory */
+    KvFormat kv_format;          /* format for requests that name none; zero: all pages in full precision */
+    bool kv_auto;                /* full precision instead, if slots × context fit the pool with it */
+    Pooling pooling;             /* pooling of embedding requests; NONE: no such requests */
     bool prefix_off;             /* requests find nothing of what others computed */
     const char *cache_directory; /* where what leaves memory goes; NULL: nowhere */
     size_t cache_disk_bytes;
@@ -47,7 +47,7 @@ struct EngineOptions {
     void (*notify)(void *context);
     void *notify_context;
     /* Called once by the engine thread when its device has failed: all requests end with this error, those that come
-     * later as well, and the process cannot use the device again. NULL: nobody is told. */
+     * later as well, and the process cannot use the device again. NULL: no call. */
     void (*failed)(void *context, const Error *why);
     void *failed_context;
     int stall_ms; /* a step that takes longer, and ten times longer than expected, is taken for hung; 0: STALL_MS */
@@ -109,17 +109,17 @@ typedef struct TokenOut {
 
 typedef struct RequestStats {
     int prompt_tokens;
-    int cached_tokens;                        /* of the prompt: not computed, as the prefix cache had them */
-    int read_tokens;                          /* of the prompt, cached ones included, so far */
-    int preempted;                            /* times that a choice made room for others */
-    size_t kv_full_bytes, kv_quantised_bytes; /* of pages of the choice that ended last; */
-    size_t kv_f16_bytes;                      /* had everything stayed exact */
+    int cached_tokens;                        /* prompt tokens not computed, as the prefix cache had them */
+    int read_tokens;                          /* prompt tokens read so far, cached ones included */
+    int preempted;                            /* times that a choice was preempted */
+    size_t kv_full_bytes, kv_quantised_bytes; /* bytes of the pages of the choice that ended last */
+    size_t kv_f16_bytes;                      /* bytes of these pages if all were in full precision */
     int kv_raised;  /* layers whose keys got a better form than asked for, as their noise or */
     float kv_noise; /* a list asked for it; the largest noise of a layer (KvQuant) */
     bool admitted;  /* out of the queue */
     double queued_s, prefill_s, decode_s;
-    /* Of the steps that it had rows in, also with others: streamed experts that were there, that were not; what was
-     * read; the time in which nothing was computed, as one was waited for. */
+    /* Sums over the steps in which it had rows, beside other requests: streamed experts that were in memory, and that
+     * were not; bytes read; time without computation while an expert was loading. */
     uint64_t expert_hits, expert_misses, expert_read_bytes;
     double expert_stall_s;
 } RequestStats;
@@ -129,8 +129,8 @@ void engine_close(Engine *engine); /* cancels everything, joins the thread */
 const Model *engine_model(const Engine *engine);
 const char *engine_backend(const Engine *engine); /* "avx512" */
 Pooling engine_pooling(const Engine *engine);
-const KvFormat *engine_kv_format(const Engine *engine); /* of requests that ask for none */
-DType engine_kv_dtype(const Engine *engine);            /* of exact pages */
+const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
+DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
 bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, which plain 4-bit codes do not survive */
 
 /* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,
@@ -149,7 +149,8 @@ int request_wait(Request *request, int timeout_ms);
  * first) or the timeout passes; gives the number of the latest. What a round brought can be read when it has ended. */
 uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms);
 bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
-/* Of a request that embeds, once it has ended with FINISH_STOP: [model_hidden], as long as the request lives. */
+/* The embedding of a request that has ended with FINISH_STOP: [model_hidden], borrowed for the lifetime of the request.
+ */
 const float *request_embedding(const Request *request);
 void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
 /* Ends one choice early (a stop string was seen): it stops computing; the others go on. */
@@ -162,11 +163,12 @@ typedef struct EngineStats {
     int slots, running, waiting;
     bool full; /* engine_submit would say ERROR_BUSY */
     size_t kv_bytes, kv_bytes_total;
-    size_t kv_idle_bytes; /* of kv_bytes what only the prefix cache holds, and gives up for others; half a second old */
+    size_t kv_idle_bytes; /* share of kv_bytes that only the prefix cache holds, and frees on demand; up to half a
+                             second old */
     uint64_t kv_blocks;   /* that fit, of KV_PAGE_TOKENS tokens in all layers, in the form that requests get */
     size_t kv_form_bytes[KV_FORMS]; /* in use: exact pages, and pages of keys' or values' codes; */
     uint64_t kv_form_pages[KV_FORMS];
-    size_t prefix_bytes; /* of pages that the prefix cache holds, some of them together with requests */
+    size_t prefix_bytes; /* bytes of pages that the prefix cache holds, some of them shared with requests */
     uint64_t steps;
     uint64_t prompt_tokens, generated_tokens;            /* computed */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up, found in part; tokens found */

@@ -13,7 +13,7 @@ RunnerOptions engine_runner_options(const EngineOptions *options) {
     RunnerOptions runner = {.backend = options->backend, .outputs_max = decode_rows + ECHO_ROWS};
     runner.backend.rows_max = decode_rows + options->prefill_size;
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
-    if (options->pooling) /* of the mean, any row's */
+    if (options->pooling) /* a mean may read any row */
         runner.hidden_rows_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
     return runner;
 }

@@ -49,7 +49,7 @@ static bool recall(const EngineOptions *o, EnginePlan *plan) {
     return known;
 }
 
-/* Of what the processor has where layers are on a GPU. */
+/* Options of the CPU backend that computes the layers not on the GPU. */
 static BackendOptions host_options(const EngineOptions *o) {
     BackendOptions host = o->backend;
     host.device = NULL;

@@ -23,5 +23,5 @@ NODISCARD bool engine_plan(const EngineOptions *options, PlanSource source, Engi
 void engine_plan_keep(const EngineOptions *options, const EnginePlan *plan);
 /* Makes the plan, logs it, and has the options say what it chose where they left a choice: whether experts are
  * streamed, the cache's memory, tokens per step, which layers a GPU has (a device that is to have all of them anyway
- * needs no plan). Where nobody set a limit, a model that does not fit is a warning only. */
+ * needs no plan). Without an explicit limit, a model that does not fit is a warning only. */
 NODISCARD bool engine_fit(EngineOptions *options, Error *error);

@@ -8,7 +8,7 @@ int placement_layers(const EngineOptions *options, int layers);
 void placement_runner(const EngineOptions *options, const Model *model, RunnerOptions *out);
 /* Once it is open: the host forgets what the GPU has. */
 void placement_leave(const EngineOptions *options, const Model *model);
-/* What the KV cache may take when nobody says: *most, which a plan has chosen (0: none has, and it is half of what is
+/* Bytes of the KV cache if no option sets them: *most, which a plan has chosen (0: none has, and it is half of what is
  * free on the host), as far as a GPU has room for what its layers take of that, beside what steps take. */
 NODISCARD bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error);

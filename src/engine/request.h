@@ -28,7 +28,7 @@ typedef enum TokenMaskKind {
 typedef struct AnswerChoice {
     /* engine thread */
     ChoiceState state;
-    KvSequence kv; /* of the prompt and the answer but for its last token; of less while it is read again */
+    KvSequence kv; /* the prompt and the answer without its last token; shorter while it is read again */
     Sampler sampler;
     int generated;
     ConstraintState where;   /* behind all but, while `allowed` is unknown, the last token; these six only with a */
@@ -55,7 +55,7 @@ struct Request {
     int position_offset;
     int prompt_count, max_tokens, choice_count, top_max;
     KvFormat format;
-    uint64_t salt; /* of prefixes that it may find */
+    uint64_t salt; /* cache salt: only prefixes with the same one are found */
     bool cache_off;
     bool echo;
     bool whole;             /* every row of the prompt is wanted, so none may be found */
@@ -83,7 +83,7 @@ struct Request {
     int slots;                 /* that it holds: one while it reads the prompt, then one per running choice and grant */
     int granted;               /* slots for choices that have not started yet */
     int waiting;               /* choices in CHOICE_WAITING */
-    KvSequence kv;             /* of the prompt, until the last choice to start takes it over, or pages run out */
+    KvSequence kv;             /* the prompt, until the last choice to start takes it over, or pages run out */
     float *logits;             /* [vocab] behind the prompt: own memory with several choices, else the step's */
     int32_t first;             /* token behind the prompt, drawn already; −1: not yet */
     bool by_host;              /* what its logits were once must be seen to here */
@@ -95,14 +95,14 @@ struct Request {
     int prompt_written;
     int cached, preemptions;
     ExpertProviderStats experts; /* what the steps that it had rows in added to the source's */
-    KvUse kv_use;                /* of the choice that ended last; */
-    size_t kv_f16_bytes;         /* had everything stayed exact */
+    KvUse kv_use;                /* pages of the choice that ended last */
+    size_t kv_f16_bytes;         /* bytes of these pages if all were in full precision */
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
 typedef struct RequestShape {
     int vocab, hidden;
-    Pooling pooling; /* of requests that embed */
+    Pooling pooling; /* pooling of embedding requests */
 } RequestShape;
 
 /* options are valid for this vocabulary; max_tokens is already cut; kv_format is said. The reference is the caller's.

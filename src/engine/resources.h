@@ -27,5 +27,5 @@ typedef struct MemoryAccount {
 
 void resources_enter(Resources *resources, MemoryAccount *account);
 void resources_leave(Resources *resources, MemoryAccount *account); /* fine for one that never entered */
-/* Bytes that nobody has taken or been promised. */
+/* Bytes that are neither taken nor reserved. */
 size_t resources_available(Resources *resources);

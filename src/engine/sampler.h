@@ -11,21 +11,22 @@
 typedef struct SamplerScratch {
     int vocab, blocks;
     float *maxima;  /* [blocks] of the logits; −∞: nothing in the block counts, and it may not have been written */
-    float *sums;    /* [blocks] of exponentials; */
-    double *groups; /* of LOGIT_GROUP blocks each */
-    double total;   /* of all exponentials; 0: not known yet */
+    float *sums;    /* [blocks] sums of exponentials */
+    double *groups; /* sums of exponentials of LOGIT_GROUP blocks each */
+    double total;   /* sum of all exponentials; 0: not known yet */
     int count;      /* candidates, by ascending id */
     int32_t *ids;   /* [vocab] */
     float *values;  /* [vocab] */
     uint64_t *weights;
     uint64_t *histogram;
-    /* What a device has found out about a row of logits (LogitSums in backend.h): known.maxima and sums, [blocks], of
-     * known.logits with exponents times known.scale. logits NULL: nothing. Whoever changes the row takes that back. */
+    /* Device-computed reductions of a row of logits (LogitSums in backend.h): known.maxima and sums, [blocks], of
+     * known.logits with exponents times known.scale. logits NULL: none. Code that changes the row must set logits to
+     * NULL. */
     struct {
         const float *logits, *maxima, *sums;
         float scale;
     } known;
-    const float *known_sums; /* of the row that is being drawn from; NULL: none */
+    const float *known_sums; /* sums of the row that is being sampled; NULL: none */
 } SamplerScratch;
 
 /* The scale of the exponents that drawing with these options will need the sums of first. */

@@ -152,7 +152,7 @@ static size_t bytes_missing(const Scheduler *s, const Request *r, const AnswerCh
     return sub_size(bytes_claimed(s, r, choice), kv_bytes_for(s->sequences.plan, &r->format, length));
 }
 
-/* What is free, or could be had from the prefix cache, and nobody who runs will want soon. */
+/* Counts the bytes that are free or held by the prefix cache alone, less those that running requests will need soon. */
 static void look_for_room(Scheduler *s) {
     size_t wanted = 0, room = sub_size(s->pool, kv_bytes_used(s->sequences.kv));
     if (s->sequences.prefix) room += prefix_idle_bytes(s->sequences.prefix);
@@ -167,7 +167,7 @@ static void look_for_room(Scheduler *s) {
     s->room_known = true;
 }
 
-/* Whoever is the only one may always run: everybody fits alone. */
+/* A request that would run alone is always admitted: each request fits by itself. */
 static bool fits(Scheduler *s, size_t bytes) {
     const int used = atomic_load(&s->used);
     if (used == 0 || used == s->slots) return used == 0;
@@ -265,14 +265,15 @@ static bool admit(Scheduler *s, Request *request) {
     return true;
 }
 
-/* Everybody who waits longer than somebody who got in was passed. True: one of them will not be passed again. */
+/* Counts a pass for each request that waits longer than one that was admitted. True: one of them must not be passed
+ * again. */
 static bool count_passes(Request *first, const Request *end) {
     bool patient = true;
     for (Request *r = first; r != end; r = r->next) patient = ++r->skips < SKIPS_MAX && patient;
     return !patient;
 }
 
-/* Free slots for further choices of requests that already run; whoever has fewest comes first. */
+/* Free slots for further choices of requests that already run; the request with the fewest slots comes first. */
 static void grant_slots(Scheduler *s) {
     for (;;) {
         Request *best = NULL;
@@ -300,7 +301,7 @@ static void drop_waiting(Scheduler *s, Request *before, Request *request) {
 void scheduler_admit(Scheduler *s) {
     s->lookups = LOOKUPS_MAX;
     s->room_known = false;
-    bool closed = !resume(s); /* or somebody was passed too often: nobody younger gets in */
+    bool closed = !resume(s); /* or a request was passed too often: no younger one is admitted */
     Request *before = NULL, *request = s->waiting.first;
     while (request) {
         Request *next = request->next;

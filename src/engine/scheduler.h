@@ -81,18 +81,18 @@ typedef struct Scheduler {
     RequestList active; /* in order of admission */
     size_t room;        /* bytes of pages for requests to be admitted */
     bool room_known;    /* room was counted since the last admission */
-    int lookups;        /* of LOOKUPS_MAX, left in this round */
+    int lookups;        /* lookups left in this round, LOOKUPS_MAX at its start */
     uint64_t preempt_count, resume_count, prompts_looked_up, prompts_found, tokens_found;
 
     StepCandidate *candidates; /* [candidate_count] in order of age */
     int candidate_count;
-    int prefill_count;        /* of the candidates: those with prefill, */
-    int decode_prefill_count; /* and those with both prefill and decode */
+    int prefill_count;        /* candidates with prefill rows */
+    int decode_prefill_count; /* candidates with both prefill and decode rows */
     bool masks_late;          /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
     int32_t *tokens, *positions; /* working memory: [rows], [POSITION_DIMS_MAX · rows] */
-    float *scales;               /* [outputs], */
-    SampleParams *samples;       /* too */
+    float *scales;               /* [outputs] working memory */
+    SampleParams *samples;       /* [outputs] working memory */
     bool sample_params;          /* the runner samples */
     bool can_lookahead;
     double prompt_row_s; /* measured time per prefill row; 0: not known yet */

@@ -20,7 +20,7 @@ NODISCARD bool sequences_open(
     Sequences *sequences, const Runner *runner, KvCache *kv, const EngineOptions *options, bool apart, Error *error);
 void sequences_close(Sequences *sequences); /* safe on a zeroed one */
 
-/* Of a prompt (choice NULL) or of a choice, the prompt and its answer so far: */
+/* The sequence of a prompt (choice NULL), or of a choice: the prompt and its answer so far. */
 KvSequence *sequence_of(Request *request, AnswerChoice *choice);
 int sequence_tokens(const Request *request, const AnswerChoice *choice);
 /* copied to out, from position `first` on. */

@@ -209,8 +209,8 @@ void mask_workers_close(MaskWorkers *a) {
     free(a);
 }
 
-/* Of an answer that has ended: it need not be begun, and nobody asks what came of it. Its place may be taken at once:
- * whoever has the answer's slot by now comes with a job before the end of the step would see to this one. */
+/* True for a job of an ended answer: it need not be started, and its result is not used. Its place is free at once: the
+ * next answer in the same slot may bring a job before the end of the step releases this one. */
 static bool is_idle(const Job *job) {
     return (job->state == JOB_WAITS || job->state == JOB_DONE) && job->choice->state == CHOICE_ENDED;
 }

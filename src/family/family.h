@@ -73,7 +73,7 @@ typedef struct Block {
     const Moe *moe;       /* NULL: mlp.gate_proj, up_proj and down_proj */
     Activation activation;
     bool mlp_bias;
-    float residual_scale; /* of both; 0: 1 */
+    float residual_scale; /* scale of both components' results; 0: 1 */
 } Block;
 
 /* Fills layer i. Returns it, so that the family can add what is special: components[0] is the attention, components[1]
@@ -99,7 +99,7 @@ struct Moe {
     int shared;           /* intermediate size of the shared expert; 0: none */
     int shared_gate_rows; /* 1 or 2 (MoeComponent.shared_gate); 0: it has no gate */
     bool shared_gate_bias;
-    bool bias, router_bias; /* of all experts; of the router */
+    bool bias, router_bias; /* all experts have biases; the router has one */
 };
 
 /* The usual ones: experts with silu, used with the softmax over all as it is. */
@@ -118,7 +118,7 @@ typedef struct Windows {
     const Json *types; /* layer_types, which alone decides where the file has it; NULL: the fields below do */
     int width;         /* 0: no layer has a window */
     int first;         /* the first layer that has one */
-    int full_every;    /* of so many layers the last has none; 0: all have one */
+    int full_every;    /* period: every full_every'th layer has none; 0: all have one */
 } Windows;
 
 /* sliding_window behind use_sliding_window, from layer max_window_layers on: Qwen2, Qwen3. */
@@ -141,7 +141,7 @@ extern const GgufName gguf_norms[];      /* before both of them, and the last */
 extern const GgufName gguf_qkv[];        /* q, k, v */
 extern const GgufName gguf_qkv_paired[]; /* the same, q and k with their halves interleaved */
 extern const GgufName gguf_glu[];        /* gate and up */
-extern const GgufName gguf_head_norms[]; /* of each head's q and k, or of all of them */
+extern const GgufName gguf_head_norms[]; /* norms of q and k, per head or over all heads */
 extern const GgufName gguf_experts[];    /* router and experts, as moe_usual calls them */
 extern const GgufName gguf_shared[];     /* shared_experts */
 extern const GgufField gguf_sizes[];

@@ -42,7 +42,7 @@ typedef enum GgufFieldKind {
 typedef struct GgufSizes {
     int64_t hidden, heads, kv_heads, head_dim, rotary_dims, vocab;
     int64_t layers;     /* without those that predict further tokens */
-    int64_t plain_dims; /* of a head's query under latent attention: those that do not rotate */
+    int64_t plain_dims; /* MLA: dims of a head's query that are not rotated */
 } GgufSizes;
 
 /* A key begins with "." where the architecture's name stands before it. */

@@ -10,7 +10,7 @@ static void load(Loader *ld, Spec *spec) {
     llama_load(ld, spec);
     const int interval = load_int_or(ld, "no_rope_layer_interval", 4);
     const Json *list = load_list(ld, "no_rope_layers", spec->layer_count);
-    /* Of files with layer_types the Llama has read the windows. */
+    /* With layer_types, llama_load() has read the windows. */
     const bool slides =
         load_bool_or(ld, "use_sliding_window", false) && !load_list(ld, "layer_types", spec->layer_count);
     const int window = slides ? load_int_or(ld, "sliding_window", 0) : 0;

@@ -9,7 +9,7 @@
 
 typedef struct Counting {
     FitModel *model;
-    const MoeComponent *moe; /* of the visited layer; NULL: it has none */
+    const MoeComponent *moe; /* MoE block of the visited layer; NULL: none */
     uint64_t routed_bytes;
     int moe_layers;
     double dense_step, routed_step; /* bytes of the layers that a token goes through */

@@ -112,7 +112,7 @@ NODISCARD bool hub_remove(const HubSettings *settings, const HubName *name, uint
 typedef struct HubHit {
     const char *name;
     int64_t parameters; /* 0: unknown */
-    int64_t bytes;      /* of its safetensors weights; 0: unknown */
+    int64_t bytes;      /* bytes of its safetensors weights; 0: unknown */
     int64_t downloads;  /* downloads in the last month */
     int64_t likes;
     const char *updated; /* ISO 8601; NULL: unknown */

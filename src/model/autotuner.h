@@ -10,7 +10,7 @@ enum {
 };
 
 typedef struct Autotuner {
-    int steps, rows;   /* of the measurement */
+    int steps, rows;   /* steps and rows of the measurement */
     double seconds[2]; /* sum for each way */
     double longest[2]; /* longest step of each way; left out, as other causes may have delayed it */
     bool other;        /* the second way is the faster one */

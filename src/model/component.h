@@ -45,8 +45,7 @@ typedef struct ComponentOps {
     int64_t (*width)(const Component *); /* floats of work per row */
     void (*visit)(Component *, const Visitor *);
     ComponentCost (*cost)(const Component *, int depth);
-    CacheSpec (*cache_spec)(
-        const Component *); /* of the entry that it fills, without the layer; NULL: it keeps nothing */
+    CacheSpec (*cache_spec)(const Component *); /* cache entry that it fills, without the layer; NULL: none */
     void (*describe)(const Component *, Buffer *out);
     void (*forward)(const Component *, const ComponentCall *);
     /* Both NULL: the component reads nothing on demand. begin: requests what forward() will read; the call's memory

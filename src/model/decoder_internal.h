@@ -9,7 +9,7 @@ typedef struct Stage {
     const StreamSchedule *schedule;
     const KvLayer *entries; /* [cache_entries] */
     Backend *backend;
-    int number;           /* of the backend */
+    int number;           /* number of the backend */
     bool walk;            /* operations must be called; false: the backend repeats an earlier walk */
     int tile_rows;        /* rows that a layer computes at once */
     float *residual;      /* [rows, hidden]; the second backend's is Bound.arrival */

@@ -24,7 +24,7 @@ typedef struct ExpertOptions {
     bool prefetch; /* experts of the next layer are read ahead where that proves to be faster */
     uint64_t
         memory_budget;  /* bytes of everything that this model makes the host hold; 0: nine tenths of what is free */
-    uint64_t bytes_max; /* of the expert cache; 0: what the budget leaves */
+    uint64_t bytes_max; /* size of the expert cache; 0: the rest of the budget */
     ExpertCacheOptions cache;
 } ExpertOptions;
 
@@ -56,7 +56,7 @@ NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *err
 ExpertProvider *model_experts(const Model *model); /* NULL: they are not streamed */
 /* While the step's thread waits for an expert, it calls given_up(); true cancels the step with ERROR_CANCELLED. */
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context);
-uint64_t model_expert_bytes(const Model *model); /* of all streamed experts */
+uint64_t model_expert_bytes(const Model *model); /* bytes of all streamed experts */
 uint64_t model_expert_floor(const Model *model); /* least for model_hold_experts() */
 /* Bytes of the experts that one token uses in all layers; a smaller cache has few hits. */
 uint64_t model_expert_working_set(const Model *model);
@@ -67,7 +67,7 @@ void model_drop_host_pages(const Model *model, int first);
 const struct Spec *model_spec(const Model *model);
 int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
-int model_hidden(const Model *model);  /* of the residual stream */
+int model_hidden(const Model *model);  /* width of the residual */
 int model_context(const Model *model); /* tokens a sequence may hold */
 /* End-of-sequence ids of generation_config.json, else config.json (text_config too). Returns their number, ≤ EOS_MAX.
  */

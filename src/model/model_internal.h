@@ -21,9 +21,9 @@ struct Model {
     Spec spec;
     int32_t eos[EOS_MAX];
     int eos_count;
-    uint64_t weight_bytes;   /* of all tensors used */
-    uint64_t streamed_bytes; /* of experts that `bank` reads */
-    uint64_t device_bytes;   /* of layers that a device will have */
+    uint64_t weight_bytes;   /* bytes of all tensors used */
+    uint64_t streamed_bytes; /* bytes of experts that `bank` reads */
+    uint64_t device_bytes;   /* bytes of layers that a device will have */
     int experts_used;        /* experts per token after model_cut_experts(), of the layer with most; 0: unchanged */
     int experts_made_for;    /* the same as trained; 0: unchanged */
     ExpertOptions experts;

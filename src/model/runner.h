@@ -34,16 +34,16 @@ NODISCARD bool runner_budget_left(
  * returned, what steps work in, threads and tables. */
 uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident);
 
-uint64_t runner_scratch_bytes(const Runner *runner); /* of all backends */
+uint64_t runner_scratch_bytes(const Runner *runner); /* sum over all backends */
 const Model *runner_model(const Runner *runner);
-Backend *runner_backend(const Runner *runner); /* of the first layer, */
-Backend *runner_upper(const Runner *runner);   /* and of the last one: another where layers are split */
+Backend *runner_backend(const Runner *runner); /* backend of the first layer */
+Backend *runner_upper(const Runner *runner);   /* backend of the last layer: another one if layers are split */
 const KvPlan *runner_kv_plan(const Runner *runner);
 /* Bytes of the cache that one more token reads at a depth. */
 uint64_t runner_kv_bytes(const Runner *runner, int depth);
 
-/* Rows of a step that may be said to lie behind the end of their prompts (Step.generated); outputs that are such rows
- * come before others. 0: none may, as it makes no difference. */
+/* Largest Step.decode_rows of steps without uniform_matmul; outputs that are decode rows come before others. 0:
+ * Step.decode_rows has no effect. */
 int runner_decode_rows_max(const Runner *runner);
 
 /* Runs a step. *logits: f32 [output_count, vocab] in host memory, writable, valid until the next step; NULL without
@@ -56,8 +56,8 @@ NODISCARD bool runner_forward(Runner *runner, KvCache *cache, const Step *step, 
  * only that is ended before the next begins. What the step points at stays until then. */
 typedef struct RunnerStep {
     Step step;
-    float *out;                            /* of the backend */
-    uint64_t tickets[RUNNER_BACKENDS_MAX]; /* of each backend */
+    float *out;                            /* backend memory */
+    uint64_t tickets[RUNNER_BACKENDS_MAX]; /* ticket of each backend */
 } RunnerStep;
 void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun);
 NODISCARD bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error);
@@ -78,7 +78,7 @@ const float *runner_hidden_rows(const Runner *runner);
 int runner_span_rows_max(const Runner *runner);
 
 /* What sum_logits (backend.h) made of the last step's logits with its `scales`, [count, 2, blocks], valid as long as
- * they are; NULL: nothing, as the backend leaves that to whoever draws. */
+ * they are; NULL: the backend does not compute sums, the host sampler does. */
 const float *runner_sums(const Runner *runner);
 
 /* The table of `apus info`. */

@@ -12,8 +12,8 @@ struct Runner {
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes[BACKENDS_MAX];
     int outputs_max, hidden_rows_max;
-    const float *hidden_rows, *sums; /* of the step that ended last, */
-    const int32_t *sampled;          /* too */
+    const float *hidden_rows, *sums; /* results of the step that ended last */
+    const int32_t *sampled;          /* result of the step that ended last */
     Bound bound;
     KvPlan kv;
     StreamSchedule schedule;

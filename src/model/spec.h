@@ -23,7 +23,7 @@ typedef struct AttentionComponent {
     Attention op;      /* what is known at load; of op.kv only the layout's widths; q, k, v and out belong to a step */
     Weight q, k, v, o; /* q, k and v may be views of one fused matrix */
     Weight gate;       /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
-    const Norm *sub_norm; /* of the attended values, before o; NULL: none */
+    const Norm *sub_norm; /* norm of the attended values, before o; NULL: none */
     float value_scale;    /* multiplies the values; if it is not 1, o has no bias and no output norm follows */
 } AttentionComponent;
 
@@ -32,7 +32,7 @@ typedef struct MlaComponent {
     Attention op;        /* what is known at load */
     Weight q_a, q;       /* q projects RMSNorm(q_a · x); q_a rows 0: q projects x */
     Weight k, latent, o; /* k and latent may be views of one matrix */
-    const Norm *q_norm;  /* of q_a's results; NULL without q_a */
+    const Norm *q_norm;  /* norm of q_a's results; NULL without q_a */
     const Norm *latent_norm;
     Weight *embed, *w_uv; /* [heads] */
 } MlaComponent;
@@ -40,7 +40,7 @@ typedef struct MlaComponent {
 /* down · (act(gate · x) ∘ (up · x)) */
 typedef struct GluComponent {
     Weight gate, up, down;
-    const Norm *sub_norm; /* of the product, before down; NULL: none */
+    const Norm *sub_norm; /* norm of the product, before down; NULL: none */
     Activation activation;
 } GluComponent;
 
@@ -121,5 +121,5 @@ typedef struct Spec {
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
     bool precise;                     /* layers need 16-bit activations: 8 bits change clear choices of this family */
     int tally_count;
-    Tally tally[TALLY_MAX]; /* of all matrices */
+    Tally tally[TALLY_MAX]; /* counts over all matrices */
 } Spec;

@@ -9,7 +9,7 @@ enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160, LAYERS_MAX = 4096 };
 struct Loader {
     const LoadSource *source;
     const char *family; /* model_type as the file says */
-    const Json *root;   /* of config.json */
+    const Json *root;   /* root of config.json */
     const Json *fields; /* root, or the object entered */
     char where[64];     /* "" or "text_config." */
     char prefix[64], scope[160];
@@ -22,7 +22,7 @@ struct Loader {
     int64_t stack; /* first dimension of the current tensors, which are read as one matrix; 0: they are matrices */
     bool experts;  /* the current matrices are routed experts */
     Spec *spec;
-    uint64_t bytes; /* of the tensors used */
+    uint64_t bytes; /* bytes of the tensors used */
     bool failed;
     Error *error;
 };

@@ -26,7 +26,7 @@ typedef struct LoadTarget {
      * warning. */
     int32_t *eos;
     int eos_max, eos_count;
-    uint64_t weight_bytes; /* of the tensors used */
+    uint64_t weight_bytes; /* bytes of the tensors used */
 } LoadTarget;
 
 /* Errors name file, field or tensor, and value. */

@@ -154,7 +154,7 @@ static void fill_proportional(const Scaling *s, float *out, int dims, float thet
 static void fill_alpha(const Scaling *s, float *out, int dims, float theta) {
     const double alpha = scaling_number(s, "alpha", 0), scaled = theta * pow(alpha, (double)dims / (dims - 2));
     static const char *const others[] = {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"};
-    for (size_t i = 0; i < COUNT_OF(others); i++) loader_get(s->ld, s->fields, others[i]); /* of other kinds */
+    for (size_t i = 0; i < COUNT_OF(others); i++) loader_get(s->ld, s->fields, others[i]); /* fields of other kinds */
     load_require(s->ld, dims > 2 && scaled > 1e-30 && scaled < 1e30,
         "dynamic rope needs more than 2 dims and an alpha that fits them");
     for (int i = 0; i < dims / 2; i++) out[i] = 1 / period((float)scaled, i, dims);
