@@ -75,11 +75,16 @@ typedef struct Bench {
     float *text, *spans, *other, *ref; /* ref: what spans are on ref, the backend tested first */
 } Bench;
 
-/* Models without mrope sections read the first dimension alone. */
+/* [POSITION_DIMS_MAX][count] The place in the cache on the first dimension, others on the further ones: models without
+ * mrope sections read the first dimension alone. */
+static void fill_positions(int count, int32_t *positions) {
+    for (int i = 0; i < POSITION_DIMS_MAX * count; i++) positions[i] = i % count + i / count * 3;
+}
+
 static void check_position_dims(const Bench *b) {
     const int count = b->f->count;
     int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
-    for (int i = 0; i < POSITION_DIMS_MAX * count; i++) positions[i] = i % count + i / count * 3;
+    fill_positions(count, positions);
     const Walk w = {.tokens = b->f->tokens, .positions = positions, .count = count, .chunk = count};
     walk(b->runner, &w, b->other);
     TEST_MSG(!memcmp(b->text, b->other, b->bytes), "%s on %s: text on three axes", b->f->name, b->cpu);
@@ -99,9 +104,8 @@ static void check_tiles(const Bench *b, const char *directory, const Walk *whole
         TEST(runner_span_rows_max(run.runner) == tiles[i]);
         w.span_count = fits ? w.span_count : 0;
         walk(run.runner, &w, b->other);
-        TEST_MSG(!memcmp(fits ? b->spans : b->text, b->other, b->bytes),
-            "%s on %s: tiles of %d rows, %d spans, %d axes", b->f->name, b->cpu, tiles[i], w.span_count,
-            w.position_dims);
+        TEST_MSG(!memcmp(fits ? b->spans : b->text, b->other, b->bytes), "%s on %s: tiles of %d rows, %d spans",
+            b->f->name, b->cpu, tiles[i], w.span_count);
         fixture_run_close(&run);
     }
 }
@@ -122,14 +126,16 @@ static void check_spans(const Bench *b, const char *directory) {
         TEST_MSG(!memcmp(b->spans, b->other, b->bytes), "%s on %s: spans in pieces of %d", f->name, b->cpu, chunks[c]);
     }
     w.chunk = f->count;
-    w.position_dims = POSITION_DIMS_MAX;
+    int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
+    fill_positions(f->count, positions);
+    w.positions = positions;
     if (runner_backend(b->runner)->ops->set_rows) check_tiles(b, directory, &w);
     /* The last token of the second span is seen by the first of its span, and by nothing before. */
     int32_t tokens[FIXTURE_TOKENS_MAX];
     memcpy(tokens, f->tokens, sizeof tokens);
     tokens[second.end - 1] = (tokens[second.end - 1] + 1) % f->vocab;
     w.tokens = tokens;
-    w.position_dims = 1;
+    w.positions = NULL;
     walk(b->runner, &w, b->other);
     TEST_MSG(same_rows(f, b->spans, b->other, 0, second.begin), "%s on %s: spans see each other", f->name, b->cpu);
     TEST_MSG(!same_rows(f, b->spans, b->other, second.begin, second.begin + 1),
