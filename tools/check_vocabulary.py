@@ -2,8 +2,8 @@
 """The vocabulary of src (docs/glossary.md): identifiers whose standard term is another one are errors, and so are
 comments that do not name their subject.
 
-  tools/check_vocabulary.py                      the whole of src; exit code 1 with FILE:LINE for each finding
-  tools/check_vocabulary.py [--prose] FOLDER…    these folders alone; --prose: comments too
+  tools/check_vocabulary.py            the whole of src; exit code 1 with FILE:LINE for each finding
+  tools/check_vocabulary.py FOLDER…    these folders alone
 """
 
 import re
@@ -48,13 +48,14 @@ RENAMED = {
 }
 NOT_CODE = {"src/text/tokenizer/pretokenize.c": r"Run"}  # a run of characters
 
-# A comment names its subject: nouns instead of these, and no sentence that begins with a loose "Of".
-PROSE = re.compile(r"\b(nobody|somebody|whoever|everybody|anybody)\b|^(/\*|\*)? ?Of [a-z]", re.I)
+# A comment names its subject: nouns instead of these, and no comment or line of one begins with a loose "Of" (a line
+# that goes on with "of" may).
+PROSE = re.compile(r"(?i:\b(nobody|somebody|whoever|everybody|anybody)\b|^(/\*|//) ?of [a-z])|^(\* )?Of [a-z]")
 
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|[A-Za-z_]\w*|.', re.S)
 
 
-def findings(path, prose):
+def findings(path):
     text = open(path, encoding="utf-8").read()
     renamed = [(re.compile(f"(?:{old})$"), new) for old, new in RENAMED.items()]
     line = 1
@@ -62,7 +63,7 @@ def findings(path, prose):
         if token.startswith(("/*", "//")):
             for offset, part in enumerate(token.split("\n")):
                 match = PROSE.search(part.strip())
-                if match and prose:
+                if match:
                     yield f'{path}:{line + offset}: comment without a subject: "{match.group().strip()}"'
         elif token[0].isalpha() or token[0] == "_":
             skipped = NOT_CODE.get(path)
@@ -73,11 +74,10 @@ def findings(path, prose):
 
 
 def main():
-    prose = "--prose" in sys.argv
-    folders = [argument for argument in sys.argv[1:] if argument != "--prose"] or ["src"]
+    folders = sys.argv[1:] or ["src"]
     listed = subprocess.run(["git", "ls-files", *folders], capture_output=True, text=True, check=True).stdout.split()
     files = [path for path in listed if re.search(r"\.(c|h|cu|cuh)$", path)]
-    found = [finding for path in files for finding in findings(path, prose)]
+    found = [finding for path in files for finding in findings(path)]
     if found:
         print("\n".join(found))
         sys.exit(1)

@@ -20,7 +20,7 @@
 #include "backend/backend.h"
 
 typedef struct CacheSpec {
-    int layer; /* of the model, the first that uses the entry: for options and messages */
+    int layer; /* first layer of the model that uses the entry: for options and messages */
 
     /* Keys and values, in pages of KV_PAGE_TOKENS. */
     int kv_heads, head_dim, value_dim;

@@ -7,15 +7,15 @@
 #include "cache/kv_page.h"
 
 enum {
-    QUEUE_BYTES = 128 << 20, /* of pages that wait for the disk; */
-    BUFFERS_LEAST = 2,       /* where records are large */
-    LAYOUT_VERSION = 5,      /* of the bytes of a page and of the keys */
+    QUEUE_BYTES = 128 << 20, /* bytes of pages that wait for the disk */
+    BUFFERS_LEAST = 2,       /* buffers at least, with large records */
+    LAYOUT_VERSION = 5,      /* version of the bytes of a page and of the keys */
 };
 
 struct DiskTier {
     Spill *spill;
     KvCache *kv;
-    size_t page_bytes, state_bytes; /* of records */
+    size_t page_bytes, state_bytes; /* bytes of a record of either kind */
     uint8_t *page, *state;          /* working memory, one record of each */
 };
 

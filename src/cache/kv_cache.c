@@ -10,7 +10,7 @@
 enum {
     ENTRY_ALIGN = 64,     /* every entry's part of a page starts on a cache line */
     RECURRENT_WINDOW = 2, /* a row reads the state behind the position before it */
-    STEP_PAGE_SETS = 2,   /* of a recurrent group during a step: pages before it and pages behind it */
+    STEP_PAGE_SETS = 2,   /* page sets of a recurrent group during a step: pages before it and pages behind it */
 };
 
 /* ---- the plan ---- */

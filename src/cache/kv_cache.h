@@ -23,7 +23,7 @@ enum {
 /* How the entries of a model's cache share pages, and how large these are. */
 typedef struct KvPlan {
     int context;  /* tokens that a sequence may hold */
-    int rows_max; /* of a step */
+    int rows_max; /* rows of a step, at most */
     int group_count;
     struct {
         int page_tokens; /* positions per page, a divisor of KV_PAGE_TOKENS */
@@ -32,7 +32,7 @@ typedef struct KvPlan {
         bool recurrent;  /* its entries are states: pages that lie wholly inside a step are not stored */
         bool quantised;  /* its entries can be kept in quantised form */
         Backend *backend;
-        size_t page_bytes; /* of all its entries, one after another */
+        size_t page_bytes; /* bytes of a page of all its entries, one after another */
     } group[KV_GROUPS_MAX];
     int entry_count;
     KvLayer *entries; /* [entry_count], owned; without memory: base is NULL */

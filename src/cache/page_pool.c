@@ -5,16 +5,16 @@
 
 enum {
     HUGE_PAGE = 2 << 20, /* unit of taking and returning memory: reading huge pages is up to a third faster */
-    PAGES_MAX = 1 << 22, /* of a kind */
+    PAGES_MAX = 1 << 22, /* pages of a kind */
     WORD = 64,
 };
 
 typedef struct PageStore {
     Backend *backend;
-    size_t bytes; /* of a page */
+    size_t bytes; /* bytes of a page */
     uint8_t *base;
-    int page_count;  /* that fit the budget */
-    int used;        /* of them */
+    int page_count;  /* pages that fit the budget */
+    int used;        /* pages in use */
     int lowest;      /* words of `taken` before this one have no free page */
     uint64_t *taken; /* bit per page, WORD to a word */
     int32_t *owners; /* [page_count] */

@@ -28,7 +28,7 @@ enum {
 };
 
 typedef struct PrefixStats {
-    size_t bytes; /* of the pages held, alone or together with sequences */
+    size_t bytes; /* bytes of the pages held, alone or shared with sequences */
     int nodes;
     uint64_t evictions; /* pages evicted for memory */
 } PrefixStats;

@@ -62,8 +62,8 @@ struct PrefixCache {
 /* What a continuation at a length needs of a sequence's pages. */
 typedef struct PrefixNeed {
     int length;
-    int sink;                 /* of quantised groups the pages before this one, */
-    int first[KV_GROUPS_MAX]; /* and of every group its pages from this one on */
+    int sink;                 /* pages of quantised groups before this one are needed */
+    int first[KV_GROUPS_MAX]; /* [group] pages from this one on are needed */
     int quant_end;            /* quantised pages from sink up to this token; sink: none */
 } PrefixNeed;
 /* quant_end: tokens quantised so far; −1: nothing is quantised. */

@@ -11,7 +11,7 @@
 
 /* One buffer: free, filled by a caller, or in the queue. The first of the queue is the record being written. */
 typedef struct Waiting {
-    struct Waiting *next; /* of the queue or of the free list */
+    struct Waiting *next; /* next in the queue or in the free list */
     SpillKey key;
     uint8_t *bytes; /* [record_bytes] */
     size_t size;

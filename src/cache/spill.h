@@ -16,7 +16,7 @@
 
 enum {
     SPILL_HEAD_BYTES = 64,
-    SPILL_BYTES_LEAST = 1 << 20, /* of a store */
+    SPILL_BYTES_LEAST = 1 << 20, /* least limit of a store */
 };
 
 /* The key of a record: half of a SHA-256 digest. The text of users decides keys, and a record found by its key is used
@@ -30,7 +30,7 @@ SpillKey spill_key(SpillKey before, const void *bytes, size_t size);
 typedef struct SpillOptions {
     const char *directory; /* created if missing; contains nothing but the store */
     uint64_t bytes;        /* limit of all files, ≥ SPILL_BYTES_LEAST */
-    size_t record_bytes;   /* of the largest record */
+    size_t record_bytes;   /* bytes of the largest record */
     int buffers;           /* records that can wait to be written; their memory is allocated at open */
     /* Called by any thread with a line for the log; no line is repeated. NULL: no warnings. */
     void (*warn)(void *context, const char *line);

@@ -15,11 +15,11 @@
 #include "base/file.h"
 
 enum {
-    SEGMENT_BYTES = 64 << 20, /* of a file, about; of a small store an eighth */
+    SEGMENT_BYTES = 64 << 20, /* approximate bytes of a file; an eighth of a small store */
     SEGMENTS_LEAST = 8,
     SLOTS_FIRST = 1024,
     NAME_MAX_BYTES = 32,
-    VERSION = 1, /* of the format of files */
+    VERSION = 1, /* version of the file format */
 };
 
 /* Little-endian, as every machine here is. */
@@ -27,8 +27,8 @@ typedef struct Head {
     char magic[8];
     uint32_t version, head_bytes;
     SpillKey key;
-    uint64_t size;     /* of the bytes that follow */
-    uint64_t checksum; /* of the bytes */
+    uint64_t size;     /* bytes that follow */
+    uint64_t checksum; /* checksum of these bytes */
     uint64_t reserved; /* 0 */
     uint64_t head_checksum;
 } Head;

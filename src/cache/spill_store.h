@@ -13,8 +13,8 @@ typedef struct SpillSegment {
 typedef struct SpillPlace {
     SpillKey key;
     SpillSegment *segment; /* NULL: the slot is free */
-    uint64_t offset;       /* of the record's head */
-    uint64_t size;         /* of its bytes; 0: it was damaged */
+    uint64_t offset;       /* offset of the record's head */
+    uint64_t size;         /* number of its bytes; 0: it was damaged */
 } SpillPlace;
 
 typedef struct SpillStore {

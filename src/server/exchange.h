@@ -57,7 +57,7 @@ typedef struct Given {
 typedef struct AnswerBlock {
     bool open;
     AnswerEventKind kind;
-    int index;    /* of the open block, else of the next one */
+    int index;    /* index of the open block, else of the next one */
     int calls;    /* tool calls so far */
     int sequence; /* number of the next event */
     int kept;     /* index in Exchange.kept of the event that began the block */
@@ -66,7 +66,7 @@ typedef struct AnswerBlock {
 /* A request's line in the log. */
 typedef struct RequestRecord {
     int status;                 /* 0: no response */
-    const char *code;           /* of the error, also within a stream; NULL: none */
+    const char *code;           /* code of the error, also within a stream; NULL: none */
     char model[MODEL_NAME_MAX]; /* "": none */
     const char *finish;         /* reason of the first choice; NULL: none */
     int64_t prompt_tokens, cached_tokens, answer_tokens;
@@ -100,14 +100,14 @@ typedef struct Exchange {
     ResponseOptions response_options;
     Arena request_arena; /* the body's nodes and what was made of them; freed on submission unless reads_request */
     bool reads_request;  /* the response reads the request: its tools, what it repeats */
-    Arena arena;         /* of the following members */
+    Arena arena;         /* owns the following members */
     Tokens *prompts;
     int prompt_count;
     Slice *prompt_texts; /* [prompt_count] with echo */
     Generation generation;
     Given *given;       /* [choices] */
     int64_t read_told;  /* prompt tokens in the last progress event */
-    KvFormat kv_format; /* of the answer */
+    KvFormat kv_format; /* format of the answer's pages */
     int kv_bits;        /* as requested; 0: not given */
     char id[COMPLETION_ID_MAX];
     int64_t created;

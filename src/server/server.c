@@ -43,7 +43,7 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
     server->models = models_open(&models, error);
     mutex_lock(&server->lock);
     __atomic_store_n(&server->loaded, server->models != NULL, __ATOMIC_RELEASE);
-    server->reason[0] = 0; /* of the restart */
+    server->reason[0] = 0; /* reason of the restart */
     mutex_unlock(&server->lock);
     condition_broadcast(&server->woken);
     return server->models;

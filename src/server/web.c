@@ -7,7 +7,7 @@
 
 typedef struct Asset {
     const char *path, *type;
-    const char *hash;        /* of the content; the ETag */
+    const char *hash;        /* hash of the content; the ETag */
     bool immutable;          /* the path names the hash, so the content of a path never changes */
     const char *bytes, *end; /* gzip */
 } Asset;

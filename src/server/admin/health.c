@@ -27,9 +27,9 @@ static void write_expert_health(const EngineStats *stats, Buffer *out) {
 }
 
 typedef struct Health {
-    EngineStats all; /* of all models together */
+    EngineStats all; /* sums over all models */
     bool damaged, stalled;
-    Buffer models, experts; /* of those whose experts are streamed */
+    Buffer models, experts; /* experts: models whose experts are streamed */
 } Health;
 
 static void look_at_models(Models *models, Health *h) {

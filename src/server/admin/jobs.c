@@ -52,7 +52,7 @@ static Job *find(Jobs *jobs, Slice id) {
     return NULL;
 }
 
-/* Of a job that does not run: its thread needs the mutex no more. */
+/* Joins the thread of a job that does not run; the thread no longer needs the mutex. */
 static void join(Job *job) {
     if (job->has_thread) thread_join(job->thread);
     job->has_thread = false;

@@ -30,7 +30,7 @@ typedef struct JobStatus {
     HubProgress progress; /* bytes of the stage; why: unset, see reason */
     char reason[JOB_REASON_MAX];
     char served[MODEL_NAME_MAX]; /* id under which a loaded model is served; "": none */
-    Error error;                 /* of JOB_FAILED; its text is for clients */
+    Error error;                 /* error of JOB_FAILED; its text is for clients */
     uint64_t version;            /* grows with each change of any job */
 } JobStatus;
 

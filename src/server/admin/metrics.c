@@ -85,13 +85,13 @@ typedef struct ModelMetrics {
     Histogram histograms[OBSERVED];
     uint64_t finished[FINISHES]; /* answers */
     uint64_t embeddings;
-    uint64_t kv_full_bytes, kv_quantised_bytes, kv_f16_bytes; /* of requests, when they ended */
+    uint64_t kv_full_bytes, kv_quantised_bytes, kv_f16_bytes; /* bytes of requests' pages when they ended */
 } ModelMetrics;
 
 struct Metrics {
     Mutex mutex;
     uint64_t statuses[STATUS_MAX];
-    MetricsTotals removed;           /* of models that are removed */
+    MetricsTotals removed;           /* totals of removed models */
     ModelMetrics models[MODELS_MAX]; /* by number */
 };
 
@@ -144,7 +144,7 @@ void metrics_note_completion(Metrics *metrics, int index, const Generation *g, d
     mutex_lock(&metrics->mutex);
     ModelMetrics *model = &metrics->models[index];
     for (int r = 0; r < g->request_count; r++) {
-        int64_t longest = 0; /* of its answers: they are computed beside each other */
+        int64_t longest = 0; /* longest of its answers, which are computed beside each other */
         for (int i = 0; i < g->choice_count; i++)
             if (g->choices[i].request == g->requests[r] && g->choices[i].generated > longest)
                 longest = g->choices[i].generated;
@@ -338,7 +338,7 @@ static void write_histogram(
     buffer_printf(out, "} %llu\n", (unsigned long long)below);
 }
 
-/* Of the models that are loaded. */
+/* Writes the figures of the loaded models. */
 static void write_figures(const ModelStatus *status, int count, Buffer *out) {
     for (int f = 0; f < FIGURES; f++) {
         write_help(figures[f].name, figures[f].type, figures[f].help, out);

@@ -15,11 +15,11 @@ void metrics_note_tokens(Metrics *metrics, int model, const Generation *generati
 /* A completion that was answered, or given up by its client: before the generation is closed. seconds: since its first
  * byte came. */
 void metrics_note_completion(Metrics *metrics, int model, const Generation *generation, double seconds);
-void metrics_note_status(Metrics *metrics, int status); /* of an answer */
+void metrics_note_status(Metrics *metrics, int status); /* HTTP status of a response */
 
 /* Vectors that were made of these texts. */
 void metrics_note_embeddings(Metrics *metrics, int model, const Tokens *inputs, int count, double seconds);
-/* Of all models, since the start. */
+/* Totals of all models since the start. */
 typedef struct MetricsTotals {
     uint64_t requests, tokens; /* answers over HTTP, tokens of those of models */
     double decode_s;

@@ -31,5 +31,5 @@ NODISCARD bool api_integer(
 NODISCARD bool api_number(const Json *value, const char *param, double min, double max, double *out, ApiError *error);
 NODISCARD bool api_bool(const Json *value, const char *param, bool *out, ApiError *error);
 NODISCARD bool api_string(const Json *value, const char *param, Slice *out, ApiError *error);
-size_t api_characters(Slice text); /* of UTF-8 */
+size_t api_characters(Slice text); /* number of characters of UTF-8 text */
 NODISCARD bool api_type(const Json *value, JsonType type, const char *param, ApiError *error);

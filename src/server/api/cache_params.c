@@ -12,7 +12,7 @@ enum { FORM_BYTES_MAX = 24 };
 /* Lengths are the server's, and so is the format of full-precision pages. */
 static bool parse_form(CacheOptions *cache, const char *text, Error *error) {
     if (!kv_format_parse(text, &cache->format, error)) return false;
-    if (!cache->server_format) return true; /* of a model that is not served: refused soon */
+    if (!cache->server_format) return true; /* the model is not served: the request is refused soon */
     if (cache->format.k == KV_FULL) {
         cache->format = *cache->server_format;
         cache->format.k = cache->format.v = KV_FULL;

@@ -105,7 +105,7 @@ static bool given_up(void *context, bool waits) {
 static void write_base64(const float *vector, int dimensions, Buffer *out) {
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const size_t size = (size_t)dimensions * sizeof *vector;
-    const unsigned char *bytes = (const unsigned char *)vector; /* of little-endian machines, which all of ours are */
+    const unsigned char *bytes = (const unsigned char *)vector; /* little-endian, as all supported machines are */
     buffer_byte(out, '"');
     for (size_t i = 0; i < size; i += 3) {
         const size_t left = size - i;
@@ -154,7 +154,7 @@ static void write_answer(const Embedding *e, Buffer *out) {
 }
 
 static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiError *error) {
-    enum { DECIMAL_BYTES = 16, BASE64_BYTES = 6 }; /* of a number: "-1.23456789e-38,", and a float's six characters */
+    enum { DECIMAL_BYTES = 16, BASE64_BYTES = 6 }; /* bytes per number: "-1.23456789e-38,"; six characters of base64 */
     const size_t numbers = (size_t)e->count * (size_t)e->dimensions, size = e->base64 ? BASE64_BYTES : DECIMAL_BYTES;
     const CacheOptions cache = {0};
     Wait wait = {.x = x};

@@ -46,7 +46,7 @@ FIELD_READER(read_cache_retention);
 FIELD_READER(read_budget);
 FIELD_READER(read_reasoning);
 
-/* Of other APIs. */
+/* Readers of fields of other APIs. */
 FIELD_READER(note_stream_options);
 FIELD_READER(read_stop_sequences);
 FIELD_READER(read_predict);

@@ -56,8 +56,8 @@ typedef struct Field {
     const char *what;     /* meaning, for documents */
 } Field;
 
-const Field *fields_all(size_t *count);         /* of Chat Completions and Completions */
-const Field *adapter_fields_all(size_t *count); /* of the other APIs */
+const Field *fields_all(size_t *count);         /* fields of Chat Completions and Completions */
+const Field *adapter_fields_all(size_t *count); /* fields of the other APIs */
 /* Reads every field of a body into the request; null is absent, unknown fields are errors. A field whose name has a dot
  * is a member of an object. request: NULL for APIs whose rows are only checked. */
 NODISCARD bool fields_read(ChatRequest *request, Api api, const Json *body, ApiError *error);

@@ -13,7 +13,7 @@ typedef struct MessageBuilder {
     bool failed; /* no memory */
     ChatMessage *list;
     size_t count, capacity;
-    ContentPart *parts; /* of the last message */
+    ContentPart *parts; /* parts of the last message */
     size_t part_capacity;
     ChatMessage spare; /* what is written to after a failure */
 } MessageBuilder;
@@ -22,7 +22,7 @@ typedef struct MessageBuilder {
 typedef struct PartType {
     const char *name; /* "text", "input_image" */
     ContentKind kind;
-    const char *field; /* of text parts: the member that holds the text */
+    const char *field; /* name of the member that holds the text, in text parts */
 } PartType;
 
 /* Begins a message without parts; valid until the next one begins. */

@@ -49,7 +49,7 @@ void writer_obfuscation(const Exchange *x, size_t start, Buffer *out) {
     buffer_byte(out, '"');
 }
 
-/* Of all the exchange's requests. */
+/* Sums over all requests of the exchange. */
 static RequestStats stats_of(const Generation *g) {
     RequestStats all = {0};
     for (int i = 0; i < g->request_count; i++) {

@@ -17,7 +17,7 @@ struct Resumable {
     char id[COMPLETION_ID_MAX];
     uint8_t key[SHA256_BYTES]; /* digest of the API key that began it; of no bytes: none was sent */
     int owners;                /* the writer and the readers */
-    int readers;               /* of them */
+    int readers;               /* readers among the owners */
     int64_t keep_ns;
     int64_t seen_ns; /* when a reader was here last */
     int64_t ended_ns;
@@ -32,7 +32,7 @@ struct Resumables {
     Condition changed; /* a stream has grown or ended */
     Resumable *first;  /* newest first */
     int count;
-    size_t bytes; /* of the logs */
+    size_t bytes; /* bytes of the logs */
 };
 
 Resumables *resumables_open(Error *error) {

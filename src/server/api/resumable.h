@@ -9,8 +9,8 @@ typedef struct Resumable Resumable;   /* one stream; counted owners */
 typedef struct Resumables Resumables; /* all of a server */
 
 enum {
-    RESUMABLE_BYTES_MAX = 8 << 20,   /* of one stream; a longer one can no longer be resumed */
-    RESUMABLES_BYTES_MAX = 64 << 20, /* of all; the oldest that have ended give way */
+    RESUMABLE_BYTES_MAX = 8 << 20,   /* bytes of one stream; a longer one can no longer be resumed */
+    RESUMABLES_BYTES_MAX = 64 << 20, /* bytes of all; the oldest ended streams are removed first */
     RESUMABLES_MAX = 1024,           /* streams */
     RESUMABLE_SECONDS_MAX = 24 * 60 * 60,
 };

@@ -74,7 +74,7 @@ static bool make_prompts(Exchange *x, const ChatRequest *request, ApiError *erro
 
 /* ---- shapes ---- */
 
-/* Of echoed and generated tokens: four arrays of one length. */
+/* Logprobs of echoed and generated tokens: four arrays of one length. */
 typedef struct LogprobColumns {
     Buffer tokens, logprobs, tops, offsets;
     int64_t offset; /* in characters */

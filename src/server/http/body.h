@@ -9,7 +9,7 @@ enum {
     BODY_MADE_PER_BYTE = 32,     /* arena: "1," is a node of 16 bytes, and another one for the template */
     BODY_MADE_BYTES_LEAST = 1 << 20,
     TEXT_MADE_PER_BYTE = 40, /* including tokenization of a very long word */
-    TEXT_MEMORY_PART = 16,   /* of the machine's memory */
+    TEXT_MEMORY_PART = 16,   /* divisor of the machine's memory */
     TEXT_BYTES_LEAST = 256 << 20,
 };
 

@@ -9,7 +9,7 @@
 #include "server/http/workers.h"
 
 enum {
-    READ_BYTES = 64 << 10, /* of one connection at a time */
+    READ_BYTES = 64 << 10, /* bytes read from one connection at a time */
     CLIENT_MAX = 48,
     HEADS_BYTES_MAX = 64 << 20,                          /* heads of all requests, and bytes received after them */
     HEAD_BYTES_FREE = HEADS_BYTES_MAX / CONNECTIONS_MAX, /* per connection, not counted */

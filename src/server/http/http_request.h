@@ -46,7 +46,7 @@ typedef struct HttpRequest {
     bool return_came;
     bool blank_came; /* an empty line before the request */
     int headers;
-    uint64_t left; /* of the body or its chunk */
+    uint64_t left; /* bytes left of the body or its chunk */
     size_t trailers;
 } HttpRequest;
 

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A socket that listens, or -1. The address of a server that just ended can be taken at once; one that somebody listens
- * at cannot. */
+/* A socket that listens, or -1. The address of a server that just ended can be taken at once; an address with a
+ * listening socket cannot. */
 static int listen_at(const struct sockaddr *address, socklen_t size, int queue) {
     const int yes = 1, fd = socket(address->sa_family, SOCK_STREAM, 0);
     if (fd < 0) return -1;

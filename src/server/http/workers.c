@@ -15,8 +15,8 @@ struct Workers {
     Mutex mutex;
     Condition given, gone;
     int max, working; /* jobs that have not ended */
-    int count;        /* of threads */
-    int idle;         /* of them without a job */
+    int count;        /* number of threads */
+    int idle;         /* threads without a job */
     Thread ended;     /* the one that ended last, for the next to join */
     bool one_ended, stopping;
     int job_count;
