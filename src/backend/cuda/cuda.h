@@ -120,7 +120,7 @@ typedef struct CudaGraph {
 /* Tensor parallelism: this GPU as one of two (runtime/tensor_parallel.c). */
 typedef struct CudaPart {
     struct CudaBackend *other; /* borrowed; NULL: one GPU */
-    RankExchange exchange;     /* what is constant in it */
+    RankExchange exchange;     /* its constant fields */
     int64_t width;             /* floats of a row that the exchange has room for */
     int sums;                  /* sums of the current step so far */
     bool summed;               /* the partial product has summed already, except for a norm */

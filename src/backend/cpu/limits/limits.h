@@ -41,8 +41,8 @@ double limits_f32(Pool *pool, const char *isa);
  * numbers, on the instruction set's registers. */
 double limits_issue(Pool *pool, const char *isa);
 /* Vector instructions that `queries` queries of a kv head take for a page of codes in these forms, heads of d dims:
- * products, what makes bytes of codes, once for all of the queries, and floats. Loads, stores, sums across lanes, loops
- * and scalar instructions are not counted, though at least as many are issued. */
+ * products, expansion of codes to bytes, once for all of the queries, and floats. Loads, stores, sums across lanes,
+ * loops and scalar instructions are not counted, though at least as many are issued. */
 double limits_scan(const char *isa, KvForm keys, KvForm values, int d, int queries);
 
 /* Loops of limits_avx2.c, limits_avx512.c and limits_neon.c. Peaks: operations done. */

@@ -1,4 +1,4 @@
-/* The products' definition in plain C (see linear.h) and what all kernel sets share. */
+/* The products' definition in plain C (see linear.h) and code shared by all kernel sets. */
 #include "backend/cpu/linear/linear.h"
 
 #include <math.h>

@@ -56,7 +56,7 @@ INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(2)), tiny));
 }
 
-/* Records of QUANT_K: 8 groups, or 16. Bytes become dwords, halves floats; what does not exist is zero. A masked load
+/* Records of QUANT_K: 8 groups, or 16. Bytes become dwords, halves floats; missing groups are zeros. A masked load
  * would wait for bytes behind the records as well, until they come from memory. */
 INLINE void load_k(const uint8_t *records, int64_t count, __m512 *s, __m512 *b) {
     static const uint8_t PAIRS[32] = {/* bytes 0 and 1 of both records */

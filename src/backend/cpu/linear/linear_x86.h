@@ -30,7 +30,7 @@ struct Few {
     const float *scales, *sums;
     int64_t stride, scale_stride; /* from activation row to row */
     const uint8_t *end;           /* end of the weights' data */
-    /* what is left of a row after the last whole block of groups */
+    /* rest of a row after the last whole block of groups */
     int tail_groups, tail_vectors; /* AVX2: whole vectors (in order: units of 32 codes); AVX-512: the last may be a
                                       part, as the activations behind the row are zeros */
     int tail_bytes;                /* AVX2: bytes of one more vector */

@@ -28,7 +28,7 @@ typedef struct Product {
     float scale;            /* ADD */
     const Norm *norm_after; /* ADD */
     float *residual;        /* ADD: out[0] holds the product while a norm is due */
-    /* prepared activations: `planes` lines of int8 per row. With two, the second is what rounding the first left over,
+    /* prepared activations: `planes` lines of int8 per row. With two, the second holds the rounding error of the first,
      * which makes the error some 250 times smaller; the results of a row's lines are added. Plain weights know no
      * planes. */
     int planes;

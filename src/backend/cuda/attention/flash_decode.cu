@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
     const TurnReady turns(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
-    if (place < 0) { /* others have the row */
+    if (place < 0) { /* another kernel computes the row */
         wait_for_previous();
         return;
     }
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     const TurnReady turns(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN), span = first / SPAN + blockIdx.x;
-    if ((int)blockIdx.x >= spans || place < 0 /* others have the row */) {
+    if ((int)blockIdx.x >= spans || place < 0 /* another kernel's row */) {
         wait_for_previous();
         return;
     }

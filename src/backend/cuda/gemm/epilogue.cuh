@@ -3,7 +3,7 @@
 #include "backend/cuda/runtime/tensor_parallel.cuh"
 #include "backend/cuda/gemm/gemm.cuh"
 
-/* Which weight a unit belongs to, and which of its tile rows it is. */
+/* The weight that a unit belongs to, and the unit's tile row in it. */
 __device__ __forceinline__ int weight_of(const ProductWork &p, int unit, int &tile_row) {
     int i = 0;
     for (; p.mode != PRODUCT_GLU && i + 1 < p.count; i++) {
@@ -15,7 +15,7 @@ __device__ __forceinline__ int weight_of(const ProductWork &p, int unit, int &ti
     return i;
 }
 
-/* What follows the sums of a unit. One warp. */
+/* The epilogue of a unit. By one warp. */
 template <bool GLU> struct Ending {
     static constexpr int ROWS = FEW_ROWS_MAX;
     int row, width;
@@ -23,7 +23,7 @@ template <bool GLU> struct Ending {
     float factor, other, bias, other_bias;
     float *out, old[ROWS / 2];
 
-    /* What is needed besides the sums: of the weights, the tile row's factors first; then what other kernels may have
+    /* Operands besides the sums: first the tile row's factors of the weights, then data that other kernels may have
      * written. */
     static __device__ __forceinline__ float2 factors_of(const ProductWork &p, int unit) {
         int tile_row;
@@ -51,7 +51,7 @@ template <bool GLU> struct Ending {
             old[k] = p.mode == PRODUCT_ADD && on && t < p.rows ? load(out + (int64_t)t * width) : 0;
         }
     }
-    /* slice_sum(part, slice, r, token) is where one of the sums lies. */
+    /* slice_sum(part, slice, r, token) returns one of the sums. */
     template <class Sum>
     __device__ __forceinline__ void finish(
         const ProductWork &p, const Sum &slice_sum, const float *factors, bool divided, uint32_t mark, int64_t slot) {
@@ -122,7 +122,8 @@ struct SumsInTiles {
     }
 };
 
-/* Rows that are f16 already; false: of one of them that loses too much. What is in range was not rounded otherwise. */
+/* Takes rows that are f16 already; false: f16 loses too much of one of them. Rows in range are rounded as prepared rows
+ * are. */
 __device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
     const Columns c(p.groups);
     const int stride = few_stride(p.groups), eights = c.run * 8, lane = threadIdx.x % 32;
@@ -142,7 +143,7 @@ __device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *input
         const float greatest = slices_most(fmaxf(__low2float(most), __high2float(most)), shared.most[row % 2]);
         constexpr float LEAST = 0.015625f, MOST = 32768;
         if (!(greatest > LEAST && greatest < MOST)) {
-            block_sync(); /* what was reduced here has been read */
+            block_sync(); /* all threads have read the reduction */
             return false;
         }
         if (threadIdx.x == 0) factors[row] = 1;
@@ -151,7 +152,8 @@ __device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *input
     return true;
 }
 
-/* The rows into shared memory, where each warp finds what it has prepared itself, or all what all have brought. */
+/* Puts the rows into shared memory: each warp its own slice, prepared by itself, or the block all of them by copying.
+ */
 __device__ __forceinline__ void take_inputs(const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
     const int stride = few_stride(p.groups);
     if (!p.x) {

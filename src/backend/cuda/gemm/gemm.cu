@@ -4,7 +4,7 @@
 
 enum {
     INTEGER_FEW_ROWS = 4,     /* the row count up to which the table prefers gemv_int */
-    ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
+    ROWS_PREPARED_BY_FEW = 2, /* with more rows a separate kernel costs less than preparing them in every block */
 };
 
 /* State of the rows that a gated product leaves as inputs of the next one: the greatest element and the inverse scale
@@ -30,9 +30,9 @@ __global__ void __launch_bounds__(BLOCK)
         });
 }
 
-/* The same as input_chunk() says. A block has a few rows (each) and puts them together in shared memory, so that it
- * writes pieces of some length; or one, which it writes as it comes. passing: what is cleared for the result, or
- * nothing. ROUNDS: of plain rows, 0: any. */
+/* The same in the order of input_chunk(). A block has a few rows (each) and gathers them in shared memory, so that it
+ * writes longer pieces; or one row, which it writes directly. passing: cleared for the result; empty: none. ROUNDS:
+ * rounds of plain rows, 0: any rows. */
 template <int ROUNDS, bool NORMED>
 __global__ void __launch_bounds__(BLOCK) prepare_tiles_kernel(const float *x, int rows, int cols, int groups, int tile,
     int each, RowNorm norm, __half *inputs, float *factors, Passing passing) {
@@ -104,7 +104,7 @@ extern "C" size_t product_input_bytes(int rows, int64_t cols) {
 
 static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_ROWS; }
 
-/* What `inputs` has been filled with. */
+/* The content of `inputs`. */
 enum Prepared { PREPARED_NOTHING, PREPARED_HALVES, PREPARED_NORMED };
 
 /* A norm that gemm_int.cuh does not take behind the sum is computed before, once for all parts of a product. */
@@ -168,7 +168,7 @@ static KernelArch arch_of(const Product *p) { return p->wide ? ARCH_SM90A : laun
 
 /* Whether f16 inputs of all rows fit a gemv's shared memory. */
 static bool halves_fit(const Product *p) {
-    enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
+    enum { BESIDES = 18 << 10 }; /* upper bound of a block's shared memory besides inputs */
     return (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
 }
 
@@ -211,7 +211,7 @@ static cudaError_t prepare(
 static cudaError_t run_wgmma(cudaStream_t stream, const Product *p, int kind, ProductWork work, bool *fits) {
     cudaError_t error = product_wide(stream, kind, work, *p, fits);
     if (error || !*fits || !work.passes) return error;
-    /* Rows that are too large or too small for f16 are seldom, and only when all are there is it known which. */
+    /* Rows too large or too small for f16 are rare, and they are known only when all rows are complete. */
     const Passing passing = passing_of(p);
     error = launch(stream, passed_kernel, dim3((unsigned)(whole_tiles(p->rows) / INPUT_TILE_MOST)), INPUT_TILE_MOST, 0,
         p->rows, passing);
@@ -219,7 +219,7 @@ static cudaError_t run_wgmma(cudaStream_t stream, const Product *p, int kind, Pr
     return error ? error : product_wide(stream, kind, work, *p, fits);
 }
 
-/* fits: false where the kernel finds at its launch that it has no room. */
+/* fits: false if the launch finds too little shared memory. */
 static cudaError_t run_kernel(
     cudaStream_t stream, const Product *p, Kernel kernel, ProductWork work, Prepared *prepared, bool *fits) {
     const int kind = work.weight[0].kind;
@@ -253,7 +253,7 @@ static cudaError_t run_part(
         bool fits;
         const cudaError_t error = run_kernel(stream, p, row->kernel, work, prepared, &fits);
         if (error || fits) return error;
-        if (row->kernel != KERNEL_GEMV_RING) break; /* takes() has asked the others */
+        if (row->kernel != KERNEL_GEMV_RING) break; /* takes() has checked the other kernels */
     }
     return cudaErrorInvalidConfiguration;
 }
@@ -274,7 +274,7 @@ extern "C" int product_is_few(const Product *p) {
     return is_gemv(kernel) || (kernel == KERNEL_GEMV_INT && integer_few_fits(work_of(p), p->shared_bytes));
 }
 
-/* A prompt's rows: where inputs are, and whether the result is left as inputs. */
+/* Prefill rows: sets the address of the inputs, and whether the result is left as inputs. */
 static void take_prompt(Product *p, ProductWork *work) {
     const size_t whole = whole_tiles(p->rows);
     const Tiles &w = p->weight[0];
@@ -316,7 +316,8 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
     work.chains = prompt ? PROMPT_CHAINS : SLICES;
     if (prompt) take_prompt(p, &work);
-    /* Who leaves a result to the next product, and who can begin with that: so many rows go the same way there. */
+    /* Whether the kernel leaves its result as inputs, and the next product's kernel can take it: the same number of
+     * rows selects the same kernel there. */
     if (integer ? p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p)
                 : !is_gemv(kernel) || p->rows > ROWS_PREPARED_BY_FEW)
         p->hands = p->handed = 0;

@@ -4,28 +4,28 @@
 #pragma once
 #include "backend/cuda/gemm/tile.cuh"
 
-/* What a kernel of products gets. Units: tile rows of all weights in turn; GLU: of the gate, with up's beside it. */
+/* Parameters of the product kernels. Units: tile rows of all weights in turn; GLU: of the gate, with up's beside it. */
 struct ProductWork {
     int rows, cols, groups, count, mode, activation, units;
-    int tile;   /* many: rows of a tile of inputs */
+    int tile;   /* gemm: rows of a tile of inputs */
     int chains; /* number of chains of multiplications, whose sums are added in order: SLICES, or PROMPT_CHAINS */
     float scale;
-    const float *x; /* few: rows that the kernel itself prepares; NULL: `inputs` has them */
+    const float *x; /* gemv: rows that the kernel itself prepares; NULL: `inputs` has them */
     RowNorm norm;   /* width 0: none */
     const __half *inputs;
     const float *input_factors; /* [rows] */
-    float *copy;                /* STORE of few, one weight: the result goes there, too; NULL: nowhere */
-    const float *soon;          /* weights of the norm that comes next, so many; NULL: not known */
+    float *copy;                /* STORE of a gemv, one weight: second destination of the result; NULL: none */
+    const float *soon;          /* weights of the norm that reads the result next, to be prefetched; NULL: unknown */
     int soon_count;
-    int apart;                 /* few: as in Product */
-    int mixed;                 /* few: as in Product */
-    const __half *handed;      /* few: x as f16, which will do if that loses nothing; NULL: it is not there */
-    __half *passes;            /* GLU of a prompt: the result goes there, as the next product's inputs */
-    unsigned *most;            /* passes: the greatest of each row */
-    const float *pass_factors; /* passes: what undoes the power of two that a row is multiplied by */
-    const int *marks;          /* NULL, or it is done again: whether any tile of inputs is, then which */
-    __half *hands;             /* GLU of few: also the result as f16, [rows][groups of columns of the next product] */
-    PartPlace part;            /* gemv kernels, one weight; theirs NULL: the product is not divided */
+    int apart;                 /* gemv: as in Product */
+    int mixed;                 /* gemv: as in Product */
+    const __half *handed;      /* gemv: x as f16, used if it loses nothing; NULL: none */
+    __half *passes;            /* GLU of prefill rows: destination of the result as the next product's inputs */
+    unsigned *most;            /* passes: the largest element of each row */
+    const float *pass_factors; /* passes: inverse of the power of two that scales a row */
+    const int *marks;          /* NULL, or marks of a repeated product: one for any tile of inputs, then one per tile */
+    __half *hands;  /* GLU of a gemv: also the result as f16, [rows][groups of columns of the next product] */
+    PartPlace part; /* gemv kernels, one weight; theirs NULL: the product is not divided */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
 };
@@ -77,7 +77,7 @@ __device__ __forceinline__ float slices_most(float v, uint32_t *shared) {
     return __uint_as_float(bits);
 }
 
-/* f16 numbers lose little if the largest is in this range; otherwise they are times a power of two. */
+/* True if f16 loses little of numbers with this largest one; others are scaled by a power of two. */
 __device__ __forceinline__ bool half_range(float most) {
     constexpr float LEAST = 0.015625f, MOST = 32768;
     return (most >= LEAST && most < MOST) || !(most > 0) || !isfinite(most);
@@ -167,7 +167,7 @@ __host__ __device__ __forceinline__ bool row_is_plain(const float *x, int width,
 
 template <int ROUNDS, bool NORMED> struct PlainRow {
     float4 v[ROUNDS * RUN_FOURS], weights[NORMED ? ROUNDS * RUN_FOURS : 1];
-    /* Before the row is there. */
+    /* Called before the row is complete. */
     __device__ __forceinline__ void expect(const RowNorm &norm, const Columns &c) {
         if constexpr (NORMED) {
 #pragma unroll
@@ -222,8 +222,8 @@ template <int ROUNDS, bool NORMED> struct PlainRow {
 
 /* Rows as f16, normed; times a power of two where the largest value is far from 1, so that nothing overflows and little
  * is lost below. store(row, column, values): four columns, up to the padded width; what was stored may be stored again.
- * done(row, what undoes the power). ready() returns once the rows are there. AHEAD: the next row is loaded while one is
- * prepared. */
+ * done(row, inverse of the power). ready() returns when the rows are complete. AHEAD: the next row is loaded while one
+ * is prepared. */
 template <int ROUNDS, bool NORMED, bool AHEAD = false, class Ready, class Store, class Done>
 __device__ __forceinline__ void plain_rows(const float *x, int rows, int width, const Columns &c, const RowNorm &norm,
     Reductions &shared, const Ready &ready, const Store &store, const Done &done) {
@@ -292,7 +292,7 @@ __host__ __device__ __forceinline__ int64_t input_chunk(int groups, int row, int
     return (((int64_t)(row / tile) * groups + group) * 8 + chunk) * tile + row % tile;
 }
 
-/* Bytes of a row of inputs as few rows keep it: the sixteen more put neighbouring rows into other banks. */
+/* Bytes of a row of inputs of a gemv: 16 bytes of padding put neighbouring rows into different banks. */
 __host__ __device__ __forceinline__ int few_stride(int groups) { return groups * 128 + 16; }
 
 cudaError_t product_few(

@@ -18,16 +18,16 @@
 #pragma once
 #include "backend/cuda/gemm/gemm.cuh"
 
-/* Whether a weight's generated rows are computed this way. */
+/* True if decode rows of a weight are computed with integers. */
 __host__ __device__ __forceinline__ constexpr bool integer_kind(int kind) { return kind <= TILE_FP4; }
 __host__ __device__ __forceinline__ bool integer_fits(const Tiles &w) {
     return integer_kind(w.kind) && (w.subs == 1 || w.subs == 2);
 }
 
-/* Whose factor comes behind the sum. */
+/* True if the norm's factor is applied after the sum. */
 __host__ __device__ __forceinline__ bool integer_norm(const RowNorm &norm) { return norm.kind == 0 && norm.weight; }
 
-/* 1 to FEW_ROWS_MAX rows, and up to GENERATED_MAX. Not all fits where there is little shared memory. */
+/* 1 to FEW_ROWS_MAX rows, and up to GENERATED_MAX. On devices with little shared memory not all shapes fit. */
 bool integer_few_fits(const ProductWork &work, int shared_max);
 cudaError_t product_integer_few(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);
@@ -36,7 +36,7 @@ cudaError_t product_integer_many(
 bool integer_many_fits(const Product &product);
 /* Whether a gated product can leave its result as the next one's inputs. */
 bool integer_many_hands(const Product &product);
-/* Where in Product.inputs the latter keeps its own, behind what other products of so many rows have there; their bytes.
+/* Offset in Product.inputs of the inputs of gemm_int_wgmma, behind those of the other kernels; and their bytes.
  */
 constexpr int64_t integer_many_at(int groups) {
     return (int64_t)INPUT_TILE * (groups * TILE_COLS * 2 + (int64_t)sizeof(float));
@@ -71,7 +71,7 @@ __device__ __forceinline__ float integer_larger(float a, float b) {
     return r;
 }
 
-/* What a lane knows of a group of which it has 16 columns, the four lanes of a group being neighbours. */
+/* A lane's data of a group: 16 of its columns; the four lanes of a group are neighbours. */
 struct IntegerPart {
     uint4 high, low; /* planes of the lane's columns */
     float step;      /* step of the group */
@@ -164,7 +164,7 @@ template <int KIND> __device__ __forceinline__ void integer_codes(const Piece<KI
         }
     }
 }
-/* {scale, bias} of a row and sub-group as a tile has them. */
+/* {scale, bias} of a row and sub-group as stored in a tile. */
 template <int KIND> __device__ __forceinline__ float2 integer_pair(uint32_t word) {
     const float2 v = __half22float2(as_half2(word));
     if constexpr (KIND == TILE_FP4) return make_float2(v.x * 512, v.x * (-140.0f / 32768));

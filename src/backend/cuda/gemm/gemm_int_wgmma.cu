@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(BLOCK) integer_prepare_kernel(
     const bool weighted = norm.width && norm.weight;
     const float *from = x + (int64_t)row * cols;
     const bool aligned = ((uintptr_t)from & 15) == 0 && (!weighted || ((uintptr_t)norm.weight & 15) == 0);
-    /* 16 columns, beyond the width 0; what no kernel writes may be taken early. */
+    /* Loads 16 columns, 0 beyond the width; constant data may be loaded early. */
     const auto take = [&](const float *data, int at, float v[16], bool constant) {
         if (aligned && at + 16 <= cols) {
 #pragma unroll
@@ -157,13 +157,13 @@ template <int END, int AT = 0, class F> __device__ __forceinline__ void steps_up
 }
 
 enum { MANY_GROUPS = 2, MANY_TILES = 8, MANY_SLOTS = 4, MANY_SHARE = 8, MANY_BLOCKS = 2 /* on a multiprocessor */ };
-/* Registers of a thread: of those that order copies, of those that multiply. */
+/* Registers per thread: of the copying warps, of the multiplying warps. */
 constexpr int MANY_FEW = 32, MANY_MOST = 104;
 
 /* N: rows of inputs. */
 template <int N> struct ManyShape {
     static constexpr int DEPTH =
-        N == 16 ? 2 : 1; /* multiplications of a warpgroup under way; more would want registers */
+        N == 16 ? 2 : 1; /* multiplications of a warpgroup in flight; more would need too many registers */
     static constexpr int TOTAL_BYTES = MANY_TILES * TILE_ROWS * N * 4;
     static constexpr int ROOM = (226 << 10) / MANY_BLOCKS - 2304 * MANY_GROUPS - 1024; /* bytes of shared memory */
 };
@@ -176,7 +176,7 @@ struct ManyRing {
     int slots;
 };
 
-/* What a thread has of eight inputs: rows g and g + 8 of two tile rows, one of each warpgroup, and inputs t and t + 4.
+/* A thread's results of eight inputs: rows g and g + 8 of two tile rows, one of each warpgroup, and inputs t and t + 4.
  */
 template <bool GLU> struct ManyEnd {
     Place place[2];
@@ -198,7 +198,7 @@ template <bool GLU> struct ManyEnd {
             }
         }
     }
-    /* Sums of inputs 8i …; with what was there before: load() comes first. handed: for eight inputs' results. */
+    /* Sums of inputs 8i …, added to the previous values: load() comes first. handed: room for eight inputs' results. */
     struct Before {
         float factor[2], old[2][2][2];
     };
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
     float sum[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sum[i] = 0;
-    /* So many parts of the sums, which are groups or the halves of one. */
+    /* Computes many_parts parts of the sums, which are groups or the halves of one. */
     const auto parts = [&](auto many_parts, uint32_t planes, const uint8_t *inputs, const uint8_t *tiles) {
         constexpr int COUNT = decltype(many_parts)::value, DEPTH = M::DEPTH < COUNT ? M::DEPTH : COUNT;
         int d[DEPTH][N];
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 integer_codes<KIND>(piece, s, a[at] + 2 * s);
-                /* Where a group has two parts, lanes of the other one have none. */
+                /* If a group has two parts, lanes of the other part have zeros. */
                 if (SUBS == 2 && t / 2 != part % SUBS) a[at][2 * s] = a[at][2 * s + 1] = 0;
             }
             const uint32_t b = low + part / SUBS * (LAYOUT.bytes() / 16);
@@ -449,7 +449,7 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
 #endif
 }
 
-/* Slices' sums in order, and what follows them: of a block's tile rows eight inputs. */
+/* Adds the slices' sums in order and applies the epilogue, for eight inputs of a block's tile rows. */
 template <bool GLU, int N>
 __global__ void __launch_bounds__(128)
     integer_add_kernel(const __grid_constant__ ProductWork p, const float *partials) {

@@ -22,7 +22,7 @@ __device__ __forceinline__ void load_matrices(uint32_t r[4], uint32_t at) {
 struct Walk {
     int slice, round, in_run;
     __device__ __forceinline__ int group(int run) const { return (round * SLICES + slice) * run + in_run; }
-    /* To the next one that there is. */
+    /* Moves to the next existing group. */
     __device__ __forceinline__ void next(int run, int rounds, int groups) {
         do {
             if (++in_run == run) {

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
     for (int i = 0; i < NUMBERS; i++) total[i] = c[i] = 0;
     Turn slot, in;
     Pieces at = {first_slice};
-    int left = 0; /* groups in the slot that the warp is at */
+    int left = 0; /* groups left in the warp's current slot */
     const uint8_t *own_tiles = memory + INPUTS * INPUT_BYTES + warp * ring.share * bytes, *tile = own_tiles;
     Piece<KIND> numbers;
     /* The next group's weights. */
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
 #pragma unroll
             for (int s = 0; s < 4; s++) multiply_wide(c, a + 4 * s, matrix_of(matrix + s * 2 * N));
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            /* Nothing may come between: its registers could be those that are being read. */
+            /* No other instruction may come between: it could overwrite registers that are still being read. */
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             if (lane == 0) barrier_arrive(in_empty + in.at * 8);
             in.next(INPUTS);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
 #endif
 }
 
-/* Chains' sums in order, and what follows them; a thread per row of weights. */
+/* Adds the chains' sums in order and applies the epilogue; a thread per row of weights. */
 template <bool GLU>
 __global__ void __launch_bounds__(BLOCK)
     add_slices_kernel(const __grid_constant__ ProductWork p, const float *partials, int units, int chain) {

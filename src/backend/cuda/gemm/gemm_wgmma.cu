@@ -3,7 +3,7 @@
  * multiplying warps. With 256 inputs the sums of a chain wait in shared memory for those of the next chain. */
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 
-/* N: inputs of a tile. They come in pieces of STEPS times 16 columns. */
+/* N: inputs of a tile. Inputs are copied in pieces of STEPS times 16 columns. */
 template <int N> struct PromptShape {
     static constexpr bool WIDEST = N > INPUT_TILE;
     static constexpr int STEPS = WIDEST ? 2 : 4, INPUTS = WIDEST ? 4 : 5, INPUT_BYTES = N * STEPS * 16 * 2;
@@ -12,7 +12,7 @@ template <int N> struct PromptShape {
     static constexpr int FINISHERS = WIDEST ? 2 : 6, WARPS = WIDE_MULTIPLIERS + 2 + FINISHERS;
 };
 
-/* What a block has to do, one after the other. */
+/* The work items of a block, one after the other. */
 struct Item {
     int block, token, first_slice;
 };
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     }
     const int warp = threadIdx.x / 32;
     int lane = threadIdx.x % 32;
-    asm volatile("" : "+r"(lane)); /* or it would be made anew wherever it is used */
+    asm volatile("" : "+r"(lane)); /* keeps the compiler from recomputing it at each use */
     float *const sums = (float *)(memory + INPUTS * INPUT_BYTES);
     uint8_t *const weights = memory + INPUTS * INPUT_BYTES + Shape::SUMS_BYTES;
     const int items = ring.blocks * ring.tokens * ring.splits, slices = SLICES / ring.splits;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     else
         asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
     const int scales = scale_offset<KIND>(lane, p.weight[0].subs);
-    /* Kept in registers, where the compiler would make them anew each time. */
+    /* Kept in registers; the compiler would recompute them at each use. */
     uint32_t inputs = shared_address(memory), inputs_full = shared_address(b.inputs_full);
     asm volatile("" : "+r"(inputs), "+r"(inputs_full));
     const uint32_t inputs_empty = inputs_full + sizeof b.inputs_full, full = inputs_empty + sizeof b.inputs_empty,
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     /* State of the warp's current slot: the groups that are left, and the address of its next tile. */
     int left = 0;
     const uint8_t *own_tiles = weights + warp * ring.share * bytes, *tile = own_tiles;
-    uint32_t last_used = 0; /* the barrier of the inputs that the multiplications under way read */
-    constexpr bool EARLY = Kind<KIND>::WORDS <= 8; /* others would take too many registers */
+    uint32_t last_used = 0; /* the barrier of the inputs that the multiplications in flight read */
+    constexpr bool EARLY = Kind<KIND>::WORDS <= 8; /* other kinds would take too many registers */
     Piece<KIND> numbers;
     /* The next group's weights. */
     const auto take = [&] {
@@ -207,7 +207,8 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     const auto release = [&] {
         if (lane == 0 && last_used) barrier_arrive(last_used);
     };
-    /* Multiplies by a group of columns while the next one's weights become f16, and those after them are on their way.
+    /* Multiplies by a group of columns while the next one's weights are expanded to f16, and those after them are in
+     * flight.
      */
     const auto step = [&](const uint32_t(&a)[16], uint32_t(&next)[16]) {
 #pragma unroll
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
                 step(one, other);
                 step(other, one);
             }
-            /* What comes next is prepared before the last multiplications of a chain are waited for. */
+            /* The next weights are prepared before the wait for the last multiplications of a chain. */
             if (groups % 2) step(one, other);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release();
@@ -345,7 +346,7 @@ cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work,
 }
 
 int product_wide_tile(const Product &product, int groups) {
-    /* As measured: of half a tile's columns with INPUT_TILE inputs; with twice as many; of adding up two halves. */
+    /* Measured times: half a tile's columns with INPUT_TILE inputs; with twice as many inputs; adding two halves. */
     constexpr int TIME = 16, ADDING = 20;
     const int widest = product.mode == PRODUCT_GLU ? 29 : groups >= 128 ? 31 : 34;
     int units = 0;

@@ -93,7 +93,8 @@ template <int N> __device__ __forceinline__ uint32_t input_matrix(uint32_t at) {
 __device__ __forceinline__ uint64_t matrix_of(uint32_t low) { return (uint64_t)(128 >> 4) << 32 | low; }
 #endif
 
-/* A run of groups after the other in canonical order: of each slice its rounds, of each round pieces that fill a slot.
+/* Walks runs of groups in canonical order: the slices, the rounds of a slice, the pieces of a round, which fill a slot
+ * each.
  */
 struct Pieces {
     int slice, round, piece;
@@ -112,9 +113,9 @@ struct Pieces {
     }
 };
 
-/* Which weight's tile row a warp has. */
+/* The weight and tile row of a warp. */
 struct Place {
-    int index, tile_row, unit; /* unit: of all tile rows; up's are behind the gate's */
+    int index, tile_row, unit; /* unit: number among all tile rows; those of up follow those of the gate */
     bool on;
 };
 template <bool GLU> __device__ __forceinline__ Place place_of(const ProductWork &p, int block, int warp) {
@@ -126,10 +127,10 @@ template <bool GLU> __device__ __forceinline__ Place place_of(const ProductWork 
     return place;
 }
 
-/* Sums wait for what follows as [input][row]; four words more put neighbours into other banks. */
+/* Layout of the sums before the epilogue, [input][row]; four words of padding put neighbours into different banks. */
 enum { SUMS_STRIDE = WIDE_MULTIPLIERS * TILE_ROWS + 4 };
 
-/* SiLU of a prompt's rows: few instructions and no branches, as two warps do it for eight that multiply. */
+/* SiLU of prefill rows: few instructions and no branches, as two warps compute it for eight multiplying ones. */
 __device__ __forceinline__ float silu_prompt(float gate, float up) {
     float power, part;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
@@ -154,7 +155,7 @@ template <int NUMBERS> __device__ __forceinline__ void sums_put(float *sums, con
     for (int i = 0; i < NUMBERS; i++) to[(i / 4 * 8 + i % 2) * SUMS_STRIDE + i / 2 % 2 * 8] = v[i];
 }
 
-/* Adds to what the thread has put there. */
+/* Adds to the sums that the thread has stored. */
 template <int NUMBERS> __device__ __forceinline__ void sums_add(float *sums, const float (&v)[NUMBERS]) {
     const int lane = threadIdx.x % 32;
     float *to = sums + lane % 4 * 2 * SUMS_STRIDE + threadIdx.x / 32 * TILE_ROWS + lane / 4;
@@ -170,7 +171,7 @@ template <int NUMBERS> __device__ __forceinline__ void sums_add(float *sums, con
     }
 }
 
-/* Four rows of weights that a lane looks after. */
+/* Four rows of weights of a lane. */
 struct Rows {
     int index, row, left; /* index of the weight; its first row; its rows from there on */
     float factor, bias[4];
@@ -240,18 +241,18 @@ __device__ __forceinline__ void finish_whole(
 /* Finishes N inputs from `token` on: sums of all slices and the epilogue. By one of FINISHERS warps. */
 template <int N, int FINISHERS>
 __device__ __forceinline__ void finish_tile(const ProductWork &p, int block, int token, float *sums, int turn) {
-    constexpr int AHEAD = FINISHERS > 2 ? 2 : 4, STEP = FINISHERS * AHEAD; /* inputs at a time, those of all */
+    constexpr int AHEAD = FINISHERS > 2 ? 2 : 4, STEP = FINISHERS * AHEAD; /* inputs at a time: of a warp, of all */
     const int lane = threadIdx.x % 32, end = min(N, p.rows - token);
     const Place place = place_of<false>(p, block, lane / 4);
     const Rows rows(p, place.index, place.tile_row, lane % 4 * 4, place.on);
     const int stride = p.weight[place.index].rows;
     float *out = p.out[place.index] + rows.row + (int64_t)token * stride;
     const bool whole = rows.left == 4 && stride % 4 == 0 && ((uintptr_t)p.out[place.index] & 15) == 0;
-    /* Factors of the warp's inputs wait behind their sums. */
+    /* Factors of the warp's inputs are stored behind their sums. */
     for (int i = lane, k; k = i / AHEAD * STEP + turn * AHEAD + i % AHEAD, k < end; i += 32)
         sums[k * SUMS_STRIDE + WIDE_MULTIPLIERS * TILE_ROWS] = load(p.input_factors + token + k);
     __syncwarp();
-    /* Nearly all tiles are whole. With two warps for eight it matters how many instructions that takes. */
+    /* Nearly all tiles are whole. As two warps serve eight, the number of instructions matters. */
     if (FINISHERS <= 2 && end == N && __all_sync(~0u, whole && !rows.biased)) {
         if (p.mode == PRODUCT_ADD)
             finish_whole<N, STEP, AHEAD, true>(out, stride, rows.factor, p.scale, sums + lane * 4, turn);
@@ -287,7 +288,8 @@ __device__ __forceinline__ void finish_tile(const ProductWork &p, int block, int
             if (first + i < end) four_put(out + (int64_t)(first + i) * stride, v[i], rows.left, whole);
     }
 }
-/* The same of gate and up, two inputs at a time: little code, as it would drive out that of the multiplying warps. */
+/* The same of gate and up, two inputs at a time: little code, as more would evict that of the multiplying warps from
+ * the instruction cache. */
 template <int N, int FINISHERS>
 __device__ __forceinline__ void finish_gated(const ProductWork &p, int block, int token, const float *sums, int turn) {
     const int lane = threadIdx.x % 16, end = min(N, p.rows - token);
@@ -404,8 +406,8 @@ static inline WideRing ring_of(int run, int bytes, int slot_bytes) {
     return ring;
 }
 
-/* Into how many parts to cut the slices. A wave of blocks takes as long as its groups of columns and what beginning
- * costs, about five groups' time. */
+/* The number of parts to split the slices into. A wave of blocks takes the time of its groups of columns plus a
+ * start-up cost of about five groups. */
 static inline int splits_of(int blocks, int multiprocessors, int groups, int64_t sums, int most = SLICES) {
     constexpr int BEGINNING = 5;
     int best = 1, least = 0;
@@ -421,5 +423,5 @@ static inline int splits_of(int blocks, int multiprocessors, int groups, int64_t
     return best;
 }
 
-/* Adds up what is in ring.partials, and what follows that. */
+/* Adds the sums in ring.partials and applies the epilogue. */
 cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WideRing &ring);

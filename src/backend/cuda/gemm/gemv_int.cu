@@ -13,7 +13,7 @@ template <int SUBS> struct Preparing {
     const int run, rounds, warp, lane;
     uint8_t *planes;
     float *numbers;
-    float *squares; /* [row][warp][lane]: of the norm */
+    float *squares; /* [row][warp][lane] sums of squares for the norm */
     float4 *stage;  /* stage of the warp */
     volatile int *came;
 
@@ -25,14 +25,14 @@ template <int SUBS> struct Preparing {
 #pragma unroll
         for (int i = 0; i < 16; i++) v[i] = on(round) && first + i < p.cols ? load(row + first + i) : 0;
     }
-    /* Aligned rows of whole groups: weights; of inputs */
+    /* The same for aligned rows of whole groups: norm weights; inputs */
     __device__ __forceinline__ void own_weights(const float *row, int round, float v[16]) const {
         const float4 *from = (const float4 *)(row + group(round) * TILE_COLS + lane % 4 * 16);
 #pragma unroll
         for (int i = 0; i < 4; i++) put_four(v + 4 * i, on(round) ? __ldg(from + i) : make_float4(0, 0, 0, 0));
     }
-    /* so many rounds into the warp's part of shared memory, where fours lie so that neither way two lanes meet in a
-     * bank; arrived() returns once they are there. */
+    /* Copies `rounds` rounds into the warp's part of shared memory, where fours lie without bank conflicts for writing
+     * or reading; arrived() returns when they have arrived. */
     __device__ __forceinline__ void bring(const float *row, int round, int rounds) const {
         __syncwarp();
         for (int k = 0; k < rounds; k++) {
@@ -77,7 +77,7 @@ template <int SUBS> struct Preparing {
                     integer_offset(part.step, part.sum[0]), integer_offset(part.step, part.sum[1]), 0);
         }
     }
-    /* v: the lane's columns. weights: of the norm, if there is one. */
+    /* v: the lane's columns. weights: those of the norm, if there is one. */
     __device__ __forceinline__ void weigh(
         float v[16], const float weights[16], int row, int round, float &square) const {
         if (!p.norm.width) return;
@@ -86,8 +86,8 @@ template <int SUBS> struct Preparing {
 #pragma unroll
         for (int k = 0; k < 16; k++) v[k] *= weights[k];
     }
-    /* The rounds of a row, as many as there is room for, are under way together; of rows that have only one the next
-     * one, too. */
+    /* As many rounds of a row as have room are in flight together; if a row has only one round, that of the next row as
+     * well. */
     __device__ __forceinline__ void whole() const {
         const bool normed = p.norm.width != 0;
         float weights[16];
@@ -125,7 +125,7 @@ template <int SUBS> struct Preparing {
                 };
                 int k = 0;
 #pragma unroll 1
-                for (; k + 1 < many; k += 2) some(k, Count<2>()); /* one waits for the other's exchanges */
+                for (; k + 1 < many; k += 2) some(k, Count<2>()); /* exchanges of one overlap with the other */
                 if (k < many) some(k, Count<1>());
             }
         }
@@ -157,7 +157,7 @@ template <int SUBS> struct Preparing {
     }
 };
 
-/* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs. */
+/* Operands of a unit's epilogue besides the sums. A lane has a row of the tile, and every second row of inputs. */
 template <int ROWS> struct UnitEnding {
     int row, width; /* row: beyond the width if there is none */
     float factor, other, bias, other_bias, old[ROWS / 2];
@@ -171,12 +171,12 @@ template <int ROWS> struct UnitEnding {
         other = both.y;
         width = w.rows;
         row = tile_row * TILE_ROWS + threadIdx.x % TILE_ROWS;
-        /* −0 changes nothing that it is added to */
+        /* adding −0 changes no value */
         bias = w.bias && row < width ? __ldg(w.bias + row) : -0.0f;
         other_bias = glu && p.weight[1].bias && row < width ? __ldg(p.weight[1].bias + row) : -0.0f;
         out = p.out[index] + row;
     }
-    /* Once those before have written it. */
+    /* Called after the previous kernels have written it. */
     __device__ __forceinline__ void take(int rows, bool adds) {
 #pragma unroll
         for (int k = 0; k < ROWS / 2; k++) {
@@ -186,7 +186,8 @@ template <int ROWS> struct UnitEnding {
     }
 };
 
-/* Units one after another. What the next one needs is on its way, of factors what the next 32 do, a lane each. */
+/* Finishes units one after another. Operands of the next unit are in flight, and the factors of the next 32 units, one
+ * per lane. */
 template <int ROWS>
 __device__ __forceinline__ void units_finish(
     const ProductWork &p, const float *areas, int area, const float *squares, const FewBarriers &b) {
@@ -308,7 +309,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     }
     Turn turn, buffer;
     const int parts = glu ? 2 : 1;
-    /* [row of inputs][16] of a part, where the lane puts its own */
+    /* The place of the lane's sums in [row of inputs][16] of a part */
     const auto place_of = [&](int part) {
         return areas + warp * area + (buffer.at * parts + part) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
     };

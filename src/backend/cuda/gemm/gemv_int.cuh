@@ -10,7 +10,7 @@ enum { STAGE_FOURS = 8 * TILE_COLS / 4, STAGE_ROUNDS = 4 }; /* fours of a warp's
 __host__ __device__ __forceinline__ int stage_rounds(int rounds) {
     return rounds < STAGE_ROUNDS ? rounds : STAGE_ROUNDS;
 }
-enum { FIXED = 1 << 10 }; /* more than the shared memory that a block has besides */
+enum { FIXED = 1 << 10 }; /* upper bound of a block's other shared memory */
 __host__ __device__ __forceinline__ constexpr int chains_of(int rows) { return rows > CHAIN_ROWS ? 2 : 1; }
 template <int N> struct Count { static constexpr int value = N; };
 
@@ -18,8 +18,8 @@ template <int N> struct Count { static constexpr int value = N; };
  * bytes: unit and the offsets of the sub-groups. */
 template <int SUBS> struct Numbers { static constexpr int BYTES = SUBS == 1 ? 8 : 16; };
 
-/* Floats of shared memory of a multiplying warp's own: the inputs that it prepares pass through them, then they are its
- * sums [buffer][part][row of inputs][16]. rows: the kernel's. */
+/* Floats of shared memory private to a multiplying warp: first a buffer for the inputs that it prepares, then its sums
+ * [buffer][part][row of inputs][16]. rows: the kernel's. */
 __host__ __device__ __forceinline__ int area_floats(int groups, int parts, int rows) {
     const int stage = 4 * STAGE_FOURS * stage_rounds(slice_rounds(groups)),
               sums = SUM_BUFFERS * parts * rows * TILE_ROWS;
@@ -31,8 +31,8 @@ template <int KIND, int SUBS> __host__ __device__ constexpr int tile_bytes() {
     return Kind<KIND>::CODE_BYTES + SUBS * 64;
 }
 
-/* So many neighbouring tiles of a tile row, or of two that have the same inputs, some at a time. x, numbers: of the
- * lane. */
+/* Multiplies COUNT neighbouring tiles of a tile row, or of two with the same inputs, some at a time. x, numbers: the
+ * lane's. */
 template <int KIND, int SUBS, int CHAINS, int SIDES, int COUNT>
 __device__ __forceinline__ void integer_tiles(float sums[SIDES][CHAINS][2], const uint8_t *const tile[SIDES],
     int scales, const uint8_t *const x[CHAINS], const uint8_t *const numbers[CHAINS]) {
@@ -112,14 +112,14 @@ __device__ __forceinline__ void integer_tiles(float sums[SIDES][CHAINS][2], cons
         }
     }
 }
-/* How so many of up to eight are dealt out: fours (of two sides twos), threes, single ones. */
+/* Splits up to eight tiles into batches: fours (twos with two sides), threes, single ones. */
 template <int SIDES> __device__ __forceinline__ int deal_of(int count) {
     constexpr int MOST = SIDES > 1 ? 2 : 4;
     count = max(count, 0);
     const int most = count % 3 == 0 ? 0 : count / MOST, threes = (count - MOST * most) / 3;
     return most | threes << 8 | (count - MOST * most - 3 * threes) << 16;
 }
-/* In loops: code that is fetched anew takes longer than what it computes. */
+/* Uses loops: fetching unrolled code takes longer than its computation. */
 template <int KIND, int SUBS, int CHAINS, int SIDES>
 __device__ __forceinline__ void integer_run(float sums[SIDES][CHAINS][2], const uint8_t *tile[SIDES], int scales,
     const uint8_t *x[CHAINS], const uint8_t *numbers[CHAINS], int deal) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ float slices_added(const float *sums, int area, int t
     return sum;
 }
 
-/* Words of shared memory that a block has besides: barriers, and whether the first warp has its inputs. */
+/* Words of a block's other shared memory: barriers, and a flag that the first warp has its inputs. */
 enum { FEW_WORDS = 2 * SLOTS_MAX + 2 * SUM_BUFFERS + 2 };
 struct FewBarriers {
     uint32_t full, empty, summed, taken, prepared; /* barriers of slots, of buffers of sums, of the inputs */
@@ -181,7 +181,7 @@ struct FewBarriers {
         __syncthreads();
     }
 };
-/* What the ordering warp does. */
+/* The work of the copying warp. */
 __device__ __forceinline__ void few_order(
     const ProductWork &p, const Ring &ring, const uint8_t *memory, const FewBarriers &b) {
     if (p.soon) soon_bring(p.soon, p.soon_count);
@@ -214,7 +214,7 @@ __device__ __forceinline__ float squares_added(const float *from) {
 #endif
 
 static inline int parts_of(const ProductWork &w) { return w.mode == PRODUCT_GLU ? 2 : 1; }
-/* Whether a row's inputs come as gemv_int_row.cu wants them. */
+/* True if the input is one row in the form that gemv_int_row.cu takes. */
 static inline bool is_single(const ProductWork &w) {
     return w.rows == 1 && w.cols % TILE_COLS == 0 && (((uintptr_t)w.x | (uintptr_t)w.norm.weight) & 15) == 0;
 }
@@ -224,17 +224,17 @@ static inline int besides_of(const ProductWork &w) {
     const int area = area_floats(w.groups, parts_of(w), rows), squares = w.norm.width ? w.rows * WARPS * 32 : 0;
     return w.rows * w.groups * (128 + number) + (MULTIPLIERS * area + squares) * (int)sizeof(float);
 }
-/* Two slots with so few groups of a slice, and a warp waits less for what it has loaded. What comes behind large
- * products of one input, which are a layer's queries, keys and values, begins late: attention's beginning would take
- * time from them. */
+/* Up to TWOS_SHARE groups of a slice, slots are multiplied in pairs, so that a warp waits less for its loads. The
+ * kernel behind large products of one input (a layer's q, k, v) begins late, as the first loads of attention would slow
+ * them. */
 enum { TWOS_SHARE = 4, LATE_BYTES = 4 << 20 };
 /* For one row with this many units per multiprocessor an output matrix has two blocks on each: no other kernel has to
  * begin beside it, and sixteen warps multiply faster than eight. */
 enum { TWICE_UNITS = 20 };
-/* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room
- * for two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few
- * blocks, which find room beside them (unless q, k, v take all of it); and gated products of short slots, which are
- * left no more than that, so that they are there before the product before has ended. */
+/* Blocks that begin one after another, as previous ones end, would gather on the first multiprocessors with room for
+ * two, and leave others empty. Requesting more than half of the shared memory keeps them apart. Used for large q, k, v,
+ * where attention has few blocks, which fit beside them (unless q, k, v take all of it); and for gated products of
+ * short slots, which get no more than that, so that they are resident before the previous product has ended. */
 static inline void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
     const int least = shared_max / 2 + 2048 - FIXED, slots = (least - besides) / ring.slot_bytes;
     const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4;
@@ -261,7 +261,7 @@ static inline FewShape few_shape(const ProductWork &w, int multiprocessors, int 
     ring.late = w.mode == PRODUCT_STORE && w.count > 1 && (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
     keep_apart(w, besides, shared_max, ring);
     const int most = (twice ? 2 : 1) * multiprocessors, rounds = slice_rounds(w.groups);
-    /* What a block of one long unit cannot use the next kernel can. */
+    /* Memory that a block of one long unit cannot use is left to the next kernel. */
     if (w.units <= most && parts == 1 && rounds > 1 && ring.slots > rounds * ring.pieces)
         ring.slots = rounds * ring.pieces;
     const int bytes = ring.slots * ring.slot_bytes + besides;

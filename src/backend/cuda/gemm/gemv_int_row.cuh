@@ -6,11 +6,11 @@
 #include "backend/cuda/gemm/gemv_int.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Computed before what follows, and not again. */
+/* Forces a value to be computed here, once. */
 __device__ __forceinline__ void settled(int &v) { asm volatile("" : "+r"(v)); }
 template <class... T> __device__ __forceinline__ void settle(T &...v) { (settled(v), ...); }
 
-/* Where a block's shared memory has what: bytes from its beginning. */
+/* Layout of a block's shared memory: offsets in bytes. */
 struct OneLayout {
     int planes, areas, area, squares, numbers;
     __device__ __forceinline__ OneLayout(const ProductWork &p, const Ring &ring)
@@ -24,7 +24,7 @@ struct OneLayout {
 /* A warp's share of the row: its slice's columns, of which a lane has 16 of a group in each round. */
 template <int SUBS> struct OnePreparing {
     uint8_t *memory;
-    int put, get, twist; /* the warp's part of shared memory: where a lane's fours go, where it finds them */
+    int put, get, twist; /* offsets in the warp's part of shared memory: of a lane's writes, of its reads */
     int plane, number;   /* plane and number of the lane's group in the first round */
     int group, run, groups;
 
@@ -91,7 +91,7 @@ __device__ __forceinline__ void weights_take(const float *from, bool on, float v
     }
 }
 
-/* More rounds than one, as many under way together as there is room for. */
+/* Prepares more than one round; as many as have room are in flight together. */
 template <int SUBS>
 __device__ __forceinline__ void rounds_prepare(const OnePreparing<SUBS> &own, const float *x, const float *weights,
     int rounds, float *square, volatile int *came) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void rounds_prepare(const OnePreparing<SUBS> &own, co
 
 /* ---- ends of units ---- */
 
-/* What a unit's end needs besides the sums, in a lane that has a row of it. */
+/* Operands of a unit's epilogue besides the sums, in a lane that has a row of it. */
 struct OneEnding {
     float *out; /* NULL: there is no such row */
     float *copy;
@@ -139,7 +139,7 @@ struct OneEnding {
         const bool on = row < w.rows;
         factor = both.x;
         other = both.y;
-        /* −0 changes nothing that it is added to */
+        /* adding −0 changes no value */
         bias = w.bias && on ? __ldg(w.bias + row) : -0.0f;
         other_bias = glu && p.weight[1].bias && on ? __ldg(p.weight[1].bias + row) : -0.0f;
         out = on ? p.out[index] + row : nullptr;
@@ -147,8 +147,8 @@ struct OneEnding {
     }
 };
 
-/* Two units at a time, half of the lanes each. What the next ones need is on its way, of factors what the next 32 do, a
- * lane each. */
+/* Finishes two units at a time, half of the lanes each. Operands of the next units are in flight, and the factors of
+ * the next 32 units, one per lane. */
 __device__ __forceinline__ void one_finish(
     const ProductWork &p, const OneLayout &at, uint8_t *memory, const FewBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS;
@@ -271,7 +271,7 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
     if (ring.late) let_next_begin();
 
     Turn turn, buffer;
-    /* [16] of a part; both sums of a row are a lane's whose t is 0 */
+    /* Stores [16] of a part; lanes with t = 0 have both sums of a row */
     const auto put = [&](int part, const float sum[1][2]) {
         float *to = (float *)(memory + sums) + (buffer.at * parts + part) * TILE_ROWS;
         if (t) return;

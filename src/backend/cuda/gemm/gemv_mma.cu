@@ -3,7 +3,7 @@
 #include "backend/cuda/gemm/epilogue.cuh"
 #include "backend/cuda/gemm/gemm.cuh"
 
-/* A warp's share of the tiles goes in chunks of up to AHEAD neighbours. Where it is, and how many the chunk has. */
+/* A warp's share of the tiles goes in chunks of up to AHEAD neighbours. The current chunk and its size. */
 struct Cursor {
     int unit, part, round, within; /* part: GLU's gate and up; within: groups of the run before the chunk */
     int first, count;

@@ -8,7 +8,7 @@
 
 enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 2 };
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* So many neighbouring tiles, each read while those before it are multiplied. */
+/* Multiplies COUNT neighbouring tiles; each is loaded while the previous ones are multiplied. */
 template <int KIND, int COUNT>
 __device__ __forceinline__ void tiles_multiply(
     float c[4], const uint8_t *tile, int bytes, const uint8_t *x, int lane, int scales) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void tiles_multiply(
 }
 #endif
 
-/* BYTES: of a tile, where that is what the kind has most often; 0: as the weights say. */
+/* BYTES: bytes of a tile, for the most common size of the kind; 0: determined by the weights at run time. */
 template <int KIND, bool GLU, int BYTES>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     stream_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {

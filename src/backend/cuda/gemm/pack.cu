@@ -8,7 +8,7 @@ __device__ static float e4m3(uint8_t code) {
 }
 __device__ static float e8m0(uint8_t code) { return __uint_as_float(code ? (uint32_t)code << 23 : 1u << 22); }
 
-/* Files align nothing. */
+/* Reads unaligned bytes of a file. */
 __device__ static uint32_t bytes_at(const uint8_t *p, int count) {
     uint32_t v = 0;
     for (int i = 0; i < count; i++) v |= (uint32_t)p[i] << 8 * i;
@@ -22,7 +22,7 @@ __device__ static float float_at(const uint8_t *p, int dtype) {
     return dtype == DTYPE_F16 ? half_at(p) : __uint_as_float(bytes_at(p, 2) << 16);
 }
 
-/* Scale and bias of a group, as weight_scale() has them; forms without a bias have 0. */
+/* Scale and bias of a group, as in weight_scale(); formats without a bias have 0. */
 __device__ static float2 scale_at(const RawRows &w, int64_t row, int64_t group) {
     const uint8_t *scales = w.scales + row * w.scale_bytes;
     if (w.quant == QUANT_MXFP4 || w.quant == QUANT_MXFP8) return make_float2(e8m0(scales[group]), 0);

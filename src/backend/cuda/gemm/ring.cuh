@@ -9,22 +9,22 @@ enum { SLOTS_MAX = 8, SLOT_BYTES = 37 << 10, BYTES_IN_FLIGHT = 2 * SLOT_BYTES };
 /* A slot has `share` groups of each slice, one slice after another. */
 struct Ring {
     int slots, share, slot_bytes, pieces; /* pieces: slots of a run */
-    int window, early;                    /* slots under way at most; before the inputs are there */
+    int window, early;                    /* most slots in flight; the same until the inputs are there */
     int twos;                             /* gemv_int.cu: two slots are multiplied together */
     int late;                             /* gemv_int.cu: the next kernel begins once inputs are prepared */
     int least;                            /* gemv_int.cu: bytes of shared memory that a block asks for at least */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* What comes next finds the weights of its norm in the L2; each block brings a line or a few. One warp. */
+/* Prefetches the norm weights of the next kernel into the L2; each block fetches one or a few lines. By one warp. */
 __device__ __forceinline__ void soon_bring(const float *p, int count) {
     constexpr int LINE = 32;
     for (int i = (blockIdx.x + threadIdx.x % 32 * gridDim.x) * LINE; i < count; i += gridDim.x * 32 * LINE)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
 }
 
-/* came: set once the block's inputs are there; until then fewer weights are under way, which they would wait behind.
- * NULL: there is no such flag. */
+/* came: set when the block's inputs are complete; until then fewer weights are in flight, as the inputs would wait
+ * behind them. NULL: there is no such flag. */
 __device__ __forceinline__ void ring_order(
     const ProductWork &p, const Ring &ring, uint32_t slots, uint32_t full, uint32_t empty, const volatile int *came) {
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
@@ -77,17 +77,17 @@ __device__ __forceinline__ void ring_order(
 }
 #endif
 
-/* Above so many bytes of weights a kernel lasts so long that more slots are worth more to it than its successor's being
- * there early. Generated rows' also where it is gated or has more columns than rows, which are a layer's larger
- * products. */
+/* Above this many bytes of weights a kernel lasts so long that more slots gain more than an early start of the next
+ * kernel. For decode rows also if the product is gated or has more columns than rows, as a layer's larger products do.
+ */
 enum {
     LARGE_BYTES = 15 << 20,
     EARLY_SLOTS = 1,
-    SLOTS_DOWN = 4 /* under way, of those with more columns */,
+    SLOTS_DOWN = 4 /* in flight, for products with more columns */,
     LONG_SHARE = 4
 };
 
-/* parts: matrices of a unit; besides: bytes of shared memory that a block needs for other things. No slots: it does not
+/* parts: matrices of a unit; besides: bytes of shared memory that a block needs for other things. slots 0: it does not
  * fit. */
 static inline Ring ring_of(const ProductWork &w, int parts, int besides, int shared_max, bool eager = false) {
     const int run = slice_run(w.groups), bytes = w.weight[0].bytes;
@@ -106,7 +106,7 @@ static inline Ring ring_of(const ProductWork &w, int parts, int besides, int sha
     ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
     const int usual = BYTES_IN_FLIGHT / ring.slot_bytes, most = down && usual < SLOTS_DOWN ? SLOTS_DOWN : usual;
     ring.window = most < ring.slots ? most : ring.slots;
-    /* Both slots of a gated unit where they have more groups of a slice than that. */
+    /* Both slots of a gated unit, if they have more than LONG_SHARE groups of a slice. */
     const int early = eager && parts > 1 && ring.share > LONG_SHARE ? parts : EARLY_SLOTS;
     ring.early = early < ring.window ? early : ring.window;
     return ring;

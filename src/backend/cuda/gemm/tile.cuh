@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t stream4(const void *p) {
     return v;
 }
 
-/* Where lane (g, t) finds its scales in a tile. */
+/* Offset of lane (g, t)'s scales in a tile. */
 template <int KIND> __device__ __forceinline__ int scale_offset(int lane, int subs) {
     return Kind<KIND>::CODE_BYTES + (lane % 4 * subs / 4) * 64 + lane / 4 * 8;
 }
@@ -69,12 +69,12 @@ __device__ __forceinline__ void piece_load(Piece<KIND> &p, const uint8_t *tile, 
 __device__ __forceinline__ __half2 as_half2(uint32_t v) { return *(__half2 *)&v; }
 __device__ __forceinline__ uint32_t as_word(__half2 v) { return *(uint32_t *)&v; }
 
-/* What a code counts as f16 bits that it is put into: whole numbers are tiny (subnormal) ones, E2M1 and E4M3 lie in the
- * middle of the exponents. Stored scales undo it, so that one multiplication and addition makes a weight of a code. */
+/* The value of a code's f16 bits per unit: integers are subnormal numbers, E2M1 and E4M3 lie in the middle of the
+ * exponents. Stored scales undo the unit, so that one multiplication and addition turns a code into a weight. */
 __host__ __device__ constexpr float code_unit(int kind) {
     return kind == TILE_FP4 ? 16384.0f : kind == TILE_FP8 ? 256.0f : 16777216.0f;
 }
-/* Where codes of the second eight rows stand four bits up: 16 times as much. */
+/* The unit of the second eight rows, whose 4-bit codes stand four bits higher: 16 times as large. */
 __host__ __device__ constexpr float second_unit(int kind) { return kind == TILE_Q4 ? 0.0625f : 1.0f; }
 
 /* The pair in register i of step s, in units. */
@@ -126,8 +126,8 @@ __device__ __forceinline__ void multiply(float c[4], const uint32_t a[4], uint32
 }
 
 /* Order of a product's sum, the same for every number of rows: 64 columns form a group, runs of slice_run() groups are
- * dealt to 8 slices in turn; each slice is one chain of multiplications in order of columns, and the slices are added
- * in order. */
+ * assigned to 8 slices in turn; each slice is one chain of multiplications in order of columns, and the slices are
+ * added in order. */
 constexpr int SLICES = 8;
 __host__ __device__ __forceinline__ int slice_rounds(int groups) { return (groups + 63) / 64; }
 __host__ __device__ __forceinline__ int slice_run(int groups) {
@@ -148,7 +148,7 @@ template <int KIND> __device__ __forceinline__ float tile_element(const Tiles &t
         return __half2float(odd ? __high2half(v) : __low2half(v)) * t.factors[row / 16];
     } else {
         __half2 v = piece_pair<KIND>(p, 0, 0);
-        /* Registers are chosen when compiled: all are looked at, one is taken. */
+        /* Register numbers are constants: all are visited, one is taken. */
 #pragma unroll
         for (int j = 1; j < 16; j++)
             if (j == 4 * s + i) v = piece_pair<KIND>(p, j / 4, j % 4);
@@ -158,7 +158,7 @@ template <int KIND> __device__ __forceinline__ float tile_element(const Tiles &t
     }
 }
 
-/* Calls f<KIND>() for a kind known when running. */
+/* Calls f<KIND>() for a kind known at run time. */
 template <class F> static cudaError_t with_kind(int kind, const F &f) {
     switch (kind) {
     case TILE_Q2: return f.template operator()<TILE_Q2>();

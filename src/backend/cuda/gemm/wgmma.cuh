@@ -4,8 +4,8 @@
 #include "backend/cuda/runtime/bulk.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-/* A tile of rows, whose 16 columns from `at` on are a step's; leading: to the next 64 columns where rows are the
- * step's. Low word of what describes it; moved(): so many bytes further on. */
+/* Low word of the descriptor of a tile of rows, whose 16 columns from `at` on belong to a step; leading: distance to
+ * the next 64 columns if rows belong to the step. moved(): the same, some bytes further on. */
 __device__ __forceinline__ uint32_t tile_low(uint32_t at, int leading = 16) {
     return (uint32_t)(leading >> 4) << 16 | (at & 0x3ffff) >> 4;
 }
@@ -14,7 +14,8 @@ __device__ __forceinline__ uint64_t moved(uint32_t low, int bytes) {
 }
 __device__ __forceinline__ void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/* Until at most N groups are under way. What they have written is named after it, lest it is read before. */
+/* Waits until at most N groups are in flight. Their results are named as operands afterwards, so that the compiler does
+ * not read them before. */
 template <int N> __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }

@@ -74,12 +74,12 @@ static cudaError_t launch(
 }
 
 /* A multiprocessor is cut into L1 and shared memory for the kernel that comes onto it while it is empty, and stays so
- * as long as that one runs: without this others, which would fit beside it, have to wait. */
+ * as long as that one runs: without this setting other kernels, which would fit beside it, have to wait. */
 template <class Kernel> static cudaError_t allow_beside(Kernel kernel) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
-/* Loads of what other kernels write go past L1, which may hold what a line was before. */
+/* Loads of data that other kernels write bypass L1, which may hold an old copy of the line. */
 __device__ __forceinline__ float load(const float *p) { return __ldcg(p); }
 
 __device__ __forceinline__ float warp_sum(float v) {
