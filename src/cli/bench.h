@@ -93,8 +93,9 @@ void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 NODISCARD bool bench_walk_machine(const BenchWalk *bench, const BenchPlan *plan, Machine *machine, Error *error);
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
 NODISCARD bool bench_walk_on(BenchWalk *bench, Error *error); /* by a token, as of an answer */
-/* Steps of `count` sequences from `first` on (with one of a processor the chosen one). Random tokens and nothing is
- * drawn, or, of a backend that draws, what comes next at this temperature, one step ahead, as the engine goes. */
+/* Steps of `count` sequences from `first` on (with one of a processor the chosen one). Tokens are random without
+ * sampling; on a backend that samples they are its samples at this temperature, with one step of lookahead, as in the
+ * engine. */
 NODISCARD bool bench_walk_generate(BenchWalk *bench, int first, int count, int steps, float temperature, Error *error);
 NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);         /* that a token reads of the cache there */

@@ -222,7 +222,8 @@ static int line_pages(const BenchCase *bench_case) {
     return (bench_case->depth + bench_case->rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
 }
 
-/* Pages for a call. Where codes are seen, the few exact pages lie at the memory's beginning, each in its place. */
+/* Pages for a call. With quantised pages, the few full-precision pages lie at the memory's beginning, each in its
+ * place. */
 static KvLayer place_cache(const BenchFixture *fixture, BenchCase *bench_case) {
     const KvLayout layout = layout_of(bench_case);
     const size_t page = fixture->backend->ops->kv_layer_bytes(fixture->backend, &layout),

@@ -39,7 +39,7 @@ struct BenchCase {
     int rows;
     Weight weight;
     int heads, kv_heads, dim, depth;
-    KvQuant code; /* k EXACT: pages as they were computed */
+    KvQuant code; /* k KV_FULL: full-precision pages */
     bool latent;
     int64_t width;
     SamplingOptions sampling;

@@ -1,5 +1,5 @@
-/* What a form of the KV cache costs: a text's next-token distributions with it against those with an exact cache. Both
- * see the same tokens; errors go through all layers and into all later tokens, as they do in use. */
+/* The quality loss of a KV cache format: a text's next-token distributions with it against those with full precision.
+ * Both read the same tokens; errors propagate through all layers and into all later tokens, as they do in use. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 enum { DISK_BYTES_LEAST = 256 << 20 };
 
-/* Pages are coded whole. */
+/* Pages are quantised whole. */
 static int whole_pages(const char *option, int64_t tokens) {
     const int rounded = (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS);
     if (rounded != tokens)

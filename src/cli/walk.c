@@ -135,7 +135,7 @@ bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **lo
     return true;
 }
 
-/* ---- steps that draw ---- */
+/* ---- steps that sample ---- */
 
 /* Begins a step after `lookahead` others that have not ended. tokens: of the first step; NULL: the step before samples
  * them. */

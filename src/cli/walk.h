@@ -25,19 +25,19 @@ NODISCARD bool walk_open(Walk *walk, const char *directory, const ModelOptions *
 void walk_close(Walk *walk);
 void walk_choose(Walk *walk, int sequence); /* what all below works on */
 int walk_length(const Walk *walk);
-/* Bytes of the pages that a sequence holds; *coded: whether some of them are codes. */
+/* Bytes of the pages that a sequence holds; *quantised: true if some of them are quantised. */
 size_t walk_kv_bytes(const Walk *walk, int sequence, bool *quantised);
 int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can take, of so many */
 /* One step of count ≤ walk_rows() tokens; logits of the last `outputs` rows at *logits [outputs, vocab], until the
  * next. */
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error);
-/* One step of one token as of an answer, whose arithmetic may be another than a prompt's; its logits. */
+/* One step of one decode row, whose arithmetic may differ from that of prefill rows; its logits. */
 NODISCARD bool walk_step_on(Walk *walk, int32_t token, float **logits, Error *error);
-/* The same of the first `count` sequences, a token for each; logits of all. */
+/* The same for the first `count` sequences, a token for each; logits of all. */
 NODISCARD bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error);
-/* So many steps of `count` sequences from `first` on, a token for each to begin with; what comes next each step draws
- * where its logits are, at a temperature, and the step after it begins before it has ended, as the engine does it.
- * ended: [steps] clock_seconds() of each. Only of runners that go ahead. */
+/* Runs `steps` steps of `count` sequences from `first` on. tokens: [count] first tokens. Later tokens are sampled by
+ * the backend at a temperature, and each step begins before the previous one has ended, as in the engine. ended:
+ * [steps] clock_seconds() of each end. Only if runner_can_lookahead(). */
 NODISCARD bool walk_sample(
     Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended, Error *error);
 NODISCARD bool walk_mark(Walk *walk, Error *error); /* this place can be returned to */

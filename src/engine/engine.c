@@ -127,16 +127,16 @@ static bool sample_token(Engine *engine, Request *request, AnswerChoice *choice,
     return take_token(engine, request, choice, &token);
 }
 
-/* One that was drawn where its logits are, of a request without a constraint. */
+/* Takes a token that the backend has sampled, for a request without a constraint. */
 static bool take_sampled(Engine *engine, Request *request, AnswerChoice *choice, int32_t id) {
     const TokenOut token = {.id = id, .logprob = NAN};
     return take_token(engine, request, choice, &token);
 }
 
-/* A choice's next token from its logits. What follows a token that was the only one allowed may be so, too: it is drawn
- * at once, as it and its log-probability are the same whatever the logits are, and the step after reads the whole run.
- * A long run is drawn in several steps, as others wait meanwhile; what may follow tokens that were forced is found out
- * beside that step. False: the choice has ended, or the request failed. */
+/* A choice's next token from its logits. The token after a forced one may be forced, too: jump-ahead tokens are taken
+ * at once, as they and their log-probabilities do not depend on logits, and the next step reads all of them. Long runs
+ * are taken in several steps, as other answers wait meanwhile; the mask behind forced tokens is computed beside the
+ * next step. False: the choice has ended, or the request failed. */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     bool jump_ahead = false, forces = true;
     for (int i = 0; forces && i < JUMP_AHEAD_MAX; i++) {
@@ -169,7 +169,7 @@ static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, 
     return true;
 }
 
-/* The first waiting choice draws its first token and runs, in a slot that was taken for it. */
+/* The first waiting choice samples its first token and runs, in a slot that was taken for it. */
 static void start_choice(Engine *engine, Request *request) {
     AnswerChoice *choice = request->choices;
     while (choice->state != CHOICE_WAITING) choice++;
@@ -236,7 +236,7 @@ static void know_sums(Engine *engine, const StepPlan *plan, int output) {
     s->known.scale = plan->builder.scales[output];
 }
 
-/* logits: of its first output; drawn: instead of them, what follows its last one; −1: nothing was. */
+/* logits: those of its first output; sampled: instead of logits, the token behind its last output; −1: none. */
 static void finish_prompt_slice(
     Engine *engine, Request *request, const StepPlan *plan, const StepSlice *slice, float *logits, int32_t sampled) {
     const int first = request->prefilled;
@@ -283,7 +283,7 @@ static void finish_slice(Engine *engine, const StepPlan *plan, const StepSlice *
     Request *request = slice->request;
     const KvSequence *kv = sequence_of(request, slice->choice);
     if (request->failed || token_mask_is_late(request)) return; /* its rows are computed again */
-    /* It has ended since, or a token that this one follows must be drawn again. */
+    /* The sequence has ended since, or an earlier token must be sampled again. */
     if (!kv->tables || kv->length != slice->position) return;
     const bool by_backend = plan->builder.step.sample_params, sampled = by_backend && slice->outputs > 0;
     const int32_t id = sampled ? runner_sampled(engine->runner)[slice->output] : -1;
@@ -307,7 +307,8 @@ static void finish_slice(Engine *engine, const StepPlan *plan, const StepSlice *
     next_token(engine, request, slice->choice, logits);
 }
 
-/* Who draws after this step: those whose answer goes on, and the first of each prompt that is read to its end. */
+/* Prepares masks for the choices that sample after this step: running ones, and the first of each prompt that is
+ * complete. */
 static void look_ahead(Engine *engine, const StepPlan *plan) {
     for (int i = 0; i < plan->slice_count; i++) {
         const StepSlice *slice = &plan->slices[i];

@@ -54,7 +54,7 @@ struct EngineOptions {
 };
 
 /* Sampling, in this order: what the constraint allows → logit bias → penalties → top_k → top_p → min_p → temperature →
- * draw. Neutral values switch off. */
+ * sample. Neutral values switch off. */
 typedef struct SamplingOptions {
     float temperature;                         /* 0: greedy */
     float top_p;                               /* 1: off */
@@ -62,9 +62,9 @@ typedef struct SamplingOptions {
     int top_k;                                 /* 0: off */
     float repetition_penalty;                  /* 1: off; over prompt and answer */
     float frequency_penalty, presence_penalty; /* 0: off; over the answer */
-    uint64_t seed;                             /* counter-based: draw = f(seed, choice, position in the sequence) */
+    uint64_t seed;   /* counter-based: random number = f(seed, choice, position in the sequence) */
     bool ignore_eos; /* end tokens are tokens like any other; under a constraint they are not allowed */
-    int min_tokens;  /* end tokens are not drawn before so many others */
+    int min_tokens;  /* end tokens are not sampled before this many other tokens */
     int bias_count;
     const int32_t *bias_ids; /* copied */
     const float *bias_values;
@@ -89,7 +89,7 @@ typedef struct RequestOptions {
     const KvFormat *kv_format; /* copied; NULL: the engine's */
     uint64_t cache_salt;       /* requests find what others of the same space computed: a hash of key and salt */
     bool cache_off;            /* finds nothing and leaves nothing to be found */
-    bool embeds;               /* the prompt's states are pooled and nothing is drawn: choices 1, max_tokens 1 */
+    bool embeds;               /* the prompt's hidden rows are pooled, without sampling: choices 1, max_tokens 1 */
     SamplingOptions sampling;
     Constraint *constraint; /* NULL: none; else the request takes a reference of its own */
 } RequestOptions;
@@ -165,8 +165,8 @@ typedef struct EngineStats {
     size_t kv_bytes, kv_bytes_total;
     size_t kv_idle_bytes; /* share of kv_bytes that only the prefix cache holds, and frees on demand; up to half a
                              second old */
-    uint64_t kv_blocks;   /* that fit, of KV_PAGE_TOKENS tokens in all layers, in the form that requests get */
-    size_t kv_form_bytes[KV_FORMS]; /* in use: exact pages, and pages of keys' or values' codes; */
+    uint64_t kv_blocks;   /* capacity in blocks of KV_PAGE_TOKENS tokens in all layers, in the default format */
+    size_t kv_form_bytes[KV_FORMS]; /* bytes in use, by format: full-precision pages, quantised halves of pages */
     uint64_t kv_form_pages[KV_FORMS];
     size_t prefix_bytes; /* bytes of pages that the prefix cache holds, some of them shared with requests */
     uint64_t steps;

@@ -8,7 +8,7 @@
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
-enum { RESUME_POINTS = 2, JUMP_AHEAD_MAX = 64 /* tokens that a choice draws in a step as nothing else may follow */ };
+enum { RESUME_POINTS = 2, JUMP_AHEAD_MAX = 64 /* jump-ahead tokens of a choice in a step, at most */ };
 
 typedef enum ChoiceState {
     CHOICE_WAITING, /* for its first token */
@@ -85,7 +85,7 @@ struct Request {
     int waiting;               /* choices in CHOICE_WAITING */
     KvSequence kv;             /* the prompt, until the last choice to start takes it over, or pages run out */
     float *logits;             /* [vocab] behind the prompt: own memory with several choices, else the step's */
-    int32_t first;             /* token behind the prompt, drawn already; −1: not yet */
+    int32_t first;             /* first token of the answer, if sampled already; −1: not yet */
     bool by_host;              /* what its logits were once must be seen to here */
     bool failed;
 
@@ -121,8 +121,8 @@ static inline bool request_reads_prompt(const Request *request) {
     return request->kv.tables && request->prefilled < request->prompt_count;
 }
 void request_set_admitted(Request *request, int cached);
-/* So many of its tokens are in the cache without being computed: how many of them it had not had before. What it read
- * before it was parked was computed. */
+/* Notes that `tokens` of its tokens were found in the cache; returns how many of them it had not computed before, as it
+ * had read some before it was preempted. */
 int request_note_found(Request *request, int tokens);
 void request_count_preemption(Request *request);
 void request_add_experts(Request *request, const ExpertProviderStats *before, const ExpertProviderStats *after);

@@ -86,7 +86,7 @@ INLINE void exclude(float *p, uint32_t bits) {
 }
 
 /* The same of what the mask allows: the rest becomes −∞, but in blocks of which nothing is allowed, which stay as they
- * are. What is allowed is finite at least, so that it is drawn before what is not. */
+ * are. Allowed logits become finite, so that they are sampled before excluded ones. */
 INLINE void masked_maxima_body(float *x, int count, const uint64_t *mask, float *maxima) {
     for (int block = 0; block * BLOCK < count; block++) {
         float *p = x + block * BLOCK;
@@ -317,7 +317,7 @@ static void keep_likely(SamplerScratch *s, float max, float min_p_log) {
     s->count = kept;
 }
 
-/* ---- drawing ---- */
+/* ---- sampling ---- */
 
 void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
@@ -399,7 +399,7 @@ static float scale_of(const SamplingOptions *o) {
     return inverse < 1e30f ? inverse : 1e30f; /* finite: 0 · scale is 0 */
 }
 
-/* Whether the whole vocabulary is drawn from. */
+/* True if the whole vocabulary is sampled. */
 static bool draws_any(const SamplingOptions *o) {
     return o->temperature > 0 && o->top_k <= 0 && !(o->top_p < 1) && !(o->min_p > 0);
 }

@@ -1,8 +1,8 @@
-/* From logits to a token: mask → logit bias → penalties → top_k → top_p → min_p → temperature → draw. Linear in the
+/* From logits to a token: mask → logit bias → penalties → top_k → top_p → min_p → temperature → sample. Linear in the
  * vocabulary, no sort. Total: a NaN counts as −∞, several +∞ share the probability, nothing but −∞ counts as all equal.
  * Ties go to the lowest id. Every result is a function of (logits, history, options, choice, position), on every
- * machine with IEEE floats. What the mask excludes counts as −∞ and is never drawn, whatever the other logits are.
- * Random numbers: Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). */
+ * machine with IEEE floats. Tokens that the mask excludes count as −∞ and are never sampled, whatever the other logits
+ * are. Random numbers: Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). */
 #pragma once
 #include "backend/backend.h"
 #include "engine/engine.h"
@@ -29,14 +29,15 @@ typedef struct SamplerScratch {
     const float *known_sums; /* sums of the row that is being sampled; NULL: none */
 } SamplerScratch;
 
-/* The scale of the exponents that drawing with these options will need the sums of first. */
+/* The scale of the exponents whose sums sampling with these options needs first. */
 float sampler_scale(const SamplingOptions *options);
 
-/* Whether a backend that draws can do so with these options, whatever was drawn before; then how, for a choice's token
- * at this position of its sequence. The token is the one that sampler_next() would draw without a mask. */
+/* True if the backend can sample with these options, independently of earlier tokens; then the parameters for a
+ * choice's token at a position of its sequence. The token is the one that sampler_next() would sample without a mask.
+ */
 bool sampler_device_possible(const SamplingOptions *options);
 SampleParams sampler_device_params(const SamplingOptions *options, int choice, int position);
-/* What the backend then draws (LogitSampling in backend.h). */
+/* The token that the backend then samples (LogitSampling in backend.h). */
 int32_t sampler_sample(SamplerScratch *scratch, const float *logits, const SampleParams *sample);
 
 /* The history of one choice. */
@@ -46,7 +47,7 @@ typedef struct Sampler {
     uint32_t *seen;    /* [vocab] SEEN + times in the answer; NULL: no penalty is on */
     int32_t *seen_ids; /* tokens whose `seen` is set */
     int seen_count;
-    const uint64_t *mask; /* the next draw's: bits of the tokens that are allowed, at least one; NULL: all are */
+    const uint64_t *mask; /* token mask of the next sample, with at least one token; NULL: all are allowed */
 } Sampler;
 
 NODISCARD bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error);

@@ -196,8 +196,8 @@ void scheduler_free_slot(Scheduler *s, Request *request) {
     atomic_fetch_sub(&s->used, 1);
 }
 
-/* A prompt, or a choice that was parked, begins in a slot of its own if it fits, perhaps thanks to what is found of it.
- * That it cannot begin for another reason ends the request. */
+/* Starts a prompt, or resumes a preempted choice, in a slot of its own if it fits, counting pages found in the prefix
+ * cache. Any other failure ends the request. */
 static bool enter(Scheduler *s, Request *request, AnswerChoice *choice) {
     const size_t wanted = bytes_wanted(s, request, choice);
     const bool enough = fits(s, wanted);
@@ -216,7 +216,7 @@ static bool enter(Scheduler *s, Request *request, AnswerChoice *choice) {
     return true;
 }
 
-/* Those who were parked come first, the oldest before all. False: some still are. */
+/* Resumes preempted choices first, the oldest before all. False: some are still preempted. */
 static bool resume(Scheduler *s) {
     for (Request *r = s->active.first; r && atomic_load(&s->preempted) > 0; r = r->next) {
         if (r->failed || atomic_load(&r->cancel)) continue;

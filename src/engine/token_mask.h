@@ -1,5 +1,5 @@
-/* Which tokens a choice may draw next, found out while the step is computed that makes the logits: its constraint's
- * mask, without end tokens as long as they are ignored or come too soon. */
+/* The token mask of a choice's next token, computed beside the step that makes the logits: its constraint's mask,
+ * without end tokens as long as they are ignored or come too soon. */
 #pragma once
 #include "engine/request.h"
 
@@ -8,9 +8,9 @@ typedef struct EndTokens {
     int count;
 } EndTokens;
 
-/* Brings choice->allowed and its mask up to the token drawn last. False: the constraint failed. */
+/* Brings choice->allowed and its mask up to the token sampled last. False: the constraint failed. */
 NODISCARD bool token_mask_update(Request *request, AnswerChoice *choice, int vocab, EndTokens ends, Error *error);
-/* Whether there is one token only that may follow. */
+/* True if only one token may follow. */
 static inline bool token_mask_forces(const AnswerChoice *choice) {
     return choice->mask_kind == MASK_SOME && choice->only >= 0;
 }

@@ -1,4 +1,4 @@
-/* DeepSeek-V2 and V3 (R1, Kimi-K2): latent attention, mixtures of experts after the first layers. V2 uses the softmax
+/* DeepSeek-V2 and V3 (R1, Kimi-K2): MLA, MoE blocks after the first layers. V2 uses the softmax
  * over all experts, V3 sigmoids with a bias for the choice. Reference: mlx_lm/models/deepseek_v2.py, deepseek_v3.py. */
 #include "family/family.h"
 

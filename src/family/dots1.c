@@ -1,4 +1,4 @@
-/* dots.llm1: norms on q and k, DeepSeek-V3's mixtures of experts after the first layers.
+/* dots.llm1: norms on q and k, DeepSeek-V3's MoE blocks after the first layers.
  * Reference: mlx_lm/models/dots1.py. */
 #include "family/family.h"
 

@@ -57,7 +57,7 @@ extern const NormNames norms_usual; /* load_rms: input_layernorm, post_attention
 
 typedef struct Moe Moe;
 
-/* The layer that most families have: attention, then a gated feed-forward network or a mixture of experts. */
+/* The layer that most families have: attention, then a gated feed-forward network or an MoE block. */
 typedef struct Block {
     const Dims *dims;
     const NormNames *norms; /* NULL: norms_usual */
@@ -80,9 +80,9 @@ typedef struct Block {
  * the feed-forward network. */
 Layer *family_block(Loader *ld, Spec *spec, int i, const Block *block);
 
-/* ---- mixtures of experts ---- */
+/* ---- MoE blocks ---- */
 
-/* Names of a mixture of experts under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj, or one by one as
+/* Names of an MoE block under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj, or one by one as
  * experts.N.GATE, UP and DOWN; the shared expert SHARED.{gate,up,down}_proj and its SHARED_GATE; the correction BIAS.
  */
 typedef struct MoeNames {
@@ -91,7 +91,7 @@ typedef struct MoeNames {
 extern const MoeNames moe_usual;    /* mlp.gate, mlp.switch_mlp, gate_proj …, mlp.shared_experts */
 extern const MoeNames moe_deepseek; /* the same, and mlp.gate.e_score_correction_bias */
 
-/* A family's mixture of experts, read once from the config. */
+/* A family's MoE block, read once from the config. */
 struct Moe {
     MoeNames names;
     MoeComponent moe; /* experts, used, and how they are chosen; no weights */

@@ -1,4 +1,4 @@
-/* GLM-4.5 and 4.6: partly rotated heads with biases, norms on q and k in some, DeepSeek-V3's mixtures of experts after
+/* GLM-4.5 and 4.6: partly rotated heads with biases, norms on q and k in some, DeepSeek-V3's MoE blocks after
  * the first layers. The layer behind the last predicts a further token and is left alone.
  * Reference: mlx_lm/models/glm4_moe.py. */
 #include "family/family.h"

@@ -1,5 +1,5 @@
 /* MiMo-V2-Flash: layers with a window and those without have their own heads and rotary base, values narrower than
- * keys, sinks in the first kind; DeepSeek-V3's mixtures of experts. Reference: mlx_lm/models/mimo_v2_flash.py. */
+ * keys, sinks in the first kind; DeepSeek-V3's MoE blocks. Reference: mlx_lm/models/mimo_v2_flash.py. */
 #include "family/family.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Mixtral: a Mistral whose feed-forward parts are mixtures of experts; weights are the softmax over the best logits.
+/* Mixtral: a Mistral whose feed-forward parts are MoE blocks; weights are the softmax over the best logits.
  * Reference: mlx_lm/models/mixtral.py. */
 #include "family/family.h"
 

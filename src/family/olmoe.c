@@ -1,4 +1,4 @@
-/* OLMoE: norms over the whole of q and of k; every layer's feed-forward part is a mixture of experts.
+/* OLMoE: norms over the whole of q and of k; every layer's feed-forward part is an MoE block.
  * Reference: mlx_lm/models/olmoe.py. */
 #include "family/family.h"
 

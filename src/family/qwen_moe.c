@@ -1,4 +1,4 @@
-/* Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 whose feed-forward parts are, in most layers, mixtures of experts; Qwen2's
+/* Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 whose feed-forward parts are, in most layers, MoE blocks; Qwen2's
  * have a shared expert behind a gate. Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in
  * Qwen2, and the sliding window, which they lack: transformers/models/qwen2_moe, qwen3_moe. */
 #include "family/family.h"

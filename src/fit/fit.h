@@ -43,10 +43,10 @@ typedef struct FitModel {
     /* What a GPU would hold: of its largest layer, of the output matrix, of the embedding where it has all layers and
      * that is another one, and besides of the largest step. 0: there is none. */
     uint64_t gpu_layer_bytes, gpu_head_bytes, gpu_embedding_bytes, gpu_work_bytes;
-    uint64_t
-        gpu_kv_quantised; /* in place of kv_quantised where it has layers: what it cannot code stays exact everywhere */
-    int gpus;             /* more than 1: all of it is that of so many together, which divide layers */
-    uint64_t embedding_bytes; /* embedding table, held by the host unless it has no layer */
+    uint64_t gpu_kv_quantised; /* replaces kv_quantised for its layers; layers that it cannot quantise stay in full
+                                  precision everywhere */
+    int gpus;                  /* more than 1: all of it is that of so many together, which divide layers */
+    uint64_t embedding_bytes;  /* embedding table, held by the host unless it has no layer */
 } FitModel;
 
 typedef struct FitMachine {

@@ -63,7 +63,7 @@ void component_visit(Component *component, const Visitor *visitor);
 
 /* Appends a component with scale 1 and, if its kind keeps something of a sequence, a cache entry of its own. */
 Component *layer_add(Spec *spec, Layer *layer, ComponentKind kind);
-/* The layer's mixture of experts, borrowed; NULL: it has none. */
+/* The layer's MoE block, borrowed; NULL: none. */
 MoeComponent *layer_moe(Layer *layer);
 /* Over all components of a layer. */
 void layer_visit(Layer *layer, const Visitor *visitor);

@@ -231,7 +231,7 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth) {
 
 /* ---- the step ---- */
 
-/* Whatever a row sees as codes is there for every coded layer. */
+/* Checks that the quantised pages that a row reads exist in every quantised layer. */
 static void check_codes(const KvPlan *kv, const KvQuantView *quant, int cold) {
     for (int i = 0; i < kv->entry_count; i++) {
         const KvQuant *code = &quant->layers[i];

@@ -62,11 +62,12 @@ typedef struct RunnerStep {
 void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun);
 NODISCARD bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error);
 
-/* Whether a step's draws (Step.draws) are made where its logits are: *logits is then NULL. */
+/* True if the backend samples (Step.sample_params): *logits is then NULL. */
 bool runner_samples(const Runner *runner);
-/* Whether a step may be begun before the one before has ended, with tokens that the latter draws (Step.tokens). */
+/* True if a step may begin before the previous one has ended, with tokens that the latter samples (Step.tokens). */
 bool runner_can_lookahead(const Runner *runner);
-/* What the step that ended last drew, [count], until the next but one begins; −1: it could not. NULL: nothing. */
+/* Tokens that the step that ended last sampled, [count], borrowed until the next step but one begins; −1: not sampled.
+ * NULL: none. */
 const int32_t *runner_sampled(const Runner *runner);
 
 /* Behind the final norm, the states of the rows that the last step named in its `states`: [hidden_row_count, hidden],

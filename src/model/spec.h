@@ -15,7 +15,7 @@ typedef enum ComponentKind {
     COMPONENT_MLA,       /* multi-head latent attention */
     COMPONENT_GLU,       /* gated feed-forward network */
     COMPONENT_MLP,       /* feed-forward network without a gate */
-    COMPONENT_MOE,       /* mixture of experts */
+    COMPONENT_MOE,       /* MoE block */
 } ComponentKind;
 
 /* o · attention(q, k, v). A component without k and v rows attends to a cache entry that an earlier one fills. */
@@ -88,7 +88,7 @@ typedef struct Component {
 enum { LAYER_COMPONENTS_MAX = 3 };
 
 /* Components in order: usually attention and a feed-forward network; a layer may have only one of them, or none. At
- * most one is a mixture of experts. */
+ * most one is an MoE block. */
 typedef struct Layer {
     int component_count;
     Component components[LAYER_COMPONENTS_MAX];

@@ -1,4 +1,5 @@
-/* The part of the Loader that fetches the matrices of a mixture's experts, which lie in one tensor or each in its own.
+/* The part of the Loader that fetches the matrices of an MoE block's experts, which lie in one tensor or each in its
+ * own.
  */
 #include <stdio.h>
 

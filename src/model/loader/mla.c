@@ -1,4 +1,4 @@
-/* The part of the Loader that fetches the matrices of latent attention's heads. */
+/* The part of the Loader that fetches the matrices of MLA's heads. */
 #include <stdio.h>
 
 #include "base/checked.h"
