@@ -436,7 +436,7 @@ typedef struct LogitSampling {
     float *work;                       /* [rows, 2, blocks of vocab] */
 } LogitSampling;
 
-/* Blocks of a row; offset in scratch, in floats, of the sums behind so many logits. */
+/* Blocks of a row; offset in scratch, in floats, of the sums behind `logits` logits. */
 static inline int64_t logit_blocks(int64_t vocab) { return (vocab + LOGIT_BLOCK - 1) / LOGIT_BLOCK; }
 static inline int64_t logit_sums_at(int64_t logits) { return (logits + 15) / 16 * 16; }
 

@@ -1,4 +1,4 @@
-/* What decides the bytes of cached pages besides their text, as a line of text for the disk tier. */
+/* Everything that determines the bytes of cached pages besides their text, as a line of text for the disk tier. */
 #pragma once
 #include "base/buffer.h"
 #include "engine/engine.h"

@@ -1,4 +1,4 @@
-/* What the tokens of an answer must obey: a grammar, a tool's call. The engine knows no text, so a constraint is
+/* A rule that the tokens of an answer must keep: a grammar, a tool call. The engine knows no text, so a constraint is
  * functions over numbered states. It is made by the thread that submits a request, not the engine's, and asked by one
  * thread of the engine at a time; requests of one engine, and all choices of each, may share it. It is freed with its
  * last reference: each request that it was given to has one until its reader and the engine are done with it. */
@@ -28,7 +28,7 @@ typedef struct ConstraintOps {
     void (*free)(Constraint *constraint);
 } ConstraintOps;
 
-struct Constraint { /* the first member of what ops work on */
+struct Constraint { /* the first member of each implementation's struct */
     const ConstraintOps *ops;
     ConstraintState start;
     size_t mask_words;

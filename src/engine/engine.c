@@ -215,7 +215,7 @@ static void settle_all(Engine *engine) {
 
 /* ---- the step ---- */
 
-/* What it read stays to be found; may free it. */
+/* Publishes what the request has read to the prefix cache; may free the request. */
 static void end_embedding(Engine *engine, Request *request) {
     if (!check_numbers(request, request->embedding, model_hidden(engine->model))) return;
     sequence_publish(&engine->scheduler.sequences, request);
@@ -224,7 +224,7 @@ static void end_embedding(Engine *engine, Request *request) {
     settle(engine, request);
 }
 
-/* What the device has found out about an output of the step, if it did. */
+/* The device's reductions of an output of the step, if there are any. */
 static void know_sums(Engine *engine, const StepPlan *plan, int output) {
     SamplerScratch *s = &engine->scratch;
     const float *sums = runner_sums(engine->runner);
@@ -421,7 +421,7 @@ static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) 
     const bool decode_rows_for_matmul = engine->lost;
     engine->lost = error->code == ERROR_DEVICE;
     engine->damaged = engine->lost || model_damaged(runner_model(engine->runner));
-    mutex_lock(&engine->mutex); /* who hears of the failure must find it in the statistics */
+    mutex_lock(&engine->mutex); /* before `failed` is called, which may read the statistics */
     engine->stats.damaged = engine->damaged;
     engine->stats.lost = engine->lost;
     mutex_unlock(&engine->mutex);

@@ -14,7 +14,7 @@ typedef struct Request Request;
 enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000, ROWS_PER_SEQUENCE_MAX = 16 };
 enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* for `fit` to say */ };
 
-/* What is made of the states of a text's tokens: one vector for all of it. */
+/* Pooling of the hidden rows of a text to one vector. */
 typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
 
 typedef struct EngineOptions EngineOptions;
@@ -34,12 +34,12 @@ struct EngineOptions {
     int prefill_size; /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with fit 0: what suits */
     /* Called first, on a copy: says what is left open, as engine_fit() of fitting.h does; NULL: it stays as it is. */
     bool (*fit)(EngineOptions *options, Error *error);
-    const char *calibrations;    /* the directory of what is known of it (fit/fit.h); NULL: nothing is */
+    const char *calibrations;    /* directory of calibration files (fit/fit.h); NULL: none */
     size_t kv_bytes;             /* bytes of the page pool; 0: slots × context, at most half of the free memory */
     KvFormat kv_format;          /* format for requests that name none; zero: all pages in full precision */
     bool kv_auto;                /* full precision instead, if slots × context fit the pool with it */
     Pooling pooling;             /* pooling of embedding requests; NONE: no such requests */
-    bool prefix_off;             /* requests find nothing of what others computed */
+    bool prefix_off;             /* no prefix cache: requests do not find pages of earlier ones */
     const char *cache_directory; /* where what leaves memory goes; NULL: nowhere */
     size_t cache_disk_bytes;
     /* Called by the engine thread when requests may have something new; must be short. NULL: readers wait in request_*.

@@ -12,7 +12,7 @@ void placement_leave(const EngineOptions *options, const Model *model);
  * free on the host), as far as a GPU has room for what its layers take of that, beside what steps take. */
 NODISCARD bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error);
-/* The part of a KV cache of so many bytes that is memory of the host. */
+/* The share of a KV cache's bytes that is host memory. */
 double placement_kv_host(const EngineOptions *options, const Runner *runner, size_t bytes);
 /* After engine_open() has failed and its device memory has been released: where the whole model was to be on a device
  * that has no room for it, the error becomes the plan's, which says what the model needs, what is free and how many

@@ -1,5 +1,5 @@
-/* What a request is inside the engine. The engine thread advances it, one reader takes the tokens; they meet in the
- * part under the mutex. Both sides hold a reference; the last one frees it. All its memory is taken at submit. */
+/* A request inside the engine. The engine thread advances it, one reader takes the tokens; they share the part under
+ * the mutex. Both sides hold a reference; the last one frees it. All its memory is taken at submit. */
 #pragma once
 #include <stdatomic.h>
 

@@ -1,4 +1,4 @@
-/* What all engines of a process share: the threads that compute, one step at a time, and the account of memory.
+/* Shared by all engines of a process: the threads that compute, one step at a time, and the account of memory.
  * Threads: any. */
 #pragma once
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ void resources_end_step(Resources *resources);
 /* Whether another engine waits for the end of the step that is under way. */
 bool resources_others_wait(Resources *resources);
 
-/* What an engine will take at most, and has taken of it so far: others must not count on the rest. */
+/* The largest memory of an engine, and the part of it taken so far; the rest is reserved. */
 typedef struct MemoryAccount {
     size_t promised;
     atomic_size_t used;

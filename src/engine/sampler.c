@@ -220,7 +220,7 @@ static uint32_t sort_key(float value) {
     return bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
-/* What candidates weigh is counted in whole parts, so that the order of adding does not matter. */
+/* Candidates' weights are integers, so that the order of adding does not matter. */
 static uint64_t count_weight(float weight) { return (uint64_t)(weight * WEIGHT_ONE); }
 
 /* The key at which the weight of the values, taken from the largest down, reaches target; *rest is what values of

@@ -53,7 +53,7 @@ typedef struct Sampler {
 NODISCARD bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error);
 void sampler_scratch_close(SamplerScratch *scratch); /* safe on a zeroed one */
 
-/* Bytes that a sampler needs for a sequence of so many tokens, prompt and answer; a multiple of 8. */
+/* Bytes of a sampler for a sequence of `tokens` tokens, prompt and answer; a multiple of 8. */
 size_t sampler_bytes(const SamplingOptions *options, int vocab, int tokens);
 /* memory: sampler_bytes(), zeroed, aligned to 8. */
 void sampler_init(Sampler *sampler, const SamplingOptions *options, int vocab, int choice, void *memory);

@@ -107,7 +107,7 @@ typedef enum JobState { JOB_FREE, JOB_ADDED, JOB_WAITS, JOB_RUNS, JOB_DONE } Job
 typedef struct Job {
     JobState state;
     bool ok, slow;      /* slow: no step waits for it */
-    uint64_t candidate; /* who came first runs first */
+    uint64_t candidate; /* number in order of arrival; the lowest runs first */
     int64_t took_ns;
     Request *request; /* a reference */
     AnswerChoice *choice;

@@ -17,7 +17,7 @@ typedef struct Visitor {
     void *context;
 } Visitor;
 
-/* What one more token costs at a depth. */
+/* Cost of one more token at a depth. */
 typedef struct ComponentCost {
     uint64_t weight_bytes; /* read */
     uint64_t cache_values; /* read */

@@ -1,4 +1,4 @@
-/* What follows the last layer: final norm, output matrix, sampling. */
+/* The steps behind the last layer: final norm, output matrix, sampling. */
 #include "model/decoder_internal.h"
 
 /* How many of the outputs are decode rows; they come first. */

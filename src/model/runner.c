@@ -106,7 +106,8 @@ static bool has_sub_norm(const Component *component) {
         (component->kind == COMPONENT_GLU && component->glu.sub_norm);
 }
 
-/* What cannot be divided among devices. Whether matrices can, shows when they are bound. */
+/* Refuses models that cannot be divided over devices. Matrices that cannot be divided are refused when they are bound.
+ */
 static bool can_divide(const Model *model, int parts, Error *error) {
     const Spec *spec = &model->spec;
     const char *what = model->bank ? "experts that stay in their files" : NULL;

@@ -59,7 +59,7 @@ typedef struct CudaStepBlock {
     bool filled[CUDA_GROUPS_MAX]; /* the page tables of the group are in this step's array */
 } CudaStepBlock;
 
-/* What a step computes from its logits. */
+/* The results that a step computes from its logits. */
 typedef enum CudaSampling {
     DRAWING_NONE,
     DRAWING_SUMS,    /* maxima and sums of exponentials of blocks */

@@ -191,7 +191,7 @@ enum { CHUNKS_AT = 4, CHUNK_INTS = 3 };
 size_t experts_chunk_ints(int pairs);
 cudaError_t experts_sort(cudaStream_t stream, int pairs, int experts, const int32_t *index, int32_t *chunks);
 cudaError_t experts_product(cudaStream_t stream, const ExpertProduct *product);
-/* Whether experts_product() takes matrices of so many groups of columns. */
+/* True if experts_product() takes matrices of `groups` groups of columns. */
 int experts_fit(int groups, int shared_bytes);
 
 /* ---- the MoE block of decode rows (fused_moe.cu) ----

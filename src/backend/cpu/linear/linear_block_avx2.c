@@ -159,7 +159,7 @@ static __attribute__((noinline)) void load_last_scales(const Weight *w, const ui
     load_scales(w, scales, biases, bytes, group, count, &both[0], &both[1]);
 }
 
-/* What the first groups of a row add to, which spares clearing their sums. */
+/* Zeros that the first groups of a row add to, so that their sums need not be cleared. */
 static const __m256 nothing[LINEAR_FEW];
 
 /* Where a weight row begins; biases may be NULL. bytes: of all scales from there. */

@@ -280,8 +280,8 @@ __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, 
         sum, input_factor, __ldg(w.factors + row / TILE_ROWS), w.bias != nullptr, w.bias ? __ldg(w.bias + row) : 0);
 }
 
-/* Where gemm_wgmma.cu is, a prompt's sums are of fewer chains than other f16 products', each of so many slices in turn:
- * sums that wait for the next chain's have no room in registers beside those of wide tiles. */
+/* With gemm_wgmma.cu, the sums of prefill rows have fewer chains than other f16 products, each over several consecutive
+ * slices: registers have no room for sums that wait for the next chain beside those of wide tiles. */
 enum { PROMPT_CHAINS = 2 };
 
 /* Many rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves], where

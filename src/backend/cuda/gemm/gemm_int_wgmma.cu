@@ -169,8 +169,8 @@ template <int N> struct ManyShape {
 };
 
 /* A block has two warpgroups and eight tile rows, of a gated product four of the gate and four of up. A slot of its
- * ring has so many groups' inputs, then those of each tile row's weights. Slices that blocks share out are left as
- * [block's tile rows][slice][eight inputs][thread] fours. */
+ * ring has the inputs of some groups, then the same groups of each tile row's weights. The sums of slices that are
+ * distributed over blocks are stored as [block's tile rows][slice][eight inputs][thread] fours. */
 struct ManyRing {
     WideRing ring;
     int slots;

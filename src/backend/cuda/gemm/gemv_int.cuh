@@ -14,7 +14,7 @@ enum { FIXED = 1 << 10 }; /* upper bound of a block's other shared memory */
 __host__ __device__ __forceinline__ constexpr int chains_of(int rows) { return rows > CHAIN_ROWS ? 2 : 1; }
 template <int N> struct Count { static constexpr int value = N; };
 
-/* Inputs in shared memory: planes [row][group][high, low][64]; behind the warps' areas numbers [row][group] of so many
+/* Inputs in shared memory: planes [row][group][high, low][64]; behind the warps' areas numbers [row][group] of BYTES
  * bytes: unit and the offsets of the sub-groups. */
 template <int SUBS> struct Numbers { static constexpr int BYTES = SUBS == 1 ? 8 : 16; };
 

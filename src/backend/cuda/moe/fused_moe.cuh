@@ -100,8 +100,8 @@ __device__ __forceinline__ void slots_make(const Slots &slots, uint32_t full, ui
     __syncthreads();
 }
 
-/* Pieces into slots, in order; source(i, bytes): the address of piece i. A warp: it takes a thread long to order one,
- * so lanes order so many at once, in the beginning as many as there are slots, then two. */
+/* Pieces into slots, in order; source(i, bytes): the address of piece i. By a warp: issuing one copy takes long, so
+ * several lanes issue at once, at first one per slot, then two. */
 template <class Source>
 __device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slots &slots, Turn &turn, uint32_t memory,
     uint32_t full, uint32_t empty, uint64_t policy, const Source &source) {
@@ -136,8 +136,8 @@ __device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slo
  * it gets. */
 template <int PARTS> struct Inputs { const uint8_t *x[PARTS], *terms[PARTS]; };
 
-/* COUNT neighbouring tiles of two tile rows times the inputs of 4 · PARTS members; APART: the second row's are others,
- * so many bytes further on. */
+/* COUNT neighbouring tiles of two tile rows times the inputs of 4 · PARTS members; APART: the second row has inputs of
+ * its own, at a constant distance in bytes. */
 template <int KIND, int SUBS, int PARTS, bool APART, int COUNT>
 __device__ __forceinline__ void tiles_add(
     float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two, const Inputs<PARTS> &inputs, int at, int apart) {
