@@ -3,10 +3,10 @@
  *
  * This header: the table of operations that a model runs on, and the types of its parameters.
  *
- * Immediate mode: the decoder calls operations in order; each sees f32 activations in backend memory, row-major
- * [rows, width], and hides dtype and quantisation behind Weight. cpu/ref/ is the specification of every operation; the
- * other backends must equal it within the tolerances of tests/backend. plan.c computes nothing: it checks shapes and
- * counts scratch.
+ * Immediate mode: the decoder calls operations in order; each takes f32 activations in backend memory, row-major
+ * [rows, width]; Weight hides the dtype and quantisation of weights. cpu/ref/ is the specification of every operation;
+ * the other backends must equal it within the tolerances of tests/backend. plan.c computes nothing: it checks shapes
+ * and counts scratch.
  *
  * Memory: operations read and write backend memory only: bound weights, pages and scratch. Only the backend reads or
  * writes through such an address (address arithmetic is fine elsewhere); upload, download, copy, page_read, page_write
@@ -18,9 +18,9 @@
  *
  * Determinism: on the CPU a row's result depends on that row, its sequence's cache and the chosen instruction set
  * alone, bit for bit: not on the number of rows in the step, nor on the number of threads. On a device the same holds,
- * but decode rows may be computed by another arithmetic than prefill rows: where Backend.decode_rows_max is not 0, the
- * caller says which rows are decode rows (decode_rows of Step and of the operations), always the same for a token, and
- * sets Step.uniform_matmul always or never. */
+ * but decode rows and prefill rows may be computed with different arithmetic: where Backend.decode_rows_max is not 0,
+ * the caller says which rows are decode rows (decode_rows of Step and of the operations), always the same for a token,
+ * and sets Step.uniform_matmul for all steps of a cache or for none. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -99,9 +99,9 @@ typedef struct KvQuant {
  * pages from sink to kv_cold_end(p) are quantised; pages below sink and from kv_cold_end(first row) on are present in
  * full precision. */
 typedef struct KvQuantView {
-    int after;                                /* positions before it read full-precision pages only */
-    int hot, sink;                            /* tokens, multiples of KV_PAGE_TOKENS */
-    const KvQuant *layers;                    /* [KvLayer.index] */
+    int after;             /* positions before it read full-precision pages only */
+    int hot, sink;         /* numbers of newest and of first tokens in full precision; multiples of KV_PAGE_TOKENS */
+    const KvQuant *layers; /* [KvLayer.index] */
     int32_t *const *k_pages, *const *v_pages; /* [KvLayer.index][page] page numbers in the format's store; −1: none */
 } KvQuantView;
 int kv_cold_end(const KvQuantView *quant, int position); /* a multiple of KV_PAGE_TOKENS ≥ sink; quant NULL: 0 */
@@ -155,8 +155,8 @@ typedef struct Step {
     const struct SampleParams *sample_params; /* [output_count] for sample; NULL: no tokens are sampled */
     int hidden_row_count;
     const int32_t *hidden_rows; /* [hidden_row_count] rows whose final normed hidden states are computed */
-    uint64_t cache; /* set by the decoder: equal only for steps whose pages lie in the same memory; 0: unknown, and the
-                       step is not replayed (begin) */
+    uint64_t cache; /* identifies the memory of the step's pages, set by the decoder: steps with equal values share it;
+                       0: unknown, and the step is not replayed (begin) */
 } Step;
 
 /* Keys first ≤ j < end are visible to a position of the chunk. Neither bound decreases from one position to the next.
@@ -224,7 +224,7 @@ typedef struct Matmul {
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX]; /* [rows, weight[i]->rows] */
     bool coarse;            /* 8-bit activations suffice, even on a precise backend */
-    bool fine;              /* 16-bit activations are needed: a choice depends on the results */
+    bool fine; /* 16-bit activations are needed: a discrete choice, such as routing, depends on the results */
 } Matmul;
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */
@@ -280,7 +280,7 @@ typedef enum RouteScore {
     ROUTE_TOP_SOFTMAX, /* the best logits are used, with the softmax over them */
     ROUTE_SIGMOID,     /* the sigmoid of each logit */
     ROUTE_SPARSEMIXER, /* chooses one expert after the other: the best remaining logit t, with its share of a softmax
-                          over the remaining logits x near it: (t − x) / max(|x|, t) ≤ band (Phi-3.5-MoE) */
+                          over the remaining logits x near it: (t − x) / max(|x|, t) ≤ jitter_eps (Phi-3.5-MoE) */
 } RouteScore;
 
 /* Chooses the experts of each row, best first (of equal scores the lower index first), and their weights. */
@@ -288,13 +288,13 @@ typedef struct Routing {
     int rows, experts, used;
     const float *logits; /* [rows, experts] */
     RouteScore score;
-    const float *bias;      /* [experts] added to the scores for the choice alone; NULL: none */
-    int groups, topk_group; /* only experts of the topk_group best groups keep their score, the others count as 0; a
-                               group's score is the sum of its two best experts; 0: no groups */
-    bool group_best;        /* a group's score is that of its best expert */
-    float jitter_eps;
+    const float *bias;          /* [experts] added to the scores for the choice alone; NULL: none */
+    int groups, topk_group;     /* only experts of the topk_group best groups keep their score, the others count as 0; a
+                                   group's score is the sum of its two best experts; 0: no groups */
+    bool group_best;            /* a group's score is that of its best expert */
+    float jitter_eps;           /* ROUTE_SPARSEMIXER */
     bool norm_topk_prob;        /* weights are divided by their sum + epsilon */
-    float epsilon, scale;       /* scale multiplies all weights, at last */
+    float epsilon, scale;       /* scale multiplies all weights, after that */
     int shared;                 /* 1: every row also uses expert number `experts`, listed behind the others */
     const float *shared_logits; /* [rows] logits whose sigmoid is the shared expert's weight; NULL: weight 1 */
     bool shared_pair; /* shared_logits are [rows, 2]: the softmax of both gives the factor of the other weights and the
@@ -427,7 +427,8 @@ typedef struct SampleParams {
 } SampleParams;
 
 /* Samples a token for each row in the arithmetic of engine/sampler.c, bit for bit, so device and host sampling are
- * interchangeable. Rows whose logits the sampler would have to repair first, or that are not numbers, get −1. */
+ * interchangeable. A row gets −1 if a logit is not a number, or if the host's sampler would have to repair its logits
+ * first. */
 typedef struct LogitSampling {
     int rows;
     int64_t vocab;
@@ -436,7 +437,7 @@ typedef struct LogitSampling {
     float *work;                       /* [rows, 2, blocks of vocab] */
 } LogitSampling;
 
-/* Blocks of a row; offset in scratch, in floats, of the sums behind `logits` logits. */
+/* Blocks of a row of logits; offset, in floats, of the sums that follow `logits` logits in scratch. */
 static inline int64_t logit_blocks(int64_t vocab) { return (vocab + LOGIT_BLOCK - 1) / LOGIT_BLOCK; }
 static inline int64_t logit_sums_at(int64_t logits) { return (logits + 15) / 16 * 16; }
 
@@ -450,8 +451,8 @@ typedef struct BackendOps {
 
     /* ---- memory: never in a step ---- */
 
-    /* Zeroed memory, owned by the caller until release(); NULL with the error. The CPU takes it from the system as it
-     * is used. MEMORY_CACHE begins on a huge page; on a device it is backed only where commit() was called. */
+    /* Zeroed memory, owned by the caller until release(); NULL with the error. On the CPU the system provides its pages
+     * at first use. MEMORY_CACHE begins on a huge page; on a device it is backed only where commit() was called. */
     void *(*alloc)(Backend *, size_t bytes, MemoryOwner owner, Error *);
     void (*release)(Backend *, void *memory); /* NULL is fine */
     /* Backs a range of a cache with memory until decommit(). False: no memory is left. NULL: all memory is backed. */
@@ -466,7 +467,8 @@ typedef struct BackendOps {
     void (*upload)(Backend *, void *to, const void *from, size_t bytes);
     void (*download)(Backend *, void *to, const void *from, size_t bytes);
     void (*copy)(Backend *, void *to, const void *from, size_t bytes); /* both backend memory; a page, for instance */
-    /* Takes and releases host memory from which uploads are fast. Both NULL: uploads from any host memory are as fast.
+    /* Takes and releases host memory from which uploads are fast. Both NULL: uploads from any host memory are equally
+     * fast.
      */
     void *(*take_host)(Backend *, size_t bytes, Error *);
     void (*give_host)(Backend *, void *memory);

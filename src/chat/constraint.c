@@ -9,6 +9,7 @@ typedef struct GrammarConstraint {
     const Tokenizer *tokenizer;
 } GrammarConstraint;
 
+/* The implementation's struct, of which `constraint` is the first member. */
 static GrammarConstraint *own(Constraint *constraint) { return (GrammarConstraint *)(void *)constraint; }
 static Grammar *grammar_of(Constraint *constraint) { return own(constraint)->grammar; }
 

@@ -11,6 +11,6 @@ NODISCARD Constraint *constraint_compile(
  * freed.
  */
 NODISCARD Constraint *constraint_of(ChatModel *model, Grammar *grammar, Error *error);
-/* ConstraintOps.forced of a grammar's state. */
+/* ConstraintOps.jump_ahead for a grammar's state. */
 NODISCARD bool constraint_jump_ahead(Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last,
     int32_t *tokens, int max, int *count, Error *error);

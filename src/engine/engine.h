@@ -1,8 +1,8 @@
 /* engine/: requests on models: queue, slots, steps, sampling, what engines share. Token ids only: no text, no sockets.
  *
- * The engine: one thread that owns the model, the caches and the batch. Tokens in, tokens out; no text, no sockets.
- * Each step carries the decode tokens of all running sequences and a chunk of prefill. Everything else talks to it
- * through requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
+ * The engine: one thread that owns the model, the caches and the batch. Each step computes the decode rows of all
+ * running sequences and a chunk of prefill rows. Other threads talk to it through requests. Results depend on (prompt,
+ * parameters, seed) only, never on what else runs. */
 #pragma once
 #include "base/error.h"
 #include "engine/constraint.h"
@@ -12,7 +12,7 @@ typedef struct Engine Engine;
 typedef struct Request Request;
 
 enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000, ROWS_PER_SEQUENCE_MAX = 16 };
-enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* for `fit` to say */ };
+enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* chosen by EngineOptions.fit */ };
 
 /* Pooling of the hidden rows of a text to one vector. */
 typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
@@ -21,18 +21,19 @@ typedef struct EngineOptions EngineOptions;
 struct EngineOptions {
     const char *directory;
     ModelOptions model;
-    BackendOptions backend; /* rows_max is the engine's to say */
-    int gpu_layers; /* the backend has the last so many layers and the output matrix, the processor the others; or
+    BackendOptions backend; /* the engine sets rows_max */
+    int gpu_layers; /* the backend computes the last gpu_layers layers and the output matrix, the CPU the others; or
                        GPU_LAYERS_… */
     struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
     int slots;                   /* sequences that run at once */
     /* The most decode rows of a sequence in a step, 1 to ROWS_PER_SEQUENCE_MAX; 0: 1. slots × rows_per_sequence decides
-     * once, at open, whether matrix products have a decode arithmetic (Step.uniform_matmul): so bits do not depend on
-     * how many rows a step has. */
+     * once, at open, whether decode rows have matrix products of their own (Step.uniform_matmul), so that bits do not
+     * depend on the number of rows in a step. */
     int rows_per_sequence;
     int queue_max;    /* requests that wait; one more is ERROR_BUSY */
-    int prefill_size; /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with fit 0: what suits */
-    /* Called first, on a copy: says what is left open, as engine_fit() of fitting.h does; NULL: it stays as it is. */
+    int prefill_size; /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with `fit` also 0: it chooses */
+    /* Called first, on a copy of the options: sets those that are left open, as engine_fit() of fitting.h does. NULL:
+     * none is changed. */
     bool (*fit)(EngineOptions *options, Error *error);
     const char *calibrations;    /* directory of calibration files (fit/fit.h); NULL: none */
     size_t kv_bytes;             /* bytes of the page pool; 0: slots × context, at most half of the free memory */
@@ -40,7 +41,7 @@ struct EngineOptions {
     bool kv_auto;                /* full precision instead, if slots × context fit the pool with it */
     Pooling pooling;             /* pooling of embedding requests; NONE: no such requests */
     bool prefix_off;             /* no prefix cache: requests do not find pages of earlier ones */
-    const char *cache_directory; /* where what leaves memory goes; NULL: nowhere */
+    const char *cache_directory; /* directory of the disk tier, for pages that leave memory; NULL: no disk tier */
     size_t cache_disk_bytes;
     /* Called by the engine thread when requests may have something new; must be short. NULL: readers wait in request_*.
      */
@@ -50,7 +51,7 @@ struct EngineOptions {
      * later as well, and the process cannot use the device again. NULL: no call. */
     void (*failed)(void *context, const Error *why);
     void *failed_context;
-    int stall_ms; /* a step that takes longer, and ten times longer than expected, is taken for hung; 0: STALL_MS */
+    int stall_ms; /* a step that takes longer, and ten times longer than expected, counts as stalled; 0: STALL_MS */
 };
 
 /* Sampling, in this order: what the constraint allows → logit bias → penalties → top_k → top_p → min_p → temperature →
@@ -83,11 +84,11 @@ typedef struct RequestOptions {
     const int32_t *positions;
     int position_offset;
     int max_tokens;     /* ≥ 1 of each choice; cut so that prompt + answer fit the context and the page pool */
-    int choices;        /* n: share one prefill; as many run at once as there are slots */
+    int choices;        /* answers that share one prefill; as many run at once as there are slots */
     bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
                          * implies logprobs ≥ 0 */
     const KvFormat *kv_format; /* copied; NULL: the engine's */
-    uint64_t cache_salt;       /* requests find what others of the same space computed: a hash of key and salt */
+    uint64_t cache_salt;       /* a hash of API key and salt: requests share prefixes only if it is equal */
     bool cache_off;            /* finds nothing and leaves nothing to be found */
     bool embeds;               /* the prompt's hidden rows are pooled, without sampling: choices 1, max_tokens 1 */
     SamplingOptions sampling;
@@ -109,17 +110,17 @@ typedef struct TokenOut {
 
 typedef struct RequestStats {
     int prompt_tokens;
-    int cached_tokens;                        /* prompt tokens not computed, as the prefix cache had them */
+    int cached_tokens;                        /* prompt tokens that the prefix cache had, so they were not computed */
     int read_tokens;                          /* prompt tokens read so far, cached ones included */
     int preempted;                            /* times that a choice was preempted */
     size_t kv_full_bytes, kv_quantised_bytes; /* bytes of the pages of the choice that ended last */
     size_t kv_f16_bytes;                      /* bytes of these pages if all were in full precision */
-    int kv_raised;  /* layers whose keys got a better form than asked for, as their noise or */
-    float kv_noise; /* a list asked for it; the largest noise of a layer (KvQuant) */
-    bool admitted;  /* out of the queue */
+    int kv_raised;  /* layers whose keys got more bits than requested, because of their noise or a list */
+    float kv_noise; /* the largest KvQuant.noise of a layer */
+    bool admitted;  /* has left the queue */
     double queued_s, prefill_s, decode_s;
-    /* Sums over the steps in which it had rows, beside other requests: streamed experts that were in memory, and that
-     * were not; bytes read; time without computation while an expert was loading. */
+    /* Sums over the steps in which the request had rows, other requests' shares included: streamed experts that were in
+     * memory, and that were not; bytes read; time without computation while an expert was loading. */
     uint64_t expert_hits, expert_misses, expert_read_bytes;
     double expert_stall_s;
 } RequestStats;
@@ -137,18 +138,18 @@ bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, whi
  * ERROR_USAGE for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive
  * its engine. */
 NODISCARD Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error);
-/* Up to capacity tokens of one choice that were not read yet (0 after the timeout, or when the choice has ended).
- * *finish is set once everything was read. The output has room for max_tokens, so the engine never waits for a reader.
- */
-/* The end token itself is not among them. */
+/* Reads up to `capacity` unread tokens of one choice, without the end token, and returns their number (0 after the
+ * timeout, or when the choice has ended). *finish is set once everything was read. The output has room for max_tokens,
+ * so the engine never waits for a reader. */
 int request_read(Request *request, int choice, TokenOut *out, int capacity, int timeout_ms, Finish *finish);
-/* Waits until any choice has something unread (tokens, or its finish) or the timeout passes; the lowest such choice, or
- * −1: at once when everything was read. */
+/* Waits until any choice has something unread (tokens, or its finish) or the timeout passes. Returns the lowest such
+ * choice; −1: none, at once when everything was read. */
 int request_wait(Request *request, int timeout_ms);
-/* For readers of several requests: waits until a round of the engine has ended after the one numbered `seen` (0 at
- * first) or the timeout passes; gives the number of the latest. What a round brought can be read when it has ended. */
+/* For readers of several requests. A round is admission, a step and its results, which can be read when it has ended.
+ * Waits until a round later than number `seen` (0 at first) has ended or the timeout passes; returns the number of the
+ * latest. */
 uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms);
-bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
+bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* needs echo_logprobs; false: not yet */
 /* The embedding of a request that has ended with FINISH_STOP: [model_hidden], borrowed for the lifetime of the request.
  */
 const float *request_embedding(const Request *request);
@@ -161,7 +162,7 @@ void request_free(Request *request);              /* cancels if still running */
 
 typedef struct EngineStats {
     int slots, running, waiting;
-    bool full; /* engine_submit would say ERROR_BUSY */
+    bool full; /* engine_submit would fail with ERROR_BUSY */
     size_t kv_bytes, kv_bytes_total;
     size_t kv_idle_bytes; /* share of kv_bytes that only the prefix cache holds, and frees on demand; up to half a
                              second old */
@@ -171,14 +172,14 @@ typedef struct EngineStats {
     size_t prefix_bytes; /* bytes of pages that the prefix cache holds, some of them shared with requests */
     uint64_t steps;
     uint64_t prompt_tokens, generated_tokens;            /* computed */
-    uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up, found in part; tokens found */
-    uint64_t prefix_evictions;                           /* pages that made room */
+    uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up; found, at least in part; tokens found */
+    uint64_t prefix_evictions;                           /* pages evicted to make room */
     uint64_t preempted, resumed;                         /* choices */
-    ExpertProviderStats experts;                         /* streamed ones; zero: there are none */
-    bool damaged;  /* a mapped file of the model shrank, or its device failed: it must be loaded again, */
-    bool lost;     /* by another process, as the device has failed */
-    bool stalled;  /* the step that is being computed takes too long to be well */
-    double step_s; /* in steps */
+    ExpertProviderStats experts;                         /* streamed experts; zero: none are streamed */
+    bool damaged;  /* a mapped file of the model shrank, or its device failed: the model must be loaded again */
+    bool lost;     /* the device failed: only another process can load the model again */
+    bool stalled;  /* the current step takes too long (EngineOptions.stall_ms) */
+    double step_s; /* total time in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;
 EngineStats engine_stats(Engine *engine);

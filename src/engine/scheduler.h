@@ -123,6 +123,6 @@ void scheduler_preempt(Scheduler *scheduler, Request *request, AnswerChoice *cho
 void scheduler_free_slot(Scheduler *scheduler, Request *request);
 /* The last slot of a request with waiting choices is granted to the next of them instead of being freed. */
 void scheduler_end_choice(Scheduler *scheduler, Request *request, AnswerChoice *choice, Finish finish);
-void scheduler_end_all(Scheduler *scheduler, Request *request, Finish finish);
+void scheduler_end_all(Scheduler *scheduler, Request *request, Finish finish); /* ends every choice */
 /* All choices have ended: returns everything and releases the engine's reference. */
 void scheduler_retire(Scheduler *scheduler, Request *request);

@@ -9,7 +9,8 @@
 
 /* ---- components ---- */
 
-/* A new kind is a row here, its parameters in Component, a row in component.c and a file in components/. */
+/* A new kind needs an enumerator here, a struct of parameters in Component, a row in component.c and a file in
+ * components/. */
 typedef enum ComponentKind {
     COMPONENT_ATTENTION, /* grouped-query attention */
     COMPONENT_MLA,       /* multi-head latent attention */
@@ -20,9 +21,9 @@ typedef enum ComponentKind {
 
 /* o · attention(q, k, v). A component without k and v rows attends to a cache entry that an earlier one fills. */
 typedef struct AttentionComponent {
-    Attention op;      /* what is known at load; of op.kv only the layout's widths; q, k, v and out belong to a step */
-    Weight q, k, v, o; /* q, k and v may be views of one fused matrix */
-    Weight gate;       /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
+    Attention op;         /* what is known at load; of op.kv only the layout's widths; forward() sets q, k, v and out */
+    Weight q, k, v, o;    /* q, k and v may be views of one fused matrix */
+    Weight gate;          /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
     const Norm *sub_norm; /* norm of the attended values, before o; NULL: none */
     float value_scale;    /* multiplies the values; if it is not 1, o has no bias and no output norm follows */
 } AttentionComponent;
@@ -50,12 +51,12 @@ typedef struct MlpComponent {
     Activation activation;
 } MlpComponent;
 
-/* Σ weight · glu of the experts that a router picks (Routing and Experts of backend.h). */
+/* Weighted sum of the GLUs of the experts that a router chooses (Routing and Experts of backend.h). */
 typedef struct MoeComponent {
     Weight router;                /* [experts, hidden] */
     Weight shared_gate;           /* [1 or 2, hidden]; rows 0: the shared expert's weight is 1 */
     const float *correction_bias; /* [experts]; NULL: none */
-    int experts, used;            /* used: by each row */
+    int experts, used;            /* used: number of experts per row */
     int shared;                   /* 1: a shared expert, number `experts` of the banks; 0: none */
     RouteScore score;
     int groups, topk_group;
@@ -107,7 +108,7 @@ typedef struct Tally {
 } Tally;
 
 typedef struct Spec {
-    const char *family; /* model_type as the file says */
+    const char *family; /* model_type of config.json */
     int hidden, vocab;
     int layer_count;
     int cache_entries; /* numbered from 0 in the order of their owners */
@@ -119,7 +120,8 @@ typedef struct Spec {
     Weight head;
     bool tied;                        /* head is embedding */
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
-    bool precise;                     /* layers need 16-bit activations: 8 bits change clear choices of this family */
+    bool precise; /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
+                     where it is clearly the likeliest */
     int tally_count;
-    Tally tally[TALLY_MAX]; /* counts over all matrices */
+    Tally tally[TALLY_MAX]; /* one for each quantisation that occurs */
 } Spec;

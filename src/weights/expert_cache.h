@@ -1,5 +1,5 @@
 /* ExpertCache: whole experts in one block of memory, read from the checkpoint on demand, around the page cache. Evicts
- * LRU; if the cache is smaller than the working set of one token, evicts LFU instead, because LRU would evict every
+ * LRU; if the cache is smaller than the working set of a step, evicts LFU instead, because LRU would evict every
  * expert just before its next use. Contents never affect results. Threads: open and close anywhere; a step at a time.
  */
 #pragma once

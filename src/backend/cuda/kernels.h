@@ -324,7 +324,7 @@ cudaError_t attention_cluster(cudaStream_t stream, const Attend *attend);
 /* Applies norms and RoPE to q and k, and appends k and v to the pages. */
 cudaError_t attention_prepare(cudaStream_t stream, const Attend *attend);
 /* Prepared rows first_row … first_row + rows − 1. Tiles: short runs by flash_decode_split, long ones by
- * flash_prefill_mma. Generic: any type and width. *_floats(): floats of `partials` for a row and head. */
+ * flash_prefill_mma. Generic: any type and width. *_floats(): floats of `partials` per row and head. */
 int attention_tiles_fit(const Attend *attend);
 int attention_tile_floats(const Attend *attend);
 cudaError_t attention_tiles(cudaStream_t stream, const Attend *attend);

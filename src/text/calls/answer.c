@@ -221,7 +221,8 @@ static bool step_among(AnswerParser *p, AnswerEvents *out) {
 
 /* ---- content ---- */
 
-/* A call that nothing announces, at the beginning of an answer. */
+/* Reads the beginning of a call without an `open` marker, at the beginning of an answer. YES: it was read; MORE: the
+ * text so far does not decide. */
 static Verdict try_bare(AnswerParser *p, AnswerEvents *out) {
     const Slice text = rest_of(p);
     const CallFormat *f = p->calls;

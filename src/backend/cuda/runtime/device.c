@@ -38,7 +38,8 @@ cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes) 
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream);
 }
 
-/* Grows the room to at least `bytes`; growing loses its content and makes graphs stale. */
+/* To grow, waits for the stream, because kernels may still use the old memory, whose content is lost. Recorded graphs
+ * hold its address and become stale. */
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error) {
     if (bytes <= room->bytes) return true;
     CHECK(!b->capturing);
