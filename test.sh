@@ -147,7 +147,7 @@ step unit unit build
 
 # Sanitizers: parsers, server, engine and allocations under ASan and UBSan, with a sample of models and backends; what has
 # threads under TSan. The vector kernels are not instrumented, and all tests run so in ./test.sh long.
-asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
+asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
     unit build-asan -LE '^(backend|family)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }

@@ -418,7 +418,7 @@ static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) 
         return;
     }
     /* Experts may well be read the next time; a device that has failed has lost everything. */
-    const bool decode_rows_for_matmul = engine->lost;
+    const bool was_lost = engine->lost;
     engine->lost = error->code == ERROR_DEVICE;
     engine->damaged = engine->lost || model_damaged(runner_model(engine->runner));
     mutex_lock(&engine->mutex); /* before `failed` is called, which may read the statistics */
@@ -426,7 +426,7 @@ static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) 
     engine->stats.lost = engine->lost;
     mutex_unlock(&engine->mutex);
     for (int i = 0; i < plan->slice_count; i++) request_fail(plan->slices[i].request, error);
-    if (engine->lost && !decode_rows_for_matmul && engine->failed) engine->failed(engine->failed_context, error);
+    if (engine->lost && !was_lost && engine->failed) engine->failed(engine->failed_context, error);
 }
 
 /* A step, and where that is possible the beginning of the one after it, so that the device has something to do while

@@ -17,9 +17,8 @@ struct Item {
     int block, token, first_slice;
 };
 __device__ __forceinline__ Item item_at(const WideRing &ring, int tile_rows, int i) {
-    const int tiles = ring.blocks * ring.tokens, tile = i % tiles,
-              first = tile / (ring.jitter_eps * ring.tokens) * ring.jitter_eps,
-              width = min(ring.jitter_eps, ring.blocks - first), rest = tile - first * ring.tokens;
+    const int tiles = ring.blocks * ring.tokens, tile = i % tiles, first = tile / (ring.band * ring.tokens) * ring.band,
+              width = min(ring.band, ring.blocks - first), rest = tile - first * ring.tokens;
     return {first + rest % width, rest / width * tile_rows, i / tiles * (SLICES / ring.splits)};
 }
 
@@ -322,7 +321,7 @@ struct Prompt {
         ring.tokens = (w.rows + N - 1) / N;
         const int64_t block_bytes = (int64_t)WIDE_MULTIPLIERS * w.groups * bytes;
         const int bands = (int)((ring.blocks * block_bytes + BAND_BYTES - 1) / BAND_BYTES);
-        ring.jitter_eps = (ring.blocks + bands - 1) / bands;
+        ring.band = (ring.blocks + bands - 1) / bands;
         ring.chain = SLICES / w.chains;
         ring.splits = Shape::WIDEST ? 1
                                     : splits_of(ring.blocks * ring.tokens, product->multiprocessors, w.groups,

@@ -12,7 +12,7 @@ struct WideRing {
     int share, pieces, slot_bytes; /* groups of a run in a slot, slots of a run */
     int units;                     /* tile rows of all weights */
     int blocks, tokens, splits;    /* shape of the grid: tile rows, tiles of inputs, parts of the slices */
-    int jitter_eps;                /* blocks' weights that stay in the L2 while all inputs pass */
+    int band;                      /* blocks' weights that stay in the L2 while all inputs pass */
     float *partials;               /* splits > 1: [chain][row of inputs][tile row of all weights, row] */
     int chain;                     /* slices of a chain of multiplications, whose sum is added to the next one's */
 };

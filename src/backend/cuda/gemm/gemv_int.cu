@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
         }
     };
     const auto room = [&] { barrier_wait(b.taken + 8 * buffer.at, buffer.phase ^ 1); };
-    const auto decode_rows_for_matmul = [&] {
+    const auto arrive_summed = [&] {
         __syncwarp();
         if (lane == 0) barrier_arrive(b.summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
@@ -362,14 +362,14 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                 }
                 room();
                 put(place_of(0), sum[0]);
-                if (!glu) decode_rows_for_matmul();
+                if (!glu) arrive_summed();
                 if (!both) break;
                 if (!glu) {
                     room();
                     unit += gridDim.x;
                 }
                 put(place_of(glu ? 1 : 0), sum[1]);
-                decode_rows_for_matmul();
+                arrive_summed();
             }
             return;
         }
@@ -395,7 +395,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                 }
             put(place_of(part), sum[0]);
         }
-        decode_rows_for_matmul();
+        arrive_summed();
     }
 #endif
 }
