@@ -285,7 +285,7 @@ typedef enum RouteScore {
 
 /* Chooses the experts of each row, best first (of equal scores the lower index first), and their weights. */
 typedef struct Routing {
-    int rows, experts, used;
+    int rows, experts, top_k;
     const float *logits; /* [rows, experts] */
     RouteScore score;
     const float *bias;          /* [experts] added to the scores for the choice alone; NULL: none */
@@ -299,8 +299,8 @@ typedef struct Routing {
     const float *shared_logits; /* [rows] logits whose sigmoid is the shared expert's weight; NULL: weight 1 */
     bool shared_pair; /* shared_logits are [rows, 2]: the softmax of both gives the factor of the other weights and the
                          weight of the shared expert */
-    int32_t *index;   /* [rows, used + shared] */
-    float *weight;    /* [rows, used + shared] */
+    int32_t *index;   /* [rows, top_k + shared] */
+    float *weight;    /* [rows, top_k + shared] */
 } Routing;
 
 /* Stages of the experts operation. With a source, EXPERTS_REQUEST starts loading and EXPERTS_COMPUTE computes, so that
@@ -310,18 +310,18 @@ typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_REQUEST, EXPERTS_COMPUTE, EXP
 
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
-    int rows, decode_rows, count, used; /* count: matrices in each of gate, up and down, a shared expert included */
-    const float *x;                     /* [rows, hidden] */
-    const Weight *gate, *up, *down;     /* [count]; experts may differ in their inner width */
+    int rows, decode_rows, count, top_k; /* count: matrices in each of gate, up and down, a shared expert included */
+    const float *x;                      /* [rows, hidden] */
+    const Weight *gate, *up, *down;      /* [count]; experts may differ in their inner width */
     /* Borrowed: loads experts whose matrices have no address into host memory, where backends with `sources` compute
      * them; NULL: all experts are bound. The order of loading does not change a result. */
     ExpertProvider *source;
     int layer, micro_batch; /* layer and micro-batch for the source */
     ExpertsStage stage;
     Activation activation;
-    const int32_t *index; /* [rows, used] backend memory, written by route */
+    const int32_t *index; /* [rows, top_k] backend memory, written by route */
     const float *weight;
-    float *work; /* [rows, used, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
+    float *work; /* [rows, top_k, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
     float *out;  /* [rows, hidden] */
 } Experts;
 

@@ -143,7 +143,7 @@ static void plan_route(Backend *backend, const Routing *r) {
     check_rows(backend, "rows of a router", r->rows);
     check_width(backend, "experts of a layer", r->experts, EXPERTS_MAX);
     check_width(
-        backend, "experts used by a row", r->used, r->experts < EXPERTS_USED_MAX ? r->experts : EXPERTS_USED_MAX);
+        backend, "experts used by a row", r->top_k, r->experts < EXPERTS_USED_MAX ? r->experts : EXPERTS_USED_MAX);
     if (!r->groups) return;
     check_width(backend, "groups of experts", r->groups, EXPERT_GROUPS_MAX);
     check_width(backend, "groups of experts used", r->topk_group, r->groups);

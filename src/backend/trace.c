@@ -393,7 +393,7 @@ static void trace_experts(Backend *backend, const Experts *op) {
         bytes += weight_bytes(weights[i]);
         operations += 2 * (uint64_t)weights[i]->rows * (uint64_t)weights[i]->cols;
     }
-    const uint64_t pairs = (uint64_t)op->rows * (uint64_t)op->used;
+    const uint64_t pairs = (uint64_t)op->rows * (uint64_t)op->top_k;
     const uint64_t read = pairs < (uint64_t)op->count ? pairs : (uint64_t)op->count;
     const int64_t start = clock_ns();
     t->inner->ops->experts(t->inner, op);

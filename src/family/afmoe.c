@@ -16,7 +16,7 @@ static Moe load_moe(Loader *ld, const Dims *d) {
     moe.moe.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
     moe.moe.groups = groups > 1 ? groups : 0;
     moe.moe.topk_group = groups > 1 ? topk_group : 0;
-    moe.moe.norm_topk_prob = load_bool_or(ld, "route_norm", true) && moe.moe.used > 1;
+    moe.moe.norm_topk_prob = load_bool_or(ld, "route_norm", true) && moe.moe.top_k > 1;
     moe.moe.epsilon = 1e-20f;
     moe.moe.scale = load_positive_or(ld, "route_scale", 2.826);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 1));

@@ -103,7 +103,7 @@ struct Moe {
 };
 
 /* The usual ones: experts with silu, used with the softmax over all as it is. */
-Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int used);
+Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int top_k);
 /* The intermediate size of `count` shared experts taken together. */
 int family_moe_shared(Loader *ld, int each, int count);
 /* Routing as DeepSeek-V3's configs describe it: sigmoids, a correction bias, groups (n_group, topk_group,

@@ -11,11 +11,12 @@ const MoeNames moe_deepseek = {"mlp", "gate", "switch_mlp", "gate_proj", "up_pro
 /* Keeps a sum of weights that are all 0 from being a divisor of 0; vanishes beside any other sum. */
 static const float tiny = 1e-20f;
 
-Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int used) {
-    load_require(ld, used <= experts && used <= EXPERTS_USED_MAX,
-        "%d experts are to be used, of %d experts at most %d can be", used, experts, EXPERTS_USED_MAX);
+Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int top_k) {
+    load_require(ld, top_k <= experts && top_k <= EXPERTS_USED_MAX,
+        "%d experts are to be used, of %d experts at most %d can be", top_k, experts, EXPERTS_USED_MAX);
     return (Moe){.names = *names,
-        .moe = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = {.kind = ACT_SILU}},
+        .moe =
+            {.experts = experts, .top_k = top_k, .score = ROUTE_SOFTMAX, .scale = 1, .activation = {.kind = ACT_SILU}},
         .hidden = hidden,
         .intermediate_size = intermediate_size};
 }
@@ -31,7 +32,7 @@ void family_moe_sigmoid(Loader *ld, Moe *moe) {
     MoeComponent *ffn = &moe->moe;
     const int groups = load_int_or(ld, "n_group", 1), topk_group = load_int_or(ld, "topk_group", 1);
     ffn->score = ROUTE_SIGMOID;
-    ffn->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true) && ffn->used > 1;
+    ffn->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true) && ffn->top_k > 1;
     ffn->epsilon = tiny;
     ffn->scale = load_positive_or(ld, "routed_scaling_factor", 1);
     ffn->groups = groups > 1 ? groups : 0;

@@ -58,7 +58,7 @@ static void add_bank(void *context, Weight **weights, int count, Split split) {
     const bool routed = moe && (bank == moe->gate || bank == moe->up || bank == moe->down);
     for (int i = 0; i < count; i++) {
         const bool chosen = routed && i < moe->experts;
-        add_layer(counting, &bank[i], chosen ? (double)moe->used / moe->experts : 1, chosen);
+        add_layer(counting, &bank[i], chosen ? (double)moe->top_k / moe->experts : 1, chosen);
         if (!chosen) continue;
         counting->routed_bytes += weight_bytes(&bank[i]);
     }
@@ -71,11 +71,11 @@ static void count_weights(Counting *counting, const Spec *spec) {
         counting->moe = layer_moe(&spec->layers[i]);
         layer_visit(&layer, &visitor);
         if (!counting->moe) continue;
-        const int used = counting->moe->used;
+        const int top_k = counting->moe->top_k;
         counting->moe_layers++;
         counting->model->experts += counting->moe->experts;
-        counting->model->cycle += used;
-        if (used > counting->model->layer_cycle) counting->model->layer_cycle = used;
+        counting->model->cycle += top_k;
+        if (top_k > counting->model->layer_cycle) counting->model->layer_cycle = top_k;
     }
 }
 

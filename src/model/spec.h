@@ -56,7 +56,7 @@ typedef struct MoeComponent {
     Weight router;                /* [experts, hidden] */
     Weight shared_gate;           /* [1 or 2, hidden]; rows 0: the shared expert's weight is 1 */
     const float *correction_bias; /* [experts]; NULL: none */
-    int experts, used;            /* used: number of experts per row */
+    int experts, top_k;           /* used: number of experts per row */
     int shared;                   /* 1: a shared expert, number `experts` of the banks; 0: none */
     RouteScore score;
     int groups, topk_group;

@@ -16,26 +16,26 @@ static void forget(Weight *weights, int count) {
     for (int e = 0; e < count; e++) weights[e].data = weights[e].scales = weights[e].biases = NULL;
 }
 
-bool model_cut_experts(Model *model, int used, Error *error) {
+bool model_cut_experts(Model *model, int top_k, Error *error) {
     Spec *spec = &model->spec;
     int most = 0;
     for (int i = 0; i < spec->layer_count; i++) {
         MoeComponent *moe = layer_moe(&spec->layers[i]);
         if (!moe) continue;
-        most = moe->used > most ? moe->used : most;
-        moe->used = used < moe->used ? used : moe->used;
+        most = moe->top_k > most ? moe->top_k : most;
+        moe->top_k = top_k < moe->top_k ? top_k : moe->top_k;
     }
-    if (!most || used < 1)
-        return fail(error, ERROR_USAGE, "%d experts a token cannot be: the model has layers with %d", used, most);
-    if (used < most) {
-        model->experts_used = used;
+    if (!most || top_k < 1)
+        return fail(error, ERROR_USAGE, "%d experts a token cannot be: the model has layers with %d", top_k, most);
+    if (top_k < most) {
+        model->experts_used = top_k;
         model->experts_made_for = most;
     }
     return true;
 }
 
-bool model_experts_cut(const Model *model, int *used, int *made_for) {
-    *used = model->experts_used;
+bool model_experts_cut(const Model *model, int *top_k, int *made_for) {
+    *top_k = model->experts_used;
     *made_for = model->experts_made_for;
     return model->experts_used > 0;
 }
@@ -50,7 +50,7 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
         const MoeComponent *moe = layer_moe(&spec->layers[i]);
         if (!moe) continue;
         layers[count++] =
-            (ExpertCacheLayer){.count = moe->experts, .used = moe->used, .matrices = {moe->gate, moe->up, moe->down}};
+            (ExpertCacheLayer){.count = moe->experts, .top_k = moe->top_k, .matrices = {moe->gate, moe->up, moe->down}};
     }
     if (count > 0)
         model->bank = expert_cache_open(&model->checkpoint, layers, count, &asked->experts.cache, error);

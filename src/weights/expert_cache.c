@@ -65,8 +65,8 @@ static bool add_layers(
     int first = 0;
     for (int l = 0; l < layer_count; l++) {
         cache->layer_first[l] = first;
-        cache->cycle += layers[l].used;
-        cache->most_used = layers[l].used > cache->most_used ? layers[l].used : cache->most_used;
+        cache->cycle += layers[l].top_k;
+        cache->most_used = layers[l].top_k > cache->most_used ? layers[l].top_k : cache->most_used;
         for (int i = 0; i < layers[l].count; i++)
             if (!add_expert(cache, c, &layers[l], i, &cache->experts[first + i], error)) return false;
         first += layers[l].count;

@@ -12,7 +12,7 @@ enum { EXPERT_CACHE_MATRICES = 3 };
 /* The routed experts of one layer. */
 typedef struct ExpertCacheLayer {
     int count;                               /* experts */
-    int used;                                /* experts per token */
+    int top_k;                               /* experts per token */
     Weight *matrices[EXPERT_CACHE_MATRICES]; /* gate, up, down: [count] each, in mapped files of the checkpoint */
 } ExpertCacheLayer;
 

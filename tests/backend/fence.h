@@ -367,7 +367,7 @@ static inline void fence_latent(Backend *backend, const Mla *op) {
 }
 static inline void fence_route(Backend *backend, const Routing *op) {
     Fence *f = fence_of(backend);
-    const int64_t slots = (int64_t)op->rows * (op->used + op->shared);
+    const int64_t slots = (int64_t)op->rows * (op->top_k + op->shared);
     fence_own_floats(f, op->logits, (int64_t)op->rows * op->experts, "what a router reads");
     if (op->shared_logits)
         fence_own_floats(
@@ -381,7 +381,7 @@ static inline void fence_route(Backend *backend, const Routing *op) {
 }
 static inline void fence_experts(Backend *backend, const Experts *op) {
     Fence *f = fence_of(backend);
-    const int64_t slots = (int64_t)op->rows * op->used;
+    const int64_t slots = (int64_t)op->rows * op->top_k;
     for (int e = 0; e < op->count; e++) {
         if (op->source && !op->gate[e].data) continue; /* comes from elsewhere, in host memory */
         fence_own_weight(f, &op->gate[e]);

@@ -76,7 +76,7 @@ static void check(
     single->ops->begin(single, &step);
     const Experts op = {.rows = rows,
         .count = COUNT + 1,
-        .used = SLOTS,
+        .top_k = SLOTS,
         .x = x,
         .gate = bank->weight[0],
         .up = bank->weight[1],
@@ -134,7 +134,7 @@ static void check_many(const char *name) {
     for (int i = 0; i < ROWS * OWN; i++) index[i] = i * 7 % MANY;
     Experts op = {.rows = ROWS,
         .count = MANY,
-        .used = OWN,
+        .top_k = OWN,
         .x = x,
         .gate = weight[0],
         .up = weight[1],

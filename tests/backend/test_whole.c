@@ -8,7 +8,7 @@ enum { COUNT = 7, COUNT_MAX = 11, GENERATED = 64 };
 typedef struct Whole {
     int hidden, inner;
     int count;  /* experts; one more is shared by all rows */
-    int used;   /* experts of a row, without the shared one */
+    int top_k;  /* experts of a row, without the shared one */
     int shared; /* rows of the shared expert's router */
     Norm norm;
     float *norm_weight, *norm_bias;
@@ -19,12 +19,12 @@ typedef struct Whole {
 /* wider: the shared expert's inner width. */
 typedef struct Shape {
     const char *name;
-    int hidden, inner, wider, count, used;
+    int hidden, inner, wider, count, top_k;
 } Shape;
 
 static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router, const Shape *shape, int variant) {
     const int hidden = shape->hidden, inner = shape->inner, wider = shape->wider;
-    Whole w = {.hidden = hidden, .inner = inner, .count = shape->count, .used = shape->used, .shared = variant % 3};
+    Whole w = {.hidden = hidden, .inner = inner, .count = shape->count, .top_k = shape->top_k, .shared = variant % 3};
     w.activation = variant % 2 ? (Activation){ACT_SILU_CLAMPED, .a = 1.702f, .b = 7} : (Activation){.kind = ACT_SILU};
     for (int e = 0; e <= w.count; e++) {
         const int width = e == w.count ? wider : inner;
@@ -72,7 +72,7 @@ static Weight bound(Backend *b, const Weight *weight) {
 }
 static There there_make(Backend *b, const Whole *w) {
     There t = {.backend = b, .whole = w};
-    const int slots = w->used + 1;
+    const int slots = w->top_k + 1;
     for (int e = 0; e <= w->count; e++)
         for (int i = 0; i < 3; i++) t.bank[i][e] = bound(b, &w->bank[i][e].weight);
     t.router = bound(b, &w->router.weight);
@@ -141,7 +141,7 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
             .fine = true},
         .route = {.rows = rows,
             .experts = w->count,
-            .used = w->used,
+            .top_k = w->top_k,
             .logits = t->logits,
             .score = (RouteScore)(variant % 3),
             .norm_topk_prob = variant % 2,
@@ -155,7 +155,7 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
         .experts = {.rows = rows,
             .decode_rows = decode_rows,
             .count = w->count + 1,
-            .used = w->used + 1,
+            .top_k = w->top_k + 1,
             .x = normed ? t->normed : t->x,
             .gate = t->bank[0],
             .up = t->bank[1],

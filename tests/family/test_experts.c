@@ -25,14 +25,14 @@ static void test_softmax(void) {
     const double sum = 1 + 2 * exp(1) + exp(3);
     int32_t index[SLOTS];
     float weight[SLOTS];
-    route(&(Routing){.experts = 4, .used = 2, .score = ROUTE_SOFTMAX, .scale = 1}, logits, index, weight);
+    route(&(Routing){.experts = 4, .top_k = 2, .score = ROUTE_SOFTMAX, .scale = 1}, logits, index, weight);
     TEST(index[0] == 2 && index[1] == 1); /* of equals the first */
     expect_near(weight[0], exp(3) / sum);
     expect_near(weight[1], exp(1) / sum);
-    route(&(Routing){.experts = 4, .used = 2, .score = ROUTE_SOFTMAX, .norm_topk_prob = true, .scale = 2}, logits,
+    route(&(Routing){.experts = 4, .top_k = 2, .score = ROUTE_SOFTMAX, .norm_topk_prob = true, .scale = 2}, logits,
         index, weight);
     expect_near(weight[0], 2 * exp(3) / (exp(3) + exp(1)));
-    route(&(Routing){.experts = 4, .used = 2, .score = ROUTE_TOP_SOFTMAX, .scale = 1}, logits, index, weight);
+    route(&(Routing){.experts = 4, .top_k = 2, .score = ROUTE_TOP_SOFTMAX, .scale = 1}, logits, index, weight);
     expect_near(weight[1], exp(1) / (exp(3) + exp(1)));
 }
 
@@ -41,7 +41,7 @@ static void test_sigmoid(void) {
     int32_t index[SLOTS];
     float weight[SLOTS];
     const Routing op = {.experts = 4,
-        .used = 2,
+        .top_k = 2,
         .score = ROUTE_SIGMOID,
         .bias = bias,
         .norm_topk_prob = true,
@@ -67,7 +67,7 @@ static void test_groups(void) {
     const float logits[6] = {4, -9, 2, 2, 1, -9};
     int32_t index[SLOTS];
     float weight[SLOTS];
-    const Routing op = {.experts = 6, .used = 2, .score = ROUTE_SIGMOID, .groups = 3, .topk_group = 1, .scale = 1};
+    const Routing op = {.experts = 6, .top_k = 2, .score = ROUTE_SIGMOID, .groups = 3, .topk_group = 1, .scale = 1};
     route(&op, logits, index, weight);
     TEST(index[0] == 2 && index[1] == 3);
     /* As good as its best alone. */
@@ -82,7 +82,7 @@ static void test_sparse_mixer(void) {
     const float logits[4] = {-1, 4, 2, 3};
     int32_t index[SLOTS];
     float weight[SLOTS];
-    const Routing op = {.experts = 4, .used = 2, .score = ROUTE_SPARSEMIXER, .jitter_eps = 0.5f, .scale = 1};
+    const Routing op = {.experts = 4, .top_k = 2, .score = ROUTE_SPARSEMIXER, .jitter_eps = 0.5f, .scale = 1};
     route(&op, logits, index, weight);
     TEST(index[0] == 1 && index[1] == 3);
     expect_near(weight[0], 1 / (1 + exp(-1) + exp(-2)));
@@ -95,7 +95,7 @@ static void test_shared_pair(void) {
     int32_t index[SLOTS];
     float weight[SLOTS];
     const Routing op = {.experts = 2,
-        .used = 1,
+        .top_k = 1,
         .score = ROUTE_SIGMOID,
         .scale = 1,
         .shared = 1,

@@ -476,7 +476,7 @@ static void check_crowd(void) {
         ExpertProvider *source = expert_cache_source(bank);
         const Spec *spec = model_spec(run.model);
         const MoeComponent *moe = layer_moe(&spec->layers[0]);
-        const int wanted = 2 * moe->used;
+        const int wanted = 2 * moe->top_k;
         int32_t experts[64];
         TEST(wanted <= moe->experts && wanted <= (int)COUNT_OF(experts));
         for (int e = 0; e < wanted; e++) experts[e] = e;
@@ -508,14 +508,14 @@ static void check_cut(void) {
     float *first = malloc(s.golden_bytes);
     for (int streamed = 0; streamed < 2; streamed++) {
         for (int all = 0; all < 2; all++) {
-            int used, made_for;
+            int top_k, made_for;
             const ModelOptions model = {.experts_used = all ? 30 : 1, .experts.stream = streamed};
             if (!fixture_run_open(&run, s.directory, &model, &options)) continue;
             Error error = {0};
             TEST(!streamed || model_hold_experts(run.model, model_expert_bytes(run.model), &error));
             TEST(fixture_walk(run.runner, s.f.tokens, s.f.count, FIXTURE_TOKENS_MAX, 0, s.streamed));
             TEST((memcmp(s.resident, s.streamed, s.golden_bytes) == 0) == all);
-            TEST(model_experts_cut(run.model, &used, &made_for) == !all && (all || (used == 1 && made_for > 1)));
+            TEST(model_experts_cut(run.model, &top_k, &made_for) == !all && (all || (top_k == 1 && made_for > 1)));
             if (!all && streamed) TEST(!memcmp(first, s.streamed, s.golden_bytes));
             if (!all) memcpy(first, s.streamed, s.golden_bytes);
             fixture_run_close(&run);

@@ -43,7 +43,7 @@ static void keep_groups(const Routing *op, float *score) {
 /* ROUTE_SPARSEMIXER. */
 static void mix_sparsely(const Routing *op, const float *x, int32_t *index, float *weight) {
     bool taken[EXPERTS_MAX] = {false};
-    for (int i = 0; i < op->used; i++) {
+    for (int i = 0; i < op->top_k; i++) {
         index[i] = best_left(x, op->experts, taken);
         const float top = x[index[i]];
         float sum = 0;
@@ -58,13 +58,13 @@ static void mix_sparsely(const Routing *op, const float *x, int32_t *index, floa
 static void weigh_shared(const Routing *op, int row, float *weight) {
     const float *logits = op->shared_logits;
     if (!op->shared_pair) {
-        weight[op->used] = logits ? sigmoid(logits[row]) : 1;
+        weight[op->top_k] = logits ? sigmoid(logits[row]) : 1;
         return;
     }
     float pair[2];
     softmax(logits + 2 * (int64_t)row, 2, pair);
-    for (int i = 0; i < op->used; i++) weight[i] *= pair[0];
-    weight[op->used] = pair[1];
+    for (int i = 0; i < op->top_k; i++) weight[i] *= pair[0];
+    weight[op->top_k] = pair[1];
 }
 
 /* Chooses the best experts by score; the bias affects the choice only. */
@@ -77,17 +77,17 @@ static void choose(const Routing *op, const float *logits, int32_t *index, float
         for (int i = 0; i < op->experts; i++) score[i] = op->score == ROUTE_SIGMOID ? sigmoid(logits[i]) : logits[i];
     for (int i = 0; i < op->experts; i++) choice[i] = score[i] + (op->bias ? op->bias[i] : 0);
     if (op->groups) keep_groups(op, choice);
-    for (int i = 0; i < op->used; i++) {
+    for (int i = 0; i < op->top_k; i++) {
         index[i] = best_left(choice, op->experts, taken);
         taken[index[i]] = true;
         weight[i] = score[index[i]];
     }
-    if (op->score == ROUTE_TOP_SOFTMAX) softmax(weight, op->used, weight);
+    if (op->score == ROUTE_TOP_SOFTMAX) softmax(weight, op->top_k, weight);
 }
 
 static void route_row(const Routing *op, int row) {
     const float *logits = op->logits + (int64_t)row * op->experts;
-    const int slots = op->used + op->shared;
+    const int slots = op->top_k + op->shared;
     int32_t *index = op->index + (int64_t)row * slots;
     float *weight = op->weight + (int64_t)row * slots;
     if (op->score == ROUTE_SPARSEMIXER)
@@ -95,15 +95,15 @@ static void route_row(const Routing *op, int row) {
     else
         choose(op, logits, index, weight);
     float sum = op->epsilon;
-    for (int i = 0; i < op->used; i++) sum += weight[i];
-    for (int i = 0; i < op->used; i++) weight[i] *= (op->norm_topk_prob ? 1 / sum : 1) * op->scale;
+    for (int i = 0; i < op->top_k; i++) sum += weight[i];
+    for (int i = 0; i < op->top_k; i++) weight[i] *= (op->norm_topk_prob ? 1 / sum : 1) * op->scale;
     if (!op->shared) return;
-    index[op->used] = op->experts;
+    index[op->top_k] = op->experts;
     weigh_shared(op, row, weight);
 }
 
 void cpu_route(Backend *backend, const Routing *op) {
-    CHECK(op->experts <= EXPERTS_MAX && op->used <= op->experts && op->groups <= EXPERT_GROUPS_MAX);
+    CHECK(op->experts <= EXPERTS_MAX && op->top_k <= op->experts && op->groups <= EXPERT_GROUPS_MAX);
     for (int row = 0; row < op->rows; row++) route_row(op, row);
 }
 
@@ -116,7 +116,7 @@ static int64_t widest(const Experts *op) {
 }
 
 ExpertPairs expert_pairs(const Experts *op) {
-    const int64_t pairs = (int64_t)op->rows * op->used;
+    const int64_t pairs = (int64_t)op->rows * op->top_k;
     ExpertPairs p = {.hidden = op->down[0].rows, .inner = widest(op)};
     CHECK(op->count <= EXPERTS_MAX + 1 && op->gate[0].cols == p.hidden);
     p.y = op->work;
@@ -129,7 +129,7 @@ ExpertPairs expert_pairs(const Experts *op) {
     memcpy(next, p.begin, (size_t)op->count * sizeof *next);
     for (int64_t i = 0; i < pairs; i++) {
         p.place[i] = next[op->index[i]]++;
-        p.row[p.place[i]] = (int32_t)(i / op->used);
+        p.row[p.place[i]] = (int32_t)(i / op->top_k);
     }
     return p;
 }
@@ -137,7 +137,7 @@ ExpertPairs expert_pairs(const Experts *op) {
 void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
     float *to = op->out + row * p->hidden;
     memset(to, 0, (size_t)p->hidden * sizeof *to);
-    for (int64_t pair = (int64_t)row * op->used; pair < (int64_t)(row + 1) * op->used; pair++) {
+    for (int64_t pair = (int64_t)row * op->top_k; pair < (int64_t)(row + 1) * op->top_k; pair++) {
         const float *from = p->y + p->place[pair] * p->hidden, weight = op->weight[pair];
         for (int64_t i = 0; i < p->hidden; i++) to[i] += weight * from[i];
     }
@@ -146,7 +146,7 @@ void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
 static void prefetch_next_layer(const Experts *op) {
     int32_t likely[EXPERTS_USED_MAX + 1];
     int count = 0;
-    for (int i = 0; i < op->used; i++) /* experts of the first row, best first */
+    for (int i = 0; i < op->top_k; i++) /* experts of the first row, best first */
         if (!op->gate[op->index[i]].data) likely[count++] = op->index[i];
     op->source->prefetch(op->source, op->layer, likely, count);
 }

@@ -152,7 +152,7 @@ void vector_experts(Backend *backend, const Experts *op) {
         if (expert_is_due(op, &pairs, e)) add_expert(&t, e, &op->gate[e], &op->up[e], &op->down[e]);
     flush(&t);
     if (op->source) run_sourced(&t);
-    if (op->rows * pairs.hidden * op->used < SUM_ALONE)
+    if (op->rows * pairs.hidden * op->top_k < SUM_ALONE)
         sum_task(&t, 0, 1);
     else
         pool_run(t.cpu->pool, sum_task, &t);

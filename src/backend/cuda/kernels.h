@@ -77,7 +77,7 @@ cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, con
 
 /* Routing (backend.h). */
 typedef struct Router {
-    int rows, experts, used;
+    int rows, experts, top_k;
     const float *logits;
     int score; /* RouteScore */
     const float *bias;
@@ -91,7 +91,7 @@ typedef struct Router {
 } Router;
 cudaError_t rows_route(cudaStream_t stream, const Router *router);
 /* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i. place NULL: r · used + i. */
-cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const int32_t *place,
+cudaError_t rows_combine(cudaStream_t stream, int rows, int top_k, int64_t width, const float *y, const int32_t *place,
     const float *weight, float *out);
 
 /* ---- products ---- */
@@ -239,11 +239,11 @@ cudaError_t moe_product(cudaStream_t stream, const MoeProduct *product);
 /* out[r] = Σ weight[r, i] · (matrix of expert index[r, i] · x[r, i]) in the order of i, or residual += scale · that
  * sum. Runs behind moe_product(), which runs behind moe_route(). */
 typedef struct MoeSum {
-    int rows, used, experts;
+    int rows, top_k, experts;
     Tiles most;
     const Tiles *bank;
     MoeRouter router;
-    const uint8_t *x;      /* [rows, used] inputs */
+    const uint8_t *x;      /* [rows, top_k] inputs */
     float *out, *residual; /* one of the two; the other is NULL */
     float scale;
     int shared_bytes;
@@ -251,8 +251,8 @@ typedef struct MoeSum {
 /* Bytes of shared memory that a block takes; 0: moe_sum() does not take it. */
 int moe_sum_bytes(const MoeSum *sum);
 cudaError_t moe_sum(cudaStream_t stream, const MoeSum *sum);
-/* The same sum over products y [rows, used, width] that have been computed. */
-cudaError_t moe_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const float *weight,
+/* The same sum over products y [rows, top_k, width] that have been computed. */
+cudaError_t moe_combine(cudaStream_t stream, int rows, int top_k, int64_t width, const float *y, const float *weight,
     float *out, float *residual, float scale);
 
 /* ---- attention ----

@@ -2,7 +2,7 @@
  * Every row also uses the shared expert, if there is one. Order of the sum: best expert first, shared expert last. */
 #include "model/component.h"
 
-static int slots_of(const MoeComponent *moe) { return moe->used + moe->shared; }
+static int slots_of(const MoeComponent *moe) { return moe->top_k + moe->shared; }
 static int banks_of(const MoeComponent *moe) { return moe->experts + moe->shared; }
 
 static int64_t inner_of(const MoeComponent *moe) {
@@ -34,7 +34,7 @@ static ComponentCost moe_cost(const Component *component, int depth) {
     const MoeComponent *moe = &component->moe;
     ComponentCost cost = component_cost_of_weights((const Weight *const[]){&moe->router}, 1);
     for (int i = 0; i < slots_of(moe); i++) {
-        const int e = i < moe->used ? 0 : moe->experts;
+        const int e = i < moe->top_k ? 0 : moe->experts;
         const ComponentCost one =
             component_cost_of_weights((const Weight *const[]){&moe->gate[e], &moe->up[e], &moe->down[e]}, 3);
         cost.weight_bytes += one.weight_bytes;
@@ -45,7 +45,7 @@ static ComponentCost moe_cost(const Component *component, int depth) {
 
 static void moe_describe(const Component *component, Buffer *out) {
     const MoeComponent *moe = &component->moe;
-    buffer_printf(out, "%d of %d experts of %lld %s", moe->used, moe->experts, (long long)moe->gate[0].rows,
+    buffer_printf(out, "%d of %d experts of %lld %s", moe->top_k, moe->experts, (long long)moe->gate[0].rows,
         activation_name(moe->activation));
     if (moe->shared) buffer_printf(out, " and a shared one of %lld", (long long)moe->gate[moe->experts].rows);
 }
@@ -83,7 +83,7 @@ static Matmul router_of(const MoeComponent *moe, const ComponentCall *call, cons
 static Routing route_of(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
     return (Routing){.rows = call->rows,
         .experts = moe->experts,
-        .used = moe->used,
+        .top_k = moe->top_k,
         .logits = p->logits,
         .score = moe->score,
         .bias = moe->correction_bias,
@@ -105,7 +105,7 @@ static Experts experts_of(const MoeComponent *moe, const ComponentCall *call, co
     return (Experts){.rows = call->rows,
         .decode_rows = call->decode_rows,
         .count = banks_of(moe),
-        .used = slots_of(moe),
+        .top_k = slots_of(moe),
         .x = p->in,
         .gate = moe->gate,
         .up = moe->up,

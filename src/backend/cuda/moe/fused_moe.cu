@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(BLOCK) choose_kernel(const __grid_constant__ M
     const int64_t row = blockIdx.x;
     const float factor = router_found(p, row, choice);
     choose(p.route, choice);
-    const int slots = p.route.used + p.route.shared;
+    const int slots = p.route.top_k + p.route.shared;
     if (threadIdx.x < slots) {
         p.route.index[row * slots + threadIdx.x] = choice.index[threadIdx.x];
         p.route.weight[row * slots + threadIdx.x] = choice.weight[threadIdx.x];
@@ -182,13 +182,13 @@ extern "C" cudaError_t moe_choose(cudaStream_t stream, const MoeRouter *router) 
 }
 
 __global__ void __launch_bounds__(BLOCK) moe_combine_kernel(
-    int used, int64_t width, const float *y, const float *weight, float *out, float *residual, float scale) {
+    int top_k, int64_t width, const float *y, const float *weight, float *out, float *residual, float scale) {
     let_next_begin();
     wait_for_previous();
     const int64_t row = blockIdx.y;
     for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
         float sum = 0;
-        for (int k = 0; k < used; k++) sum += load(weight + row * used + k) * load(y + (row * used + k) * width + i);
+        for (int k = 0; k < top_k; k++) sum += load(weight + row * top_k + k) * load(y + (row * top_k + k) * width + i);
         const int64_t to = row * width + i;
         if (residual)
             residual[to] = load(residual + to) + scale * sum;
@@ -196,10 +196,10 @@ __global__ void __launch_bounds__(BLOCK) moe_combine_kernel(
             out[to] = sum;
     }
 }
-extern "C" cudaError_t moe_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y,
+extern "C" cudaError_t moe_combine(cudaStream_t stream, int rows, int top_k, int64_t width, const float *y,
     const float *weight, float *out, float *residual, float scale) {
     const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), rows);
-    return launch(stream, moe_combine_kernel, grid, BLOCK, 0, used, width, y, weight, out, residual, scale);
+    return launch(stream, moe_combine_kernel, grid, BLOCK, 0, top_k, width, y, weight, out, residual, scale);
 }
 
 /* ---- launching ---- */
@@ -288,8 +288,8 @@ extern "C" int moe_fits(const Tiles *most, int gated, int shared_bytes) {
 
 /* Half of a multiprocessor, so that the next kernel's blocks find room beside it, if that will do. */
 NODISCARD static bool sum_slots(const MoeSum &p, Slots *slots, int *besides) {
-    const int pieces = pieces_of(p.most, p.used);
-    const int rest = CHOICE_KEPT + p.used * ((int)inputs_bytes(p.most.groups) + SUM_FLOATS * (int)sizeof(float));
+    const int pieces = pieces_of(p.most, p.top_k);
+    const int rest = CHOICE_KEPT + p.top_k * ((int)inputs_bytes(p.most.groups) + SUM_FLOATS * (int)sizeof(float));
     *besides = rest > CHOICE_BYTES ? rest : CHOICE_BYTES;
     return slots_of(p.most, pieces, *besides, p.shared_bytes / 2 - FIXED, slots) ||
         slots_of(p.most, pieces, *besides, p.shared_bytes, slots);
@@ -297,14 +297,14 @@ NODISCARD static bool sum_slots(const MoeSum &p, Slots *slots, int *besides) {
 extern "C" int moe_sum_bytes(const MoeSum *sum) {
     Slots slots;
     int besides;
-    if (sum->used > 32 || !sum_slots(*sum, &slots, &besides)) return 0;
+    if (sum->top_k > 32 || !sum_slots(*sum, &slots, &besides)) return 0;
     return slots.count * slots.bytes + besides + FIXED;
 }
 extern "C" cudaError_t moe_sum(cudaStream_t stream, const MoeSum *sum) {
     Slots slots;
     int besides;
     if (!sum_slots(*sum, &slots, &besides)) return cudaErrorInvalidValue;
-    CHECK(slots.count >= slots_least(pieces_of(sum->most, sum->used)));
+    CHECK(slots.count >= slots_least(pieces_of(sum->most, sum->top_k)));
     return moe_row_sum(stream, *sum, slots, dim3((sum->most.rows + TILE_ROWS - 1) / TILE_ROWS, sum->rows),
         (size_t)slots.count * slots.bytes + besides);
 }

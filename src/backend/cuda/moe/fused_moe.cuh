@@ -486,7 +486,7 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
     __syncthreads();
     Tiles own = {};
     own.groups = 1;
-    if (lane < p.used) own = p.bank[choice.index[lane]];
+    if (lane < p.top_k) own = p.bank[choice.index[lane]];
     const int own_run = slice_run(own.groups);
     const auto tiles_of = [&](int i) {
         Tiles w = p.most;
@@ -496,22 +496,22 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
     };
     /* Two neighbours of the same width are multiplied side by side. */
     const int next = __shfl_sync(~0u, own.groups, (lane + 1) % 32);
-    const unsigned alike = __ballot_sync(~0u, lane + 1 < p.used && next == own.groups);
-    const bool resident = slots.count >= p.used && slice_rounds(p.most.groups) == 1; /* each expert has its slot */
+    const unsigned alike = __ballot_sync(~0u, lane + 1 < p.top_k && next == own.groups);
+    const bool resident = slots.count >= p.top_k && slice_rounds(p.most.groups) == 1; /* each expert has its slot */
     Turn turn;
     if (warp == ORDERING) {
         const uint64_t policy = policy_first();
-        int at_once = resident ? p.used : 2;
+        int at_once = resident ? p.top_k : 2;
         const auto order = [&](int pieces, const auto &source) {
             pieces_order(pieces, at_once, slots, turn, shared_address(memory), full, empty, policy, source);
         };
         if (resident)
-            order(p.used, [&](int i, uint32_t &bytes) {
+            order(p.top_k, [&](int i, uint32_t &bytes) {
                 bytes = own.groups * own.bytes;
                 return own.data + (int64_t)tile_row * bytes;
             });
 #pragma unroll 1
-        for (int i = 0; !resident && i < p.used;) {
+        for (int i = 0; !resident && i < p.top_k;) {
             const bool two = alike >> i & 1;
             const Tiles w = tiles_of(i), other = tiles_of(two ? i + 1 : i);
             const int rounds = slice_rounds(w.groups), all = slot_tiles(w.groups);
@@ -525,13 +525,13 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
         wait_for_previous();
         return;
     }
-    float *sums = (float *)(inputs + p.used * stride);
+    float *sums = (float *)(inputs + p.top_k * stride);
     /* Operands of the epilogue of two rows: constant data. */
     constexpr int ROWS = TILE_ROWS / WARPS;
     const int first = tile_row * TILE_ROWS + warp * ROWS;
     float factor = 0, bias[ROWS] = {};
     const bool biased = own.bias != nullptr;
-    if (lane < p.used) factor = __ldg(own.factors + tile_row);
+    if (lane < p.top_k) factor = __ldg(own.factors + tile_row);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         if (biased && first + i < own.rows) bias[i] = __ldg(own.bias + first + i);
@@ -543,8 +543,8 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
     wait_for_previous();
     {
         constexpr int BATCH = 5; /* loads under way together */
-        const int pieces = p.used * stride / 16;
-        const uint4 *from = (const uint4 *)(p.x + row * p.used * stride);
+        const int pieces = p.top_k * stride / 16;
+        const uint4 *from = (const uint4 *)(p.x + row * p.top_k * stride);
         for (int at = threadIdx.x; at < pieces; at += BATCH * BLOCK) {
             uint4 v[BATCH];
 #pragma unroll
@@ -561,17 +561,17 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
         sums[i * SUM_FLOATS + warp * TILE_ROWS + g] = acc[0][0];
         sums[i * SUM_FLOATS + warp * TILE_ROWS + g + 8] = acc[0][1];
     };
-    if (resident && alike + 1 == 1u << (p.used - 1)) {
+    if (resident && alike + 1 == 1u << (p.top_k - 1)) {
         const int run = __shfl_sync(~0u, own_run, 0), count = min(run, __shfl_sync(~0u, own.groups, 0) - warp * run);
-        if (lane < p.used) barrier_wait(full + 8 * lane, 0);
+        if (lane < p.top_k) barrier_wait(full + 8 * lane, 0);
         __syncwarp();
         const uint8_t *tiles = memory + warp * run * p.most.bytes;
         Inputs<1> x = {
             {inputs + warp * run * RECORD + g % 2 * LOW_AT + t * 16}, {inputs + warp * run * RECORD + TERMS_AT}};
         int i = 0;
 #pragma unroll 1
-        for (; i < p.used; i += 2, tiles += 2 * slots.bytes, x.x[0] += 2 * stride, x.terms[0] += 2 * stride) {
-            const bool two = i + 1 < p.used;
+        for (; i < p.top_k; i += 2, tiles += 2 * slots.bytes, x.x[0] += 2 * stride, x.terms[0] += 2 * stride) {
+            const bool two = i + 1 < p.top_k;
             float acc[2][1][2] = {};
             run_add<KIND, SUBS, 1, true>(
                 acc, p.most, tiles, two ? tiles + slots.bytes : tiles, count, x, 0, two ? stride : 0);
@@ -580,7 +580,7 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
         }
     } else {
 #pragma unroll 1
-        for (int i = 0; i < p.used;) {
+        for (int i = 0; i < p.top_k;) {
             const bool two = alike >> i & 1;
             const Tiles w = tiles_of(i);
             float acc[2][1][2] = {};
@@ -594,7 +594,7 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
     }
     block_sync();
     float v[ROWS] = {}, sum[ROWS] = {};
-    if (lane < p.used)
+    if (lane < p.top_k)
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const float *from = sums + lane * SUM_FLOATS + warp * ROWS + i;
@@ -604,7 +604,7 @@ __device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots,
             v[i] = choice.weight[lane] * product_sum(v[i], 1, factor, biased, bias[i]);
         }
 #pragma unroll 1
-    for (int e = 0; e < p.used; e++)
+    for (int e = 0; e < p.top_k; e++)
 #pragma unroll
         for (int i = 0; i < ROWS; i++) sum[i] += __shfl_sync(~0u, v[i], e);
     float all = sum[0];

@@ -9,7 +9,7 @@
 /* ---- few rows ---- */
 
 static ExpertProduct expert_product(CudaBackend *b, const Experts *op, const CudaBank *bank, const int32_t *chunks) {
-    return (ExpertProduct){.pairs = op->rows * op->used,
+    return (ExpertProduct){.pairs = op->rows * op->top_k,
         .each = 1,
         .kind = bank->most.kind,
         .tile_rows = (bank->most.rows + TILE_ROWS - 1) / TILE_ROWS,
@@ -27,7 +27,7 @@ static bool fit(const CudaBackend *b, const CudaBank *bank) {
 
 /* False: not computed; another kernel has to be used. */
 static bool run_pairs(CudaBackend *b, const Experts *op) {
-    const int pairs = op->rows * op->used;
+    const int pairs = op->rows * op->top_k;
     const KernelQuery query = {KERNEL_MOE, PHASE_UNIFORM, op->rows, b->arch, cuda_tiles(b, &op->gate[0])->kind};
     if (kernel_next(&query, NULL)->kernel != KERNEL_MOE_GEMV || pairs > EXPERT_PAIRS_MAX) return false;
     const CudaBank *gate = cuda_bank(b, op->gate, op->count), *up = cuda_bank(b, op->up, op->count),
@@ -46,7 +46,7 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
     }
     ExpertProduct first = expert_product(b, op, gate, chunks), second = expert_product(b, op, down, chunks);
     first.bank[1] = up->tiles;
-    first.each = op->used;
+    first.each = op->top_k;
     first.activation = cuda_activation(&op->activation);
     first.x = op->x;
     first.x_width = hidden;
@@ -58,7 +58,7 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
     second.out_width = hidden;
     cuda_ok(b, experts_product(b->stream, &first), "experts");
     cuda_ok(b, experts_product(b->stream, &second), "experts");
-    cuda_ok(b, rows_combine(b->stream, op->rows, op->used, hidden, y, NULL, op->weight, op->out), "experts");
+    cuda_ok(b, rows_combine(b->stream, op->rows, op->top_k, hidden, y, NULL, op->weight, op->out), "experts");
     return true;
 }
 
@@ -67,7 +67,7 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
 /* Pairs of a row and one of its experts in the order of the experts: the place of each pair, and the row at each place.
  */
 static void sort_pairs(const Experts *op, const int32_t *index, int32_t *place, int32_t *row, int *begin) {
-    const int pairs = op->rows * op->used;
+    const int pairs = op->rows * op->top_k;
     int next[EXPERTS_MAX + 1];
     memset(begin, 0, (size_t)(op->count + 1) * sizeof *begin);
     for (int p = 0; p < pairs; p++) begin[index[p] + 1]++;
@@ -75,7 +75,7 @@ static void sort_pairs(const Experts *op, const int32_t *index, int32_t *place, 
     memcpy(next, begin, (size_t)op->count * sizeof *next);
     for (int p = 0; p < pairs; p++) {
         place[p] = next[index[p]]++;
-        row[place[p]] = p / op->used;
+        row[place[p]] = p / op->top_k;
     }
 }
 
@@ -97,7 +97,7 @@ static void run_expert(Backend *backend, const Experts *op, int e, int rows, flo
 
 static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *place, int32_t *row) {
     CudaBackend *b = cuda_of(backend);
-    const int64_t hidden = op->down[0].rows, pairs = (int64_t)op->rows * op->used, inner = widest(op);
+    const int64_t hidden = op->down[0].rows, pairs = (int64_t)op->rows * op->top_k, inner = widest(op);
     const size_t bytes = (size_t)pairs * sizeof *index;
     int begin[EXPERTS_MAX + 2];
     float *y = op->work, *between = y + pairs * hidden;
@@ -113,12 +113,12 @@ static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *pl
         const int count = begin[e + 1] - begin[e];
         if (count > 0) run_expert(backend, op, e, count, between + begin[e] * inner, y + begin[e] * hidden);
     }
-    cuda_ok(b, rows_combine(b->stream, op->rows, op->used, hidden, y, places, op->weight, op->out), "experts");
+    cuda_ok(b, rows_combine(b->stream, op->rows, op->top_k, hidden, y, places, op->weight, op->out), "experts");
 }
 
 void cuda_experts(Backend *backend, const Experts *op) {
     CudaBackend *b = cuda_of(backend);
-    const size_t pairs = (size_t)op->rows * (size_t)op->used;
+    const size_t pairs = (size_t)op->rows * (size_t)op->top_k;
     CHECK(op->count <= EXPERTS_MAX + 1);
     if (run_pairs(b, op)) return;
     if (op->rows < b->host_rows) b->host_rows = op->rows;
@@ -156,13 +156,13 @@ static bool whole_fits(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
     return router->kind == shared->kind && router->bytes == shared->bytes && gate->alike && up->alike && down->alike &&
         gate->most.kind == up->most.kind && gate->most.bytes == up->most.bytes && router->groups == gate->most.groups &&
         moe_fits(&gate->most, 1, b->shared_bytes) && moe_fits(&down->most, 0, b->shared_bytes) &&
-        rounds_fit(b, &op->experts, &down->most) && op->experts.used <= EXPERTS_USED_MAX + 1;
+        rounds_fit(b, &op->experts, &down->most) && op->experts.top_k <= EXPERTS_USED_MAX + 1;
 }
 
 /* KERNEL_MOE_GEMM: the operations in turn. */
 static Kernel fused_kernel(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
     const KernelQuery query = {KERNEL_MOE, PHASE_DECODE, op->experts.decode_rows, b->arch, banks->gate->most.kind};
-    const MoeSum sum = {.used = op->experts.used, .most = banks->down->most, .shared_bytes = b->shared_bytes};
+    const MoeSum sum = {.top_k = op->experts.top_k, .most = banks->down->most, .shared_bytes = b->shared_bytes};
     const KernelRow *row = whole_fits(b, op, banks) ? kernel_next(&query, NULL) : NULL;
     if (row && row->kernel == KERNEL_FUSED_MOE_ROW && !moe_sum_bytes(&sum)) row = kernel_next(&query, row);
     return row && (row->kernel == KERNEL_FUSED_MOE_ROW || row->kernel == KERNEL_FUSED_MOE) ? row->kernel
@@ -173,7 +173,7 @@ static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bool few) {
     const Experts *e = &op->experts;
-    const int rows = e->decode_rows, pairs = rows * e->used;
+    const int rows = e->decode_rows, pairs = rows * e->top_k;
     const int64_t hidden = op->router.weight[0]->cols;
     const Tiles *gate = &banks->gate->most, *down = &banks->down->most;
     MoeRouter router = {.rows = rows,
@@ -199,7 +199,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
     cuda_ok(b, moe_route(b->stream, &router), "a mixture");
     float *residual = op->out_norm ? NULL : op->residual;
     const MoeSum sum = {.rows = rows,
-        .used = e->used,
+        .top_k = e->top_k,
         .experts = e->count,
         .most = *down,
         .bank = banks->down->tiles,
@@ -215,7 +215,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
     }
     MoeProduct product = {.pairs = pairs,
-        .each = e->used,
+        .each = e->top_k,
         .experts = e->count,
         .most = *gate,
         .bank = {banks->gate->tiles, banks->up->tiles},
@@ -240,7 +240,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         product.x = between;
         product.out = e->work;
         cuda_ok(b, moe_product(b->stream, &product), "a mixture");
-        cuda_ok(b, moe_combine(b->stream, rows, e->used, hidden, e->work, e->weight, e->out, residual, op->scale),
+        cuda_ok(b, moe_combine(b->stream, rows, e->top_k, hidden, e->work, e->weight, e->out, residual, op->scale),
             "a mixture");
     }
     if (op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
@@ -249,7 +249,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
 /* Computes rows from `first` on with the operations in turn. */
 static void run_in_turn(Backend *backend, const MoeBlock *op, int first) {
     const BackendOps *ops = backend->ops;
-    const int64_t hidden = op->router.weight[0]->cols, pairs = (int64_t)first * op->experts.used;
+    const int64_t hidden = op->router.weight[0]->cols, pairs = (int64_t)first * op->experts.top_k;
     Matmul router = op->router;
     Routing route = op->route;
     Experts experts = op->experts;

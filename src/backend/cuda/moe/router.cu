@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(BLOCK) route_kernel(const __grid_constant__ Ro
         choice.shared[threadIdx.x] = load(r.shared_logits + shared * row + threadIdx.x);
     block_sync();
     choose(r, choice);
-    const int slots = r.used + r.shared;
+    const int slots = r.top_k + r.shared;
     for (int i = threadIdx.x; i < slots; i += BLOCK) {
         r.index[row * slots + i] = choice.index[i];
         r.weight[row * slots + i] = choice.weight[i];
@@ -24,20 +24,20 @@ extern "C" cudaError_t rows_route(cudaStream_t stream, const Router *router) {
 }
 
 __global__ void combine_kernel(
-    int used, int64_t width, const float *y, const int32_t *place, const float *weight, float *out) {
+    int top_k, int64_t width, const float *y, const int32_t *place, const float *weight, float *out) {
     let_next_begin();
     wait_for_previous();
     const int64_t row = blockIdx.y;
     for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
         float sum = 0;
-        for (int k = 0; k < used; k++)
-            sum += load(weight + row * used + k) *
-                load(y + (place ? __ldcg(place + row * used + k) : row * used + k) * width + i);
+        for (int k = 0; k < top_k; k++)
+            sum += load(weight + row * top_k + k) *
+                load(y + (place ? __ldcg(place + row * top_k + k) : row * top_k + k) * width + i);
         out[row * width + i] = sum;
     }
 }
-extern "C" cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y,
+extern "C" cudaError_t rows_combine(cudaStream_t stream, int rows, int top_k, int64_t width, const float *y,
     const int32_t *place, const float *weight, float *out) {
     const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), rows);
-    return launch(stream, combine_kernel, grid, BLOCK, 0, used, width, y, place, weight, out);
+    return launch(stream, combine_kernel, grid, BLOCK, 0, top_k, width, y, place, weight, out);
 }

@@ -89,7 +89,7 @@ __device__ static void keep_groups(const Router &r, Choice &c) {
 __device__ static void mix_sparsely(const Router &r, Choice &c) {
     const float *x = c.score;
     const int lane = threadIdx.x % 32;
-    for (int i = 0; i < r.used; i++) {
+    for (int i = 0; i < r.top_k; i++) {
         const int best = best_left(x, r.experts, c.taken);
         const float top = x[best];
         float sum = 0;
@@ -108,7 +108,7 @@ __device__ static void mix_sparsely(const Router &r, Choice &c) {
 
 /* One after the other; a warp. */
 __device__ static void take_best(const Router &r, Choice &c) {
-    for (int i = 0; i < r.used; i++) {
+    for (int i = 0; i < r.top_k; i++) {
         const int best = best_left(c.value, r.experts, c.taken);
         __syncwarp();
         if (threadIdx.x % 32 == 0) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
     }
 #pragma unroll 1
     for (int i = 1; i < parts; i *= 2) rank += __shfl_xor_sync(~0u, rank, i);
-    if ((threadIdx.x & (parts - 1)) == 0 && expert < r.experts && rank < r.used) {
+    if ((threadIdx.x & (parts - 1)) == 0 && expert < r.experts && rank < r.top_k) {
         c.index[rank] = expert;
         c.weight[rank] = c.score[expert];
     }
@@ -175,7 +175,7 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
         else
             c.key[i] = ordered(value);
     }
-    if (threadIdx.x == 0 && r.shared) c.index[r.used] = r.experts;
+    if (threadIdx.x == 0 && r.shared) c.index[r.top_k] = r.experts;
     block_sync();
     if (!search) {
         rank_all(r, c);
@@ -192,14 +192,14 @@ __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     const bool search = r.groups || r.experts > RANKED_MAX;
     if (r.score == ROUTE_TOP_SOFTMAX || (r.score == ROUTE_SOFTMAX && !r.bias && !search)) {
         const bool top = r.score == ROUTE_TOP_SOFTMAX;
-        const float2 s = softmax_of(top ? weight : c.score, top ? r.used : r.experts);
+        const float2 s = softmax_of(top ? weight : c.score, top ? r.top_k : r.experts);
         __syncwarp();
-        if (lane < r.used) weight[lane] = expf(weight[lane] - s.x) / s.y;
+        if (lane < r.top_k) weight[lane] = expf(weight[lane] - s.x) / s.y;
         __syncwarp();
     }
     float sum = r.epsilon;
 #pragma unroll 4
-    for (int i = 0; i < r.used; i++) sum += weight[i];
+    for (int i = 0; i < r.top_k; i++) sum += weight[i];
     float others = 1, shared = 1;
     if (r.shared_pair) {
         const float one = c.shared[0], two = c.shared[1], most = fmaxf(one, two);
@@ -210,8 +210,8 @@ __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
         shared = sigmoid(c.shared[0]);
     }
     __syncwarp();
-    if (lane < r.used) weight[lane] = weight[lane] * ((r.norm_topk_prob ? 1 / sum : 1) * r.scale) * others;
-    if (lane == 0 && r.shared) weight[r.used] = shared;
+    if (lane < r.top_k) weight[lane] = weight[lane] * ((r.norm_topk_prob ? 1 / sum : 1) * r.scale) * others;
+    if (lane == 0 && r.shared) weight[r.top_k] = shared;
 }
 
 /* Chooses experts and weights; the result is then visible to all BLOCK threads. */

@@ -236,7 +236,7 @@ void cuda_ffn_block(Backend *backend, const FfnBlock *op) {
 Router cuda_router(const Routing *op) {
     return (Router){.rows = op->rows,
         .experts = op->experts,
-        .used = op->used,
+        .top_k = op->top_k,
         .logits = op->logits,
         .score = op->score,
         .bias = op->bias,
