@@ -99,10 +99,8 @@ unit() {
     ctest --test-dir "$1" -N "${@:2}" | tail -n 1 # Total Tests: N
     return $code
 }
-cuda_build() { # [CODE]: all architectures without; where there is no GPU, compiling is all that can be tested
-    local code=-UAPUS_CUDA_CODE # takes the default again
-    [ $# = 0 ] || code=-DAPUS_CUDA_CODE=$1
-    tools/install.sh cuda && build release build-cuda apus-cuda -- -DAPUS_CUDA=ON "$code"
+cuda_build() { # for all architectures; where there is no GPU, compiling is all that can be tested
+    tools/install.sh cuda && build release build-cuda apus-cuda -- -DAPUS_CUDA=ON
 }
 emulated_build() { # with the headers that tools/install.sh brings
     tools/install.sh cuda && build release build emulated
@@ -155,7 +153,6 @@ step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KE
 step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF && step tsan unit build-tsan -L '^threads$'
 
 # Two lanes of what takes a core, the longest first.
-beside 2 cuda-build cuda_build compute_90a,code=sm_90a
 beside 2 emulated-build emulated_build
 beside 2 aarch64 tests/aarch64.sh
 beside 2 macos tests/macos.sh
