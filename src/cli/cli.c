@@ -81,6 +81,6 @@ int cli_main(int argc, char **argv) {
         printf("apus " APUS_VERSION "\n");
         return 0;
     }
-    if (serves_at_once(argv[1])) return finish_output(command_serve(argc - 1, argv + 1));
+    if (serves_at_once(argv[1])) return finish_output(command_serve_swiftlm(argc - 1, argv + 1));
     return finish_output(run_command(argv[1], argc - 2, argv + 2));
 }

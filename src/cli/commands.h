@@ -4,6 +4,7 @@
 
 int command_app(int argc, char **argv);
 int command_serve(int argc, char **argv);
+int command_serve_swiftlm(int argc, char **argv); /* without a command word, as SwiftLM: a model must be named */
 int command_run(int argc, char **argv);
 int command_chat(int argc, char **argv);
 int command_convert(int argc, char **argv);

@@ -221,7 +221,8 @@ static int print_info(const Arguments *arguments) {
     return code;
 }
 
-int command_serve(int argc, char **argv) {
+/* models_min: models that must be named. */
+static int serve_from(int argc, char **argv, int models_min) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
     const char *certificate = NULL, *certificate_key = NULL;
@@ -280,7 +281,8 @@ int command_serve(int argc, char **argv) {
         {0},
     };
     Arguments arguments;
-    const OptionsResult result = options_parse_configured(&command, options, argc, argv, 0, MODELS_MAX, &arguments);
+    const OptionsResult result =
+        options_parse_configured(&command, options, argc, argv, models_min, MODELS_MAX, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
@@ -311,3 +313,7 @@ int command_serve(int argc, char **argv) {
     buffer_free(&origins);
     return code;
 }
+
+int command_serve(int argc, char **argv) { return serve_from(argc, argv, 0); }
+
+int command_serve_swiftlm(int argc, char **argv) { return serve_from(argc, argv, 1); }
