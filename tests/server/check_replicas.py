@@ -28,7 +28,8 @@ def documented(ports, port):
     """The configuration of the documentation, with our addresses."""
     with open(os.path.join(ROOT, "docs", "operations.md")) as file:
         text = file.read()
-    block = text[text.index("    upstream apus {") : text.index("\nNothing is kept between requests")]
+    begin = text.index("    upstream apus {")
+    block = text[begin : text.index("\n\n", begin)]
     server = re.search(r"^ *server 10\.0\.0\.1:5413 (.*)$", block, re.M).group(1)
     block = re.sub(r"^ *server 10\..*\n", "", block, flags=re.M)
     servers = "\n".join(f"server 127.0.0.1:{p} {server}" for p in ports)
