@@ -40,7 +40,8 @@ static bool take(const EmbeddingJob *job, Request *request, bool waits, float *o
     while (finish == FINISH_NONE) {
         TokenOut token;
         waits = waits && !request_stats(request).admitted;
-        if (job->given_up(job->context, waits)) return fail(error, ERROR_CANCELLED, "nobody waits for the embeddings");
+        if (job->given_up(job->context, waits))
+            return fail(error, ERROR_CANCELLED, "the request for the embeddings was cancelled");
         (void)request_read(request, 0, &token, 1, LOOK_MS, &finish);
     }
     if (finish == FINISH_ERROR) {

@@ -165,7 +165,7 @@ static void wait_for_read(ExpertCache *cache) {
     const ExpertCacheRead *read = NULL;
     while (!read && !cache->failed) {
         if (cache->given_up && cache->given_up(cache->watcher)) {
-            fail(&cache->error, ERROR_CANCELLED, "nobody waits for this step any more");
+            fail(&cache->error, ERROR_CANCELLED, "all requests of this step were cancelled");
             cache->failed = true;
         } else if (!(read = expert_cache_io_wait(cache->io, LOOK_MS)) && clock_ns() > silent_ns) {
             lose_reads(cache);

@@ -279,7 +279,7 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
         to[8] = sum[0][1];
     };
     const auto room = [&] { barrier_wait(b.taken + 8 * buffer.at, buffer.phase ^ 1); };
-    const auto decode_rows_for_matmul = [&] {
+    const auto arrive_summed = [&] {
         __syncwarp();
         if (lane == 0) barrier_arrive(b.summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
@@ -308,14 +308,14 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
             }
             room();
             put(0, sum[0]);
-            if (!glu) decode_rows_for_matmul();
+            if (!glu) arrive_summed();
             if (!both) break;
             if (!glu) {
                 room();
                 unit += gridDim.x;
             }
             put(glu ? 1 : 0, sum[1]);
-            decode_rows_for_matmul();
+            arrive_summed();
         }
         return;
     }
@@ -344,7 +344,7 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
             if (part == 0) room();
             put(part, sum[0]);
         }
-        decode_rows_for_matmul();
+        arrive_summed();
     }
 }
 #endif
