@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/sha256.h"
 #include "base/thread.h"
 #include "cache/spill_store.h"
 

@@ -1,6 +1,7 @@
 /* Digests against published values, and pieces against the whole. */
 #include "base/digest.h"
 
+#include "base/sha256.h"
 #include "test.h"
 
 static void hex_of(const void *bytes, size_t size, char out[2 * SHA256_BYTES + 1]) {

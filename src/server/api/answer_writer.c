@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "base/digest.h"
+#include "base/sha256.h"
 
 void answer_call_id(const Exchange *x, int choice, int call, Slice name, char id[CALL_ID_BYTES]) {
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";

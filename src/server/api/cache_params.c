@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/sha256.h"
 
 enum { FORM_BYTES_MAX = 24 };
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "base/digest.h"
+#include "base/sha256.h"
 #include "server/http/body.h"
 #include "server/api/members.h"
 #include "server/api/model_list.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/digest.h"
+#include "base/sha256.h"
 #include "base/thread.h"
 #include "server/http/response.h"
 

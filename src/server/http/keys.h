@@ -3,7 +3,7 @@
 #pragma once
 #include <stdbool.h>
 
-#include "base/digest.h"
+#include "base/sha256.h"
 #include "base/error.h"
 #include "base/slice.h"
 
