@@ -1,4 +1,4 @@
-/* The golden checkpoints of tools/make_fixture.py: reads tests/family/data/NAME.json, makes the weights by the same
+/* The golden checkpoints of tools/oracle: reads tests/family/data/NAME.json, makes the weights by the same
  * formula, writes config.json and model.safetensors into a directory of their own, and walks a model over the tokens.
  */
 #pragma once
@@ -43,24 +43,37 @@ static inline uint64_t fixture_bits(uint64_t seed, uint64_t i) {
     return test_random(&state);
 }
 
-static inline float *fixture_values(
-    const char *name, int rank, int64_t rows, int64_t cols, double norm_offset, double embedding_range) {
-    const int64_t count = rank >= 2 ? rows * cols : rows;
-    const size_t length = strlen(name);
-    const bool bias = length > 5 && strcmp(name + length - 5, ".bias") == 0;
+/* Elements lie within `range` around `offset`. */
+typedef struct FixtureRange {
+    double offset, range;
+} FixtureRange;
+
+static inline float *fixture_random(const char *name, int64_t count, FixtureRange range) {
     float *out = malloc((size_t)count * sizeof *out);
     const uint64_t seed = fixture_fnv(name);
     for (int64_t i = 0; i < count; i++) {
         const double unit = (double)(fixture_bits(seed, (uint64_t)i) >> 40) * 0x1p-24 - 0.5;
-        double v = norm_offset + unit * 0.4;
-        if (rank >= 2 && !bias) {
-            v = unit * (strstr(name, "embed_tokens") ? embedding_range : 4.0 / sqrt((double)cols));
-        } else if (bias) {
-            v = unit * 0.2;
-        }
-        out[i] = (float)(rint(v * 4096) / 4096);
+        out[i] = (float)(rint((range.offset + unit * range.range) * 4096) / 4096);
     }
     return out;
+}
+
+static inline bool fixture_ends(const char *name, Slice suffix) {
+    const size_t length = strlen(name);
+    return length >= suffix.size && memcmp(name + length - suffix.size, suffix.data, suffix.size) == 0;
+}
+
+static inline FixtureRange fixture_range(
+    const char *name, int rank, int64_t cols, double norm_offset, double embedding_range) {
+    if (fixture_ends(name, SLICE(".bias"))) return (FixtureRange){0, 0.2};
+    if (rank < 2) return (FixtureRange){norm_offset, 0.4};
+    return (FixtureRange){0, strstr(name, "embed_tokens") ? embedding_range : 4.0 / sqrt((double)cols)};
+}
+
+static inline float *fixture_values(
+    const char *name, int rank, int64_t rows, int64_t cols, double norm_offset, double embedding_range) {
+    return fixture_random(
+        name, rank >= 2 ? rows * cols : rows, fixture_range(name, rank, cols, norm_offset, embedding_range));
 }
 
 /* ---- reading ---- */
@@ -120,7 +133,8 @@ static inline int fixture_names(char names[][64], int capacity) {
 
 typedef struct FixtureFile {
     int count;
-    int64_t stack; /* the matrix that is being added is a stack of so many; 0: it is not */
+    int stacked; /* the matrix that is being added is a stack, of so many dimensions; 0: it is not */
+    int64_t stack[2];
     TensorHeader header[FIXTURE_TENSORS_MAX];
     void *bytes[FIXTURE_TENSORS_MAX];
     size_t size[FIXTURE_TENSORS_MAX];
@@ -129,12 +143,18 @@ typedef struct FixtureFile {
 /* Takes bytes over. */
 static inline void fixture_add(
     Fixture *f, FixtureFile *out, const char *name, DType dtype, int rank, int64_t rows, int64_t cols, void *bytes) {
-    const int i = out->count++;
-    out->header[i] = (TensorHeader){arena_printf(&f->arena, "%s", name), dtype, rank, {rows, cols}};
-    if (out->stack)
-        out->header[i] = (TensorHeader){out->header[i].name, dtype, rank + 1, {out->stack, rows / out->stack, cols}};
+    const int i = out->count++, stacked = out->stacked;
+    TensorHeader *header = &out->header[i];
+    *header = (TensorHeader){arena_printf(&f->arena, "%s", name), dtype, rank + stacked, {rows, cols}};
     out->bytes[i] = bytes;
     out->size[i] = dtype_bytes(dtype) * (size_t)(rank == 2 ? rows * cols : rows);
+    if (!stacked) return;
+    header->shape[stacked + 1] = cols;
+    header->shape[stacked] = rows;
+    for (int d = 0; d < stacked; d++) {
+        header->shape[d] = out->stack[d];
+        header->shape[stacked] /= out->stack[d];
+    }
 }
 
 static inline void fixture_add_floats(
@@ -186,20 +206,39 @@ static inline void fixture_add_fp(
     fixture_add(f, out, fixture_sibling(f, name, "scales"), DTYPE_U8, 2, rows, cols / group, scales);
 }
 
+/* The range that the fixture itself names for tensors of this suffix. */
+static inline void fixture_rule(const Fixture *f, const char *name, FixtureRange *range) {
+    const Json *rules = json_get(f->root, "values");
+    if (!rules) return;
+    for (JSON_EACH_PAIR(suffix, rule, rules)) {
+        if (!fixture_ends(name, json_slice(suffix))) continue;
+        *range = (FixtureRange){json_number(json_first(rule)), json_number(json_next(json_first(rule)))};
+        return;
+    }
+}
+
 static inline void fixture_add_tensor(
     Fixture *f, FixtureFile *out, const char *name, const Json *shape, const Json *variant) {
     const Json *block = json_get(variant, "quantization"), *dtype_field = json_get(variant, "dtype");
-    const int rank = shape->size == 3 ? 2 : (int)shape->size;
-    const bool stacked = shape->size == 3;
-    const Json *first = json_first(shape), *second = rank >= 2 ? json_next(first) : NULL;
-    const int64_t rows = first->integer * (stacked ? second->integer : 1);
-    const int64_t cols = stacked ? json_next(second)->integer : second ? second->integer : 1;
+    const int rank = shape->size < 2 ? 1 : 2;
+    int64_t rows = 1, cols = 1;
+    out->stacked = (int)shape->size - rank;
+    int d = 0;
+    for (JSON_EACH(size, shape)) {
+        if (d < out->stacked) out->stack[d] = size->integer;
+        if (rank == 1 || d < (int)shape->size - 1)
+            rows *= size->integer;
+        else
+            cols = size->integer;
+        d++;
+    }
     const double offset = json_number(json_get(f->root, "norm_offset"));
     const DType dtype = slice_is(json_slice(dtype_field), "f16") ? DTYPE_F16
         : slice_is(json_slice(dtype_field), "bf16")              ? DTYPE_BF16
                                                                  : DTYPE_F32;
-    out->stack = stacked ? first->integer : 0;
-    float *values = fixture_values(name, rank, rows, cols, offset, json_number(json_get(f->root, "embedding_range")));
+    FixtureRange range = fixture_range(name, rank, cols, offset, json_number(json_get(f->root, "embedding_range")));
+    fixture_rule(f, name, &range);
+    float *values = fixture_random(name, rows * cols, range);
     if (dtype != DTYPE_F32) { /* quantisers see what is left after the cast */
         const int64_t count = rank == 2 ? rows * cols : rows;
         for (int64_t i = 0; i < count; i++) {
@@ -221,7 +260,7 @@ static inline void fixture_add_tensor(
         fixture_add_affine(
             f, out, name, scales, rows, cols, (int)json_get(rule, "bits")->integer, (int)group->integer, values);
     }
-    out->stack = 0;
+    out->stacked = 0;
 }
 
 static inline bool fixture_write_tensors(const char *directory, FixtureFile *file) {

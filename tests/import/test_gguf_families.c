@@ -1,6 +1,6 @@
 /* Every family in both formats. Each golden checkpoint of tests/family that GGUF can express is written as a GGUF file
  * by walking the family's rows (family/gguf.h) backwards, converted, and must give the same logits bit for bit. That
- * the names are llama.cpp's is what the fixture says, where tools/make_fixture.py asked gguf-py. Every model that has
+ * the names are llama.cpp's is what the fixture says, where tools/oracle asked gguf-py. Every model that has
  * rows must have such a checkpoint, and every name must occur in one. */
 #include "family/fixture.h"
 

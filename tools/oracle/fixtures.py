@@ -1,0 +1,108 @@
+"""Reads and writes the fixtures of tests/family/data."""
+
+import json
+import os
+import re
+
+import gguf
+import numpy as np
+
+import weights
+
+DATA = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "family", "data")
+ARCHITECTURES = {  # model_type → llama.cpp's, where they differ
+    "mistral": "llama",
+    "gemma3_text": "gemma3",
+    "phi": "phi2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "mixtral": "llama",
+    "glm4_moe": "glm4moe",
+    "gpt_oss": "gpt-oss",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "qwen3_next": "qwen3next",
+    "lfm2_moe": "lfm2moe",
+    "granitemoehybrid": "granitehybrid",
+    "falcon_h1": "falcon-h1",
+}
+STORED_MINUS_ONE = ("gemma3", "gemma3_text")  # in mlx-lm's files
+STORED_MINUS_ONE_RAW = ("gemma3", "gemma3_text", "qwen3_next", "qwen3_5", "qwen3_5_moe")
+
+
+def path_of(name, extension):
+    return os.path.join(DATA, name + extension)
+
+
+def gguf_module(name):
+    """As gguf-py knows what MLX stacked."""
+    name = name.replace("e_score_correction_bias", "e_score_correction").replace(".mlp.switch_mlp.", ".mlp.experts.")
+    name = name.replace(".embed_q", ".k_b_proj").replace(".unembed_out", ".v_b_proj")
+    for mlx, mixtral in (("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")):
+        name = name.replace(f".block_sparse_moe.switch_mlp.{mlx}", f".block_sparse_moe.experts.{mixtral}")
+    return name
+
+
+def gguf_names(config, shapes):
+    """Module → its name in a GGUF file, * for the block's number; empty: llama.cpp does not know the architecture."""
+    known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
+    architecture = known.get(ARCHITECTURES.get(config["model_type"], config["model_type"]))
+    if not architecture or "text_config" in config:
+        return {}
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    modules = [re.sub(r"\.(weight|bias)$", "", name) for name in shapes]
+    known = {m: names.get_name(gguf_module(m)) for m in modules}
+    return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", name) for m, name in known.items() if name}
+
+
+def read(name):
+    with open(path_of(name, ".json")) as f:
+        return json.load(f)
+
+
+def new(config, reference, shapes):
+    """A fixture without variants, tokens and steps. shapes: of all tensors of the file."""
+    raw = reference == "transformers"
+    minus_one = config["model_type"] in (STORED_MINUS_ONE_RAW if raw else STORED_MINUS_ONE)
+    scaled = config["model_type"] in STORED_MINUS_ONE  # large embeddings would drown what the layers add
+    return {
+        "config": config,
+        "reference": reference,
+        "norm_offset": 0 if minus_one else 1,
+        "embedding_range": 0.15 if scaled else 1.0,
+        "vocab": config.get("vocab_size") or config["text_config"]["vocab_size"],
+        "values": weights.rules_of(shapes),
+        "tensors": shapes,
+    }
+
+
+def random_tokens(name, count, vocab):
+    return [int(t) for t in weights.random_bits(name, count) % np.uint64(vocab)]
+
+
+def write(name, fixture, logits):
+    f = fixture
+    tensors = ",\n".join(f'  "{k}": {json.dumps(list(s))}' for k, s in f["tensors"].items())
+    raw = f["reference"] == "transformers"
+    names = {} if raw else gguf_names(f["config"], f["tensors"])
+    optional = {k: f[k] for k in ("window", "warnings") if f.get(k)}
+    lines = [
+        f'"config": {json.dumps(f["config"])}',
+        *([f'"reference": "{f["reference"]}"'] if raw else []),
+        f'"norm_offset": {f["norm_offset"]}',
+        f'"embedding_range": {f["embedding_range"]}',
+        f'"vocab": {f["vocab"]}',
+        *([f'"values": {json.dumps(f["values"])}'] if f["values"] else []),
+        *(f'"{k}": {json.dumps(v)}' for k, v in optional.items()),
+        '"tensors": {\n' + tensors + "}",
+        *([f'"gguf": {json.dumps(names)}'] if names else []),
+        f'"tokens": {json.dumps(f["tokens"])}',
+        f'"steps": {f["steps"]}',
+        '"variants": [\n' + ",\n".join("  " + json.dumps(v) for v in f["variants"]) + "]",
+    ]
+    os.makedirs(DATA, exist_ok=True)
+    with open(path_of(name, ".json"), "w") as file:
+        file.write("{" + ",\n".join(lines) + "}\n")
+    np.concatenate(logits).astype("<f4").tofile(path_of(name, ".f32"))

@@ -1,0 +1,112 @@
+"""mlx-lm as the reference: names of tensors as its own files have them, f32 on the CPU.
+
+Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a fixture), mlx-lm runs
+with the mask of transformers: which layers slide, and how far, is what transformers makes of the very config
+(AutoConfig: sliding_window, layer_types); query i sees key j when i - j < sliding_window (its
+masking_utils.sliding_window_overlay). Quantised variants run in f32 on the dequantised weights.
+"""
+
+import contextlib
+import importlib
+import json
+import sys
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.models.base import create_causal_mask, scaled_dot_product_attention
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.mla import MultiLinear
+from mlx_lm.models.switch_layers import SwitchLinear
+
+NAME = "mlx"
+MODULES = {  # model_type → module of mlx_lm.models, where they differ
+    "mistral": "llama",
+    "minimax_m2": "minimax",
+    "falcon_mamba": "mamba",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5_moe",
+}
+
+mx.set_default_device(mx.cpu)
+
+
+def build(config, weights):
+    module = importlib.import_module("mlx_lm.models." + MODULES.get(config["model_type"], config["model_type"]))
+    model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))
+    if weights is None:
+        return model
+    weights = {name: mx.array(x) for name, x in weights.items()}
+    if hasattr(model, "sanitize"):
+        weights = model.sanitize(weights)
+    model.load_weights(list(weights.items()), strict=True)
+    return model
+
+
+def tensors(config):
+    """Name → shape of what a file of this config holds."""
+    shapes = {name: tuple(x.shape) for name, x in tree_flatten(build(config, None).parameters())}
+    return {name: shape for name, shape in shapes.items() if "_freqs" not in name}
+
+
+# ---- windows ----
+
+
+def trained_windows(config):
+    """The window of every layer, or None, as transformers has it."""
+    from transformers import AutoConfig
+
+    trained = AutoConfig.for_model(**config)
+    layers = getattr(trained, "layer_types", None) or ["sliding_attention"] * trained.num_hidden_layers
+    return [trained.sliding_window if layer == "sliding_attention" else None for layer in layers]
+
+
+def attend(queries, keys, values, cache, scale, mask, sinks=None):
+    window = getattr(cache, "window", None)
+    if window:
+        rows = queries.shape[2]
+        mask = create_causal_mask(rows, keys.shape[2] - rows, window_size=window)
+    return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
+
+
+# ---- running ----
+
+
+def logits(config, weights, tokens, steps, window=False):
+    """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
+    model = build(config, weights)
+    cache = make_prompt_cache(model)
+    if window:
+        sys.modules[type(model.layers[0].self_attn).__module__].scaled_dot_product_attention = attend
+        for layer, width in zip(cache, trained_windows(config)):
+            layer.window = width
+    prompt = len(tokens) - steps
+    out = [model(mx.array([tokens[:prompt]]), cache=cache)[0]]
+    for i in range(prompt, len(tokens)):
+        out.append(model(mx.array([tokens[i : i + 1]]), cache=cache)[0])
+    return np.array(mx.concatenate(out).astype(mx.float32))
+
+
+def to_int8(x):
+    width = x.shape[-1]
+    padded = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -width % 32)])
+    groups = padded.reshape(*x.shape[:-1], -1, 32)
+    scale = mx.maximum(mx.abs(groups).max(-1, keepdims=True) / 127, 1e-20)
+    return (mx.round(groups / scale) * scale).reshape(padded.shape)[..., :width]
+
+
+@contextlib.contextmanager
+def rounded_inputs():
+    """Inputs of all matrix products rounded to 8 bits per 32 values."""
+    exact_linear, exact_as_linear = nn.Linear.__call__, nn.Embedding.as_linear
+    exact_switch, exact_heads = SwitchLinear.__call__, MultiLinear.__call__
+    nn.Linear.__call__ = lambda self, x: exact_linear(self, to_int8(x))
+    nn.Embedding.as_linear = lambda self, x: exact_as_linear(self, to_int8(x))
+    MultiLinear.__call__ = lambda self, x, *rest, **named: exact_heads(self, to_int8(x), *rest, **named)
+    SwitchLinear.__call__ = lambda self, x, *rest, **named: exact_switch(self, to_int8(x), *rest, **named)
+    try:
+        yield
+    finally:
+        nn.Linear.__call__, nn.Embedding.as_linear = exact_linear, exact_as_linear
+        SwitchLinear.__call__, MultiLinear.__call__ = exact_switch, exact_heads

@@ -1,0 +1,90 @@
+"""transformers as the reference: names of tensors as the publishers' files have them, f32 on the CPU, eager attention
+and experts."""
+
+import contextlib
+import json
+import os
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+NAME = "transformers"
+EXACT = {"dtype": torch.float32, "attn_implementation": "eager"}
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+def model_class(config):
+    named = config.get("architectures", [None])[0]
+    return getattr(transformers, named) if named else AutoModelForCausalLM
+
+
+def config_of(config):
+    return AutoConfig.for_model(**json.loads(json.dumps(config)))
+
+
+def tensors(config):
+    """Name → shape of what a file of this config holds."""
+    kind = model_class(config)
+    build = kind.from_config if kind is AutoModelForCausalLM else kind
+    model = build(config_of(config)).float()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        shapes = {}
+        for file in sorted(os.listdir(folder)):
+            if file.endswith(".safetensors"):
+                with safe_open(os.path.join(folder, file), "pt") as opened:
+                    shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}
+    return shapes
+
+
+def build(config, weights):
+    with tempfile.TemporaryDirectory() as folder:
+        config_of(config).save_pretrained(folder)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in weights.items()}
+        save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+        model, info = model_class(config).from_pretrained(folder, output_loading_info=True, **EXACT)
+    wrong = {what: names for what, names in info.items() if names}
+    assert not wrong, wrong
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(config, weights, tokens, steps, window=False):
+    """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
+    model = build(config, weights)
+    prompt = len(tokens) - steps
+    result = model(input_ids=torch.tensor([tokens[:prompt]]), use_cache=True)
+    out = [result.logits[0]]
+    for i in range(prompt, len(tokens)):
+        past = result.past_key_values
+        result = model(input_ids=torch.tensor([tokens[i : i + 1]]), past_key_values=past, use_cache=True)
+        out.append(result.logits[0])
+    return torch.cat(out).float().numpy()
+
+
+def to_int8(x):
+    width = x.shape[-1]
+    padded = torch.nn.functional.pad(x, (0, -width % 32))
+    groups = padded.reshape(*x.shape[:-1], -1, 32)
+    scale = (groups.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-20)
+    return ((groups / scale).round() * scale).reshape(padded.shape)[..., :width]
+
+
+@contextlib.contextmanager
+def rounded_inputs():
+    """Inputs of all matrix products rounded to 8 bits per 32 values."""
+    exact = torch.nn.functional.linear
+    torch.nn.functional.linear = lambda x, *rest, **named: exact(to_int8(x), *rest, **named)
+    try:
+        yield
+    finally:
+        torch.nn.functional.linear = exact
