@@ -244,9 +244,9 @@ typedef struct MatmulAdd {
     const Weight *weight;
     const Norm *norm;
     float scale;
-    float *residual;  /* [rows, weight->rows] */
-    const Norm *next; /* a hint: the norm through which the residual is read next; NULL: unknown */
-    bool partial;     /* x and the weight are one rank's columns: all_reduce() follows and completes the operation */
+    float *residual; /* [rows, weight->rows] */
+    float **partial; /* NULL: the whole sum. Otherwise x and the weight are one rank's columns, and *partial is set to
+                        the terms with which all_reduce() completes the operation, or to NULL if it is complete */
 } MatmulAdd;
 
 /* A gated feed-forward network: glu, then down, whose x is glu.out. The bits of the residual are those of the two
@@ -262,7 +262,7 @@ typedef struct FfnBlock {
 typedef struct RankSum {
     int rows;
     int64_t width;
-    float *terms; /* [rows, width] of this rank; NULL: the result of the partial product before */
+    float *terms; /* [rows, width] of this rank (MatmulAdd.partial) */
     float *residual;
     float scale;
     const Norm *norm; /* NULL: none */
@@ -368,6 +368,15 @@ typedef struct Attention {
     float *q_latent;   /* [rows, heads·value_dim] scores are q·k + q_latent·v; may be overwritten; NULL: q·k */
     float *out;        /* [rows, heads·value_dim] */
 } Attention;
+
+/* The attention of a layer: the products for q, k, v and gate, attention over them, and the product of its result,
+ * which is output.x. The bits of the residual are those of the three operations in turn. All other results are
+ * undefined afterwards, so a backend may keep them in a private form. */
+typedef struct AttentionBlock {
+    Matmul project;
+    Attention attention;
+    MatmulAdd output;
+} AttentionBlock;
 
 /* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), absorbed: all heads share a key of head_dim elements,
  * which is rotated, and a latent in place of the values. Each head has a matrix from its query to the latent space
@@ -519,6 +528,7 @@ typedef struct BackendOps {
     void (*matmul_add)(Backend *, const MatmulAdd *);
     void (*ffn_block)(Backend *, const FfnBlock *); /* optional; NULL: glu, then matmul_add */
     void (*attention)(Backend *, const Attention *);
+    void (*attention_block)(Backend *, const AttentionBlock *); /* optional; NULL: its three operations in turn */
     void (*latent)(Backend *, const Mla *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);

@@ -53,19 +53,24 @@ static void parallel_norm(Backend *backend, int rows, const float *x, const Norm
         }
 }
 
+static Matmul own_matmul(const Parallel *t, int part, const Matmul *op, Norm *norm) {
+    Matmul own = *op;
+    own.x = parallel_at(t, part, op->x);
+    own.norm = norm_of(op->norm, part, norm);
+    for (int i = 0; i < op->count; i++) {
+        own.weight[i] = &shared_of(op->weight[i])->part[part];
+        own.out[i] = parallel_at(t, part, op->out[i]);
+    }
+    return own;
+}
+
 static void parallel_matmul(Backend *backend, const Matmul *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
     for
         EACH_PART(t, p, part) {
             Norm norm;
-            Matmul own = *op;
-            own.x = parallel_at(t, p, op->x);
-            own.norm = norm_of(op->norm, p, &norm);
-            for (int i = 0; i < op->count; i++) {
-                own.weight[i] = &shared_of(op->weight[i])->part[p];
-                own.out[i] = parallel_at(t, p, op->out[i]);
-            }
+            const Matmul own = own_matmul(t, p, op, &norm);
             part->ops->matmul(part, &own);
         }
 }
@@ -106,26 +111,28 @@ static void sum_on_host(Parallel *t, float *const *y, int64_t count) {
         EACH_PART(t, p, part) part->ops->upload(part, y[p], t->sum, bytes);
 }
 
-static MatmulAdd own_product(const Parallel *t, int part, const MatmulAdd *op, Norm *norm, Norm *next) {
+/* terms: [ranks] set by the rank's operation if the weight is divided by columns. */
+static MatmulAdd own_matmul_add(const Parallel *t, int part, const MatmulAdd *op, Norm *norm, float **terms) {
     MatmulAdd own = *op;
     own.x = parallel_at(t, part, op->x);
     own.weight = &shared_of(op->weight)->part[part];
     own.norm = norm_of(op->norm, part, norm);
     own.residual = parallel_at(t, part, op->residual);
-    own.next = norm_of(op->next, part, next);
-    own.partial = op->weight->split == SPLIT_COLUMNS;
+    own.partial = op->weight->split == SPLIT_COLUMNS ? &terms[part] : NULL;
     return own;
 }
 
-/* residual += scale · norm(Σ terms), of the partial products that all ranks have begun. */
-static void sum_among_parts(Parallel *t, const MatmulAdd *op) {
+/* Completes an operation that all ranks have begun: residual += scale · norm(Σ terms). terms: [ranks]; NULL: the rank
+ * has completed it. */
+static void sum_among_parts(Parallel *t, const MatmulAdd *op, float *const *terms) {
     Backend *part;
     Norm norm;
-    if (op->weight->split != SPLIT_COLUMNS) return;
     for
         EACH_PART(t, p, part) {
+            if (!terms[p]) continue;
             const RankSum sum = {.rows = op->rows,
                 .width = op->weight->rows,
+                .terms = terms[p],
                 .residual = parallel_at(t, p, op->residual),
                 .scale = op->scale,
                 .norm = norm_of(op->norm, p, &norm)};
@@ -136,13 +143,14 @@ static void sum_among_parts(Parallel *t, const MatmulAdd *op) {
 /* Begins the products of all ranks before the sums, so that no rank waits for a product that has not been submitted. */
 static void add_among_parts(Parallel *t, const MatmulAdd *op) {
     Backend *part;
-    Norm norm, next;
+    Norm norm;
+    float *terms[BACKEND_RANKS_MAX] = {0};
     for
         EACH_PART(t, p, part) {
-            const MatmulAdd own = own_product(t, p, op, &norm, &next);
+            const MatmulAdd own = own_matmul_add(t, p, op, &norm, terms);
             part->ops->matmul_add(part, &own);
         }
-    sum_among_parts(t, op);
+    sum_among_parts(t, op, terms);
 }
 
 static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
@@ -175,6 +183,7 @@ static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
 static void parallel_ffn_block(Backend *backend, const FfnBlock *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
+    float *terms[BACKEND_RANKS_MAX] = {0};
     if (!parallel_sums(t)) {
         parallel_glu(backend, &op->glu);
         parallel_matmul_add(backend, &op->down);
@@ -182,14 +191,30 @@ static void parallel_ffn_block(Backend *backend, const FfnBlock *op) {
     }
     for
         EACH_PART(t, p, part) {
-            Norm in, out, next;
-            const FfnBlock own = {own_glu(t, p, &op->glu, &in), own_product(t, p, &op->down, &out, &next)};
+            Norm in, out;
+            const FfnBlock own = {own_glu(t, p, &op->glu, &in), own_matmul_add(t, p, &op->down, &out, terms)};
             part->ops->ffn_block(part, &own);
         }
-    sum_among_parts(t, &op->down);
+    sum_among_parts(t, &op->down, terms);
 }
 
 /* ---- attention ---- */
+
+static Attention own_attention(Parallel *t, int part, const Attention *op, Norm *q_norm, Norm *k_norm) {
+    Attention own = *op;
+    own.heads /= t->count;
+    own.kv = parallel_layer(t, part, &op->kv);
+    own.q_norm = norm_of(op->q_norm, part, q_norm);
+    own.k_norm = norm_of(op->k_norm, part, k_norm);
+    own.rope = parallel_rope(t, part, op->rope);
+    own.sinks = vector_of(op->sinks, part);
+    own.q = parallel_at(t, part, op->q);
+    own.k = parallel_at(t, part, op->k);
+    own.v = parallel_at(t, part, op->v);
+    own.gate = parallel_at(t, part, op->gate);
+    own.out = parallel_at(t, part, op->out);
+    return own;
+}
 
 static void parallel_attention(Backend *backend, const Attention *op) {
     Parallel *t = parallel_of(backend);
@@ -197,20 +222,29 @@ static void parallel_attention(Backend *backend, const Attention *op) {
     for
         EACH_PART(t, p, part) {
             Norm q_norm, k_norm;
-            Attention own = *op;
-            own.heads /= t->count;
-            own.kv = parallel_layer(t, p, &op->kv);
-            own.q_norm = norm_of(op->q_norm, p, &q_norm);
-            own.k_norm = norm_of(op->k_norm, p, &k_norm);
-            own.rope = parallel_rope(t, p, op->rope);
-            own.sinks = vector_of(op->sinks, p);
-            own.q = parallel_at(t, p, op->q);
-            own.k = parallel_at(t, p, op->k);
-            own.v = parallel_at(t, p, op->v);
-            own.gate = parallel_at(t, p, op->gate);
-            own.out = parallel_at(t, p, op->out);
+            const Attention own = own_attention(t, p, op, &q_norm, &k_norm);
             part->ops->attention(part, &own);
         }
+}
+
+static void parallel_attention_block(Backend *backend, const AttentionBlock *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    float *terms[BACKEND_RANKS_MAX] = {0};
+    if (!parallel_sums(t)) {
+        parallel_matmul(backend, &op->project);
+        parallel_attention(backend, &op->attention);
+        parallel_matmul_add(backend, &op->output);
+        return;
+    }
+    for
+        EACH_PART(t, p, part) {
+            Norm in, q_norm, k_norm, out;
+            const AttentionBlock own = {own_matmul(t, p, &op->project, &in),
+                own_attention(t, p, &op->attention, &q_norm, &k_norm), own_matmul_add(t, p, &op->output, &out, terms)};
+            part->ops->attention_block(part, &own);
+        }
+    sum_among_parts(t, &op->output, terms);
 }
 
 /* Not reached: models with MLA are refused when a model is divided. */
@@ -335,6 +369,7 @@ void parallel_operations(BackendOps *ops) {
     ops->matmul_add = parallel_matmul_add;
     ops->ffn_block = parallel_ffn_block;
     ops->attention = parallel_attention;
+    ops->attention_block = parallel_attention_block;
     ops->latent = parallel_latent;
     ops->route = parallel_route;
     ops->experts = parallel_experts;

@@ -35,7 +35,6 @@ typedef struct ComponentCall {
     float *work;      /* [rows · the component's width] */
     float *residual;  /* [rows, hidden] += scale · output_norm(result) */
     const Norm *output_norm;
-    const Norm *next; /* norm through which the residual is read next; NULL: unknown */
     float scale;
     int micro_batch; /* for expert providers */
     bool begun;      /* begin() was called with the same call */

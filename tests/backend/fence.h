@@ -321,7 +321,6 @@ static inline void fence_glu(Backend *backend, const Glu *op) {
 static inline void fence_matmul_add(Backend *backend, const MatmulAdd *op) {
     Fence *f = fence_of(backend);
     fence_own_norm(f, op->norm);
-    fence_own_norm(f, op->next);
     fence_own_weight(f, op->weight);
     fence_own_floats(f, op->x, op->rows * op->weight->cols, "what an added product reads");
     fence_own_floats(f, op->residual, op->rows * op->weight->rows, "what a product is added to");

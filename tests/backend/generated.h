@@ -123,6 +123,7 @@ static inline Backend *generated_open(Backend *inner, Error *error) {
     g->ops.matmul_add = generated_matmul_add;
     g->ops.ffn_block = NULL; /* the two above */
     g->ops.attention = generated_attention;
+    g->ops.attention_block = NULL;
     g->ops.latent = generated_latent;
     g->ops.experts = generated_experts;
     g->ops.close = generated_close;

@@ -259,8 +259,8 @@ static void test_fused(CpuBackend *cpu) {
             &cpu->base, &(Matmul){rows, 0, x, &norm, 3, {&q.weight, &k.weight, &v.weight}, {a, b, c}, false, false});
         cpu_glu(&cpu->base, &(Glu){rows, 0, x, &norm, &q.weight, &up.weight, {.kind = ACT_SILU}, g});
         for (int j = 0; j < rows * TALL; j++) sum[j] = sum2[j] = (float)j;
-        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, NULL, 0.5f, sum, NULL, false});
-        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, &after, 0.5f, sum2, NULL, false});
+        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, NULL, 0.5f, sum, NULL});
+        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, &after, 0.5f, sum2, NULL});
         bool same = true, glu = true, added = true, added_norm = true;
         for (int t = 0; t < rows; t++) {
             const float *xt = normed + t * COLS;

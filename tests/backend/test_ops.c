@@ -300,7 +300,7 @@ static void check_fused(const Pair *p, const Kind *kind, int rows, Activation ac
     for (int i = 0; i < rows * OUT; i++) gates[i] *= ups[i];
     TEST_MSG(distance(out, gates, rows * OUT) <= 1e-6, "%s: glu of %s, %d rows: %g", p->name, quant_name(kind->quant),
         rows, distance(out, gates, rows * OUT));
-    const MatmulAdd add = {rows, 0, x, &gate.weight, normed ? &after : NULL, 0.5f, sum, NULL, false};
+    const MatmulAdd add = {rows, 0, x, &gate.weight, normed ? &after : NULL, 0.5f, sum, NULL};
     const Matmul one = {.rows = rows, .x = x, .count = 1, .weight = {&gate.weight}, .out = {gates}};
     b->ops->matmul_add(b, &add);
     b->ops->matmul(b, &one);
@@ -385,7 +385,7 @@ static void check_largest_norm(const Pair *p, int rows) {
     float *x = random_floats(rows * COLS, 1), *weight = random_floats(NORM_WIDTH_MAX, 1);
     float *sum = random_floats(count, 0), *expected = random_floats(count, 0), *y = random_floats(count, 0);
     const Norm norm = {NORM_RMS, NORM_WIDTH_MAX, 1e-5f, weight, NULL};
-    p->vector->ops->matmul_add(p->vector, &(MatmulAdd){rows, 0, x, &m.weight, &norm, 0.5f, sum, NULL, false});
+    p->vector->ops->matmul_add(p->vector, &(MatmulAdd){rows, 0, x, &m.weight, &norm, 0.5f, sum, NULL});
     p->vector->ops->matmul(p->vector, &(Matmul){.rows = rows, .x = x, .count = 1, .weight = {&m.weight}, .out = {y}});
     p->vector->ops->add(p->vector, rows, NORM_WIDTH_MAX, expected, y, 0.5f, &norm);
     TEST_MSG(distance(sum, expected, count) <= 1e-6, "%s: product added after the widest norm, %d rows: %g", p->name,

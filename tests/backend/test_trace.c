@@ -56,7 +56,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const Glu glu = {ROWS, 0, d->x, NULL, &d->weight, &d->weight, {.kind = ACT_SILU}, r->glu};
     ops->glu(b, &glu);
     memcpy(r->add, d->x, sizeof r->add);
-    const MatmulAdd add = {ROWS, 0, r->glu, &d->back, NULL, 0.5f, r->add, NULL, false};
+    const MatmulAdd add = {ROWS, 0, r->glu, &d->back, NULL, 0.5f, r->add, NULL};
     ops->matmul_add(b, &add);
     ops->add(b, ROWS, COLS, r->add, d->x, 2, NULL);
     float *q = copy_floats(d->x, ROWS * HEADS * DIM), *k = copy_floats(d->x, ROWS * KV_HEADS * DIM);

@@ -123,7 +123,6 @@ typedef struct CudaPart {
     RankExchange exchange;     /* its constant fields */
     int64_t width;             /* floats of a row that the exchange has room for */
     int sums;                  /* sums of the current step so far */
-    bool summed;               /* the partial product has summed already, except for a norm */
 } CudaPart;
 
 typedef struct CudaReserve CudaReserve;
@@ -275,6 +274,8 @@ bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error);
 bool cuda_parts_lost(CudaBackend *b);
 /* Sets the destination of a partial product, and has it exchange and add the terms itself where it can. */
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
+/* After that product has run: whether it has added the terms. */
+bool cuda_parts_summed(CudaBackend *b, const Product *product);
 void cuda_all_reduce(Backend *backend, const RankSum *op);
 
 /* ---- kv/kv_quant.c ---- */
@@ -322,6 +323,7 @@ void cuda_glu(Backend *backend, const Glu *op);
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
 void cuda_ffn_block(Backend *backend, const FfnBlock *op);
 void cuda_attention(Backend *backend, const Attention *op);
+void cuda_attention_block(Backend *backend, const AttentionBlock *op);
 void cuda_latent(Backend *backend, const Mla *op);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);

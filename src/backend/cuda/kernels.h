@@ -130,8 +130,6 @@ typedef struct Product {
     float scale;       /* ADD: out += scale · product */
     int activation;    /* GLU: Activation */
     void *inputs;      /* work space of product_input_bytes(rows_max, cols) */
-    const float *soon; /* weights of the norm that reads the result next, to be prefetched; NULL: not known */
-    int soon_count;    /* floats of `soon` */
     int apart;         /* 1: the kernel that follows has few blocks, which need room beside the blocks of this one */
     int mixed;         /* 1: the model has MoE blocks (fused_moe_row.cuh) */
     float *copy;       /* in, out; a second destination of the result; NULL afterwards: it was not written */

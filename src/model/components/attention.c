@@ -71,7 +71,6 @@ static void attention_forward(const Component *component, const ComponentCall *c
     if (fills) project_add(&project, &attention->k, k);
     if (fills) project_add(&project, &attention->v, v);
     if (gated) project_add(&project, &attention->gate, gate);
-    ops->matmul(call->backend, &project);
 
     Attention op = attention->op;
     op.kv = *call->entry;
@@ -80,18 +79,23 @@ static void attention_forward(const Component *component, const ComponentCall *c
     op.v = fills ? v : NULL;
     op.gate = gated ? gate : NULL;
     op.out = attended;
-    ops->attention(call->backend, &op);
-    if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
 
-    const MatmulAdd back = {.rows = call->rows,
+    const MatmulAdd output = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = attended,
         .weight = &attention->o,
         .norm = call->output_norm,
         .scale = call->scale * attention->value_scale,
-        .residual = call->residual,
-        .next = call->next};
-    ops->matmul_add(call->backend, &back);
+        .residual = call->residual};
+    if (ops->attention_block && !attention->sub_norm) {
+        const AttentionBlock block = {project, op, output};
+        ops->attention_block(call->backend, &block);
+        return;
+    }
+    ops->matmul(call->backend, &project);
+    ops->attention(call->backend, &op);
+    if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
+    ops->matmul_add(call->backend, &output);
 }
 
 const ComponentOps attention_ops = {.width = attention_width,

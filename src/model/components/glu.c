@@ -36,8 +36,7 @@ static void glu_forward(const Component *component, const ComponentCall *call) {
         .weight = &weights->down,
         .norm = call->output_norm,
         .scale = call->scale,
-        .residual = call->residual,
-        .next = call->next};
+        .residual = call->residual};
     if (ops->ffn_block && !weights->sub_norm) {
         const FfnBlock op = {glu, down};
         ops->ffn_block(call->backend, &op);

@@ -99,8 +99,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
         .weight = &mla->o,
         .norm = call->output_norm,
         .scale = call->scale,
-        .residual = call->residual,
-        .next = call->next};
+        .residual = call->residual};
     ops->matmul_add(call->backend, &back);
 }
 

@@ -34,8 +34,7 @@ static void mlp_forward(const Component *component, const ComponentCall *call) {
         .weight = &mlp->down,
         .norm = call->output_norm,
         .scale = call->scale,
-        .residual = call->residual,
-        .next = call->next};
+        .residual = call->residual};
     ops->matmul_add(call->backend, &down);
 }
 

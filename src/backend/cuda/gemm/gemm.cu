@@ -302,8 +302,6 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     ProductWork work = work_of(p);
     work.activation = p->activation;
     work.scale = p->scale;
-    work.soon = p->soon;
-    work.soon_count = p->soon_count;
     work.apart = p->apart;
     work.mixed = p->mixed;
     if (p->norm) work.norm = *p->norm;

@@ -15,17 +15,15 @@ struct ProductWork {
     const __half *inputs;
     const float *input_factors; /* [rows] */
     float *copy;                /* STORE of a gemv, one weight: second destination of the result; NULL: none */
-    const float *soon;          /* weights of the norm that reads the result next, to be prefetched; NULL: unknown */
-    int soon_count;
-    int apart;                 /* gemv: as in Product */
-    int mixed;                 /* gemv: as in Product */
-    const __half *handed;      /* gemv: x as f16, used if it loses nothing; NULL: none */
-    __half *passes;            /* GLU of prefill rows: destination of the result as the next product's inputs */
-    unsigned *most;            /* passes: the largest element of each row */
-    const float *pass_factors; /* passes: inverse of the power of two that scales a row */
-    const int *marks;          /* NULL, or marks of a repeated product: one for any tile of inputs, then one per tile */
-    __half *hands;  /* GLU of a gemv: also the result as f16, [rows][groups of columns of the next product] */
-    PartPlace part; /* gemv kernels, one weight; theirs NULL: the product is not divided */
+    int apart;                  /* gemv: as in Product */
+    int mixed;                  /* gemv: as in Product */
+    const __half *handed;       /* gemv: x as f16, used if it loses nothing; NULL: none */
+    __half *passes;             /* GLU of prefill rows: destination of the result as the next product's inputs */
+    unsigned *most;             /* passes: the largest element of each row */
+    const float *pass_factors;  /* passes: inverse of the power of two that scales a row */
+    const int *marks; /* NULL, or marks of a repeated product: one for any tile of inputs, then one per tile */
+    __half *hands;    /* GLU of a gemv: also the result as f16, [rows][groups of columns of the next product] */
+    PartPlace part;   /* gemv kernels, one weight; theirs NULL: the product is not divided */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
 };

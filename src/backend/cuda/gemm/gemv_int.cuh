@@ -184,7 +184,7 @@ struct FewBarriers {
 /* The work of the copying warp. */
 __device__ __forceinline__ void few_order(
     const ProductWork &p, const Ring &ring, const uint8_t *memory, const FewBarriers &b) {
-    if (p.soon) soon_bring(p.soon, p.soon_count);
+    if (p.norm.width && slice_rounds(p.groups) > 1) norm_prefetch(p.norm);
     if (threadIdx.x % 32 == 0) ring_order(p, ring, shared_address(memory), b.full, b.empty, b.came);
     __syncwarp();
     wait_for_previous();

@@ -65,7 +65,6 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     }
     __syncthreads();
     if (warp == ORDERING) {
-        if (p.soon) soon_bring(p.soon, p.soon_count);
         if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, nullptr);
         __syncwarp();
         wait_for_previous();

@@ -16,11 +16,12 @@ struct Ring {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Prefetches the norm weights of the next kernel into the L2; each block fetches one or a few lines. By one warp. */
-__device__ __forceinline__ void soon_bring(const float *p, int count) {
+/* Prefetches a norm's weights into the L2; each block fetches one or a few lines. By one warp. */
+__device__ __forceinline__ void norm_prefetch(const RowNorm &norm) {
     constexpr int LINE = 32;
-    for (int i = (blockIdx.x + threadIdx.x % 32 * gridDim.x) * LINE; i < count; i += gridDim.x * 32 * LINE)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
+    for (int i = (blockIdx.x + threadIdx.x % 32 * gridDim.x) * LINE; norm.weight && i < norm.width;
+         i += gridDim.x * 32 * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(norm.weight + i));
 }
 
 /* came: set when the block's inputs are complete; until then fewer weights are in flight, as the inputs would wait

@@ -195,6 +195,7 @@ static const BackendOps cuda_ops = {
     .matmul_add = cuda_matmul_add,
     .ffn_block = cuda_ffn_block,
     .attention = cuda_attention,
+    .attention_block = cuda_attention_block,
     .latent = cuda_latent,
     .route = cuda_route,
     .experts = cuda_experts,

@@ -141,13 +141,13 @@ static int64_t wanted_floats(const CudaBackend *b, int rows, int64_t vocab) {
     return b->step.scales ? logit_sums_at(logits) + 2 * rows * logit_blocks(vocab) : logits;
 }
 
-void cuda_matmul(Backend *backend, const Matmul *op) {
-    CudaBackend *b = cuda_of(backend);
+/* few_follow: the kernel that follows has few blocks (Product.apart). */
+static void matmul(CudaBackend *b, const Matmul *op, bool few_follow) {
     Product p = product(b, op->rows, op->x, op->weight[0]->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
     p.count = op->count;
-    p.apart = op->rows == 1 && b->pages <= ATTENTION_FEW_PAGES;
+    p.apart = few_follow;
     for (int i = 0; i < op->count; i++) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];
@@ -162,6 +162,7 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
     b->capturing->logits = b->read.from;
     b->capturing->logits_count = b->read.count;
 }
+void cuda_matmul(Backend *backend, const Matmul *op) { matmul(cuda_of(backend), op, false); }
 
 /* The form in which a gated product leaves its result for the single product that reads it. */
 typedef struct Handover {
@@ -208,10 +209,6 @@ static void matmul_add(CudaBackend *b, const MatmulAdd *op, Handover from) {
     p.weight[0] = *cuda_tiles(b, op->weight);
     p.mode = op->norm ? PRODUCT_STORE : PRODUCT_ADD;
     p.scale = op->scale;
-    if (op->next && op->next->weight) {
-        p.soon = op->next->weight;
-        p.soon_count = (int)op->next->width;
-    }
     p.out[0] = op->residual;
     if (op->partial) {
         cuda_parts_product(b, op, &p);
@@ -220,9 +217,9 @@ static void matmul_add(CudaBackend *b, const MatmulAdd *op, Handover from) {
         p.out[0] = b->spare.memory;
     }
     cuda_ok(b, run(b, &p, op->decode_rows), "added product");
-    b->part.summed = op->partial && p.part.theirs;
-    if (op->norm && !op->partial)
-        cuda_add(&b->base, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
+    const bool whole = !op->partial || cuda_parts_summed(b, &p);
+    if (op->partial) *op->partial = whole ? NULL : p.out[0];
+    if (op->norm && whole) cuda_add(&b->base, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op) { matmul_add(cuda_of(backend), op, (Handover){0}); }
 
@@ -408,4 +405,11 @@ void cuda_attention(Backend *backend, const Attention *op) {
     if (!op->gate) return;
     const int64_t count = (int64_t)b->step.rows * op->heads * op->kv.layout.value_dim;
     cuda_ok(b, rows_sigmoid(b->stream, count, op->out, op->gate), "gates of attention");
+}
+
+void cuda_attention_block(Backend *backend, const AttentionBlock *op) {
+    CudaBackend *b = cuda_of(backend);
+    matmul(b, &op->project, op->project.rows == 1 && b->pages <= ATTENTION_FEW_PAGES);
+    cuda_attention(backend, &op->attention);
+    matmul_add(b, &op->output, (Handover){0});
 }

@@ -69,7 +69,9 @@ bool cuda_parts_lost(CudaBackend *b) {
     return lost && *lost;
 }
 
-static PartPlace next_place(const CudaBackend *b) {
+/* The place of the step's next sum, of rows of `width` floats. */
+static PartPlace next_place(const CudaBackend *b, int64_t width) {
+    CHECK(width <= b->part.width && b->part.sums < PART_SUMS_MAX);
     PartPlace place = b->part.exchange.place;
     place.theirs = b->part.other->part.exchange.place.mine;
     place.ticket = b->block.device + 1;
@@ -78,7 +80,7 @@ static PartPlace next_place(const CudaBackend *b) {
 }
 
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product) {
-    product->part = next_place(b);
+    product->part = next_place(b, op->weight->rows);
     const bool mixed = op->decode_rows > 0 && op->decode_rows < op->rows;
     product->decode_rows = op->decode_rows > 0;
     if (!op->norm && !mixed && product_is_few(product)) return;
@@ -86,17 +88,22 @@ void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *prod
     product->out[0] = b->part.exchange.terms;
 }
 
+bool cuda_parts_summed(CudaBackend *b, const Product *product) {
+    const bool summed = product->part.theirs != NULL;
+    b->part.sums += summed;
+    return summed;
+}
+
 void cuda_all_reduce(Backend *backend, const RankSum *op) {
     CudaBackend *b = cuda_of(backend);
     RankExchange e = b->part.exchange;
-    CHECK(op->width <= b->part.width && b->part.sums < PART_SUMS_MAX);
-    e.place = next_place(b);
+    e.place = next_place(b, op->width);
     b->part.sums++;
-    if (op->terms) e.terms = op->terms;
+    e.terms = op->terms;
     e.residual = op->norm ? NULL : op->residual;
     e.scale = op->scale;
     e.count = op->rows * op->width;
-    if (op->terms || !b->part.summed) cuda_ok(b, parts_sum(b->stream, op->rows, &e), "a sum over GPUs");
+    cuda_ok(b, parts_sum(b->stream, op->rows, &e), "a sum over GPUs");
     if (!op->norm) return;
     const RowNorm norm = {op->norm->kind, op->norm->width, op->norm->eps, op->norm->weight, op->norm->bias};
     cuda_ok(b, rows_add(b->stream, op->rows, op->width, op->residual, e.terms, op->scale, &norm), "add");
