@@ -1,5 +1,5 @@
 /* The inside of a Loader, for the files of this folder. Order of use: config.c (fields, failures); tensors.c, rope.c,
- * eos.c; experts.c; mla.c, load.c. */
+ * eos.c; experts.c, arrays.c; mla.c, parts.c, load.c. */
 #pragma once
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
@@ -13,7 +13,8 @@ struct Loader {
     const Json *fields; /* root, or the object entered */
     char where[64];     /* "" or "text_config." */
     char prefix[64], scope[160];
-    bool bare;            /* tensor names lack "model.", as in checkpoints without an output matrix */
+    char body[64]; /* stands for "model." at the beginning of tensor names; "": as in checkpoints without an output
+                      matrix */
     uint8_t *field_used;  /* [nodes of root]: FIELD_USED on keys, FIELD_ENTERED on object values */
     uint8_t *tensor_used; /* [entries] */
     char skip[SKIP_MAX][SKIP_SIZE];
@@ -42,6 +43,12 @@ double loader_positive(Loader *ld, const Json *value, const char *where, const c
 const char *loader_show(const Json *value, char out[64]);
 /* out[count]: the matrices of NAME.weight [count, rows, cols], as views. */
 void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t cols, bool bias, Weight *out);
+/* A tensor that must be there, NAME + SUFFIX; counts as used. NULL after an error. */
+const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix);
+void loader_wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected);
+void loader_wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expected);
+/* Counts a matrix in the Spec's tally. */
+void loader_tally(Loader *ld, const Weight *weight);
 /* After the family: the target's eos. */
 void loader_eos(Loader *ld, LoadTarget *target);
 /* After the family: reports fields and tensors that were not used. */

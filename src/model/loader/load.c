@@ -32,8 +32,9 @@ bool spec_load(const LoadSource *source, FamilyLoad *family, LoadTarget *target,
     if (!ld.family || !ld.field_used || !ld.tensor_used) {
         return fail(error, ERROR_MEMORY, "no memory for the model's tables");
     }
-    ld.bare = checkpoint_find(source->checkpoint, "embed_tokens.weight") &&
+    const bool bare = checkpoint_find(source->checkpoint, "embed_tokens.weight") &&
         !checkpoint_find(source->checkpoint, "model.embed_tokens.weight");
+    load_body(&ld, bare ? "" : "model.");
     *target->spec = (Spec){.family = ld.family, .embedding_scale = 1, .logit_scale = 1};
     check_quantisation(&ld);
     if (!ld.failed) {

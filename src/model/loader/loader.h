@@ -37,6 +37,12 @@ void load_ignore(Loader *ld, ...);
 /* From here on reads fields of the object `field` (text_config of multimodal wrappers), and tensor names begin with
  * prefix. */
 void load_enter(Loader *ld, const char *field, const char *prefix);
+/* The text model of a file that may have more parts: enters text_config if there is one, and finds how the tensor names
+ * of that model begin: "model." stays, in MLX's files behind "language_model."; publishers write
+ * "model.language_model.". Tensors of vision and audio are left out, which one warning says. */
+void load_text_part(Loader *ld);
+/* From here on tensor names that begin with "model." begin with this instead. */
+void load_body(Loader *ld, const char *body);
 /* An error with this text unless ok; for checks that involve several fields. */
 void load_require(Loader *ld, bool ok, const char *format, ...) PRINTF_LIKE(3, 4);
 
@@ -65,7 +71,7 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent);
 
 void load_scope(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 bool load_has(Loader *ld, const char *name); /* exactly this tensor */
-/* NAME.weight (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
+/* NAME.weight, else NAME (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias);
 /* One matrix per expert, [experts + extra]: views of STACKED.weight [experts, rows, cols] (as MLX converts), or, if
  * that is absent, one tensor per expert named by the format SINGLE (NULL: STACKED is required). The last `extra` are
@@ -83,7 +89,21 @@ void load_mla_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight
 Weight *load_halves(Loader *ld, Weight *both, int count);
 /* Rows [first, first + count) of a fused matrix, as a view. */
 Weight load_part(const Weight *fused, int64_t first, int64_t count);
+/* Rows of a matrix that lie in blocks at equal distances, such as the queries of a matrix that has each head's query
+ * and gate one below the other: first + i · stride + [0, size), i < count. */
+typedef struct RowBlocks {
+    int64_t first, size, stride, count;
+} RowBlocks;
+/* The matrix of these rows of NAME, which has `rows` rows: a copy in memory. */
+Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, RowBlocks blocks);
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
+/* Exactly this tensor as rows × cols; its dimensions of 1 do not count. */
+const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* −e^A_log, the rate of a recurrence's decay, [rows, cols]; stem: the tensor's name without "A_log". Files made from
+ * GGUF have the rate itself, under the name A. */
+const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols);
+/* `count` copies of a vector of `size` elements, one behind the other. */
+const float *load_repeated(Loader *ld, const char *name, int64_t size, int64_t count);
 const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps); /* NAME.weight; name NULL: only ones */
 const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps); /* stored as w − 1 */
 const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);   /* NAME.weight, NAME.bias */

@@ -17,9 +17,13 @@ void load_scope(Loader *ld, const char *format, ...) {
 }
 
 static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix) {
-    snprintf(out, NAME_SIZE, "%s%s%s%s", ld->prefix, ld->scope, name, suffix);
     static const char own[] = "model.";
-    if (ld->bare && !strncmp(out, own, strlen(own))) memmove(out, out + strlen(own), strlen(out) - strlen(own) + 1);
+    const size_t length = strlen(own);
+    const char *first = ld->scope[0] ? ld->scope : name, *rest = ld->scope[0] ? name : "";
+    if (strncmp(first, own, length) == 0)
+        snprintf(out, NAME_SIZE, "%s%s%s%s%s", ld->prefix, ld->body, first + length, rest, suffix);
+    else
+        snprintf(out, NAME_SIZE, "%s%s%s%s", ld->prefix, first, rest, suffix);
 }
 
 static const TensorEntry *find(const Loader *ld, const char *name, const char *suffix) {
@@ -34,8 +38,7 @@ static const char *path_of(const Loader *ld, const TensorEntry *entry) {
     return ld->source->checkpoint->paths[entry->file];
 }
 
-/* A tensor that must be there. Counts as used, once. */
-static const TensorEntry *take(Loader *ld, const char *name, const char *suffix) {
+const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix) {
     if (ld->failed) {
         return NULL;
     }
@@ -83,14 +86,14 @@ static void shape_text(const Tensor *tensor, char out[96]) {
     }
 }
 
-static void wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected) {
+void loader_wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected) {
     char found[96];
     shape_text(&entry->tensor, found);
     loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s has shape [%s], must be [%s]", SLICE_SHOWN(entry->name),
         path_of(ld, entry), found, expected);
 }
 
-static void wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expected) {
+void loader_wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expected) {
     loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s is %s, must be %s", SLICE_SHOWN(entry->name), path_of(ld, entry),
         dtype_name(entry->tensor.dtype), expected);
 }
@@ -130,7 +133,7 @@ static void check_limit(Loader *ld, const TensorEntry *entry, const char *what, 
         SLICE_SHOWN(entry->name), path_of(ld, entry), found, (long long)count, what, (long long)most);
 }
 
-static void tally(Loader *ld, const Weight *weight) {
+void loader_tally(Loader *ld, const Weight *weight) {
     Spec *spec = ld->spec;
     int i = 0;
     for (; i < spec->tally_count; i++) {
@@ -244,19 +247,19 @@ static void check_override(Loader *ld, const Weight *weight, const char *module)
 }
 
 static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tensor *scales) {
-    const TensorEntry *biases = take(ld, name, ".biases");
+    const TensorEntry *biases = loader_take(ld, name, ".biases");
     if (!biases) {
         return false;
     }
     if (biases->tensor.dtype != scales->dtype) {
-        wrong_dtype(ld, biases, dtype_name(scales->dtype));
+        loader_wrong_dtype(ld, biases, dtype_name(scales->dtype));
         return false;
     }
     const Tensor shape = flat(ld, &biases->tensor);
     if (!is_matrix(&shape, scales->shape[0], scales->shape[1])) {
         char expected[96];
         shape_text(scales, expected);
-        wrong_shape(ld, biases, expected);
+        loader_wrong_shape(ld, biases, expected);
         return false;
     }
     weight->biases = place(ld, biases);
@@ -264,25 +267,25 @@ static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tens
 }
 
 static void load_quantised(Loader *ld, Weight *weight, const char *name, const TensorEntry *data) {
-    const TensorEntry *scales = take(ld, name, ".scales");
+    const TensorEntry *scales = loader_take(ld, name, ".scales");
     const Tensor codes = flat(ld, &data->tensor), records = flat(ld, &scales->tensor), *w = &codes, *s = &records;
     char expected[96], module[NAME_SIZE], above[64];
     full_name(ld, module, name, "");
     if (w->dtype != DTYPE_U32) {
-        wrong_dtype(ld, data, "U32, since there are scales");
+        loader_wrong_dtype(ld, data, "U32, since there are scales");
         return;
     }
     if (w->rank != 2 || w->shape[0] != weight->rows) {
         snprintf(
             expected, sizeof expected, "%s%lld·bits/32", rows_text(ld, weight->rows, above), (long long)weight->cols);
-        wrong_shape(ld, data, expected);
+        loader_wrong_shape(ld, data, expected);
         return;
     }
     if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1 ||
         (s->dtype != DTYPE_U8 && weight->cols % s->shape[1] != 0)) { /* bytes may be records */
         snprintf(
             expected, sizeof expected, "%s%lld/group", rows_text(ld, weight->rows, above), (long long)weight->cols);
-        wrong_shape(ld, scales, expected);
+        loader_wrong_shape(ld, scales, expected);
         return;
     }
     if (!read_form(weight, w, s)) {
@@ -308,7 +311,8 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
 
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias) {
     Weight weight = {.rows = rows, .cols = cols};
-    const TensorEntry *data = take(ld, name, ".weight");
+    const bool bare = !find(ld, name, ".weight") && find(ld, name, "");
+    const TensorEntry *data = loader_take(ld, name, bare ? "" : ".weight");
     if (!data) {
         return weight;
     }
@@ -322,15 +326,15 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     if (scales) {
         load_quantised(ld, &weight, name, data);
     } else if (!dtype_is_float(weight.dtype)) {
-        wrong_dtype(ld, data, "F32, F16 or BF16, since there are no scales");
+        loader_wrong_dtype(ld, data, "F32, F16 or BF16, since there are no scales");
     } else if (!is_matrix(&plain, rows, cols)) {
         char expected[96], above[64];
         snprintf(expected, sizeof expected, "%s%lld", rows_text(ld, rows, above), (long long)cols);
-        wrong_shape(ld, data, expected);
+        loader_wrong_shape(ld, data, expected);
     }
     check_limit(ld, data, "columns", cols, MATRIX_COLS_MAX);
     if (!ld->failed && !ld->in_file) { /* what is only read now is counted where it stays */
-        tally(ld, &weight);
+        loader_tally(ld, &weight);
     }
     if (bias) {
         char full[PART_SIZE];
@@ -345,12 +349,12 @@ Weight load_part(const Weight *fused, int64_t first, int64_t count) {
 }
 
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus) {
-    const TensorEntry *entry = take(ld, name, "");
+    const TensorEntry *entry = loader_take(ld, name, "");
     if (!entry) {
         return NULL;
     }
     if (!dtype_is_float(entry->tensor.dtype)) {
-        wrong_dtype(ld, entry, "F32, F16 or BF16");
+        loader_wrong_dtype(ld, entry, "F32, F16 or BF16");
         return NULL;
     }
     const Tensor shape = flat(ld, &entry->tensor);
@@ -358,7 +362,7 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
     if ((shape.rank != 1 && !row) || shape.shape[row] != count) {
         char expected[32];
         snprintf(expected, sizeof expected, "%lld", (long long)count);
-        wrong_shape(ld, entry, expected);
+        loader_wrong_shape(ld, entry, expected);
         return NULL;
     }
     float *vector = loader_alloc(ld, (size_t)count, sizeof(float));
