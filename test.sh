@@ -125,8 +125,8 @@ export TSAN_OPTIONS=halt_on_error=1
 
 if [ "$mode" = long ]; then
     step unit-whole unit build
-    step asan-build build asan build-asan -- -DAPUS_SANITIZE_KERNELS=ON && step asan unit build-asan
-    step tsan-build build tsan build-tsan -- -DAPUS_SANITIZE_KERNELS=ON && step tsan unit build-tsan -L '^threads$'
+    step asan-build build asan build-asan -- -DAPUS_SANITIZE_KERNELS=ON -DAPUS_KERNELS= && step asan unit build-asan
+    step tsan-build build tsan build-tsan -- -DAPUS_SANITIZE_KERNELS=ON -DAPUS_KERNELS= && step tsan unit build-tsan -L '^threads$'
     step cuda-build cuda_build
     step emulated-build emulated_build && step emulated tests/emulated.sh build all
     step aarch64 tests/aarch64.sh all
@@ -144,13 +144,14 @@ export APUS_TEST_SAMPLE=1
 step unit unit build
 
 # Sanitizers: parsers, server, engine and allocations under ASan and UBSan, with a sample of models and backends; what has
-# threads under TSan. The vector kernels are not instrumented, and all tests run so in ./test.sh long.
+# threads under TSan. The vector kernels are those of the release build; ./test.sh long has them instrumented, and all tests.
+kernels=-DAPUS_KERNELS=$PWD/build/libkernels.a
 asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
     unit build-asan -LE '^(backend|family)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
-step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF && step asan asan
-step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF && step tsan unit build-tsan -L '^threads$'
+step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step asan asan
+step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step tsan unit build-tsan -L '^threads$'
 
 # Two lanes of what takes a core, the longest first.
 beside 2 emulated-build emulated_build

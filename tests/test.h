@@ -2,7 +2,6 @@
  * A test program: int main(void) { …; return test_done(); } */
 #pragma once
 #include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +19,7 @@ enum { SANITIZED = 0 };
  * ./test.sh long and a program started by hand take the whole. */
 static inline bool test_sampled(void) { return SANITIZED || getenv("APUS_TEST_SAMPLE"); }
 
-static int test_passed, test_failed, test_skipped;
+extern int test_passed, test_failed, test_skipped; /* of the program, helpers included (tests/test.c) */
 
 #define TEST(condition)                                                                                                \
     do {                                                                                                               \
@@ -55,38 +54,9 @@ static inline float test_uniform(uint64_t *state) { /* [-1, 1) */
 }
 /* A part that this machine or this build cannot run. Each reason is printed and counted once; ./test.sh compares the
  * lines with tests/expected_skips. */
-static inline void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static inline void test_skip(const char *format, ...) {
-    static char reasons[16][128];
-    char reason[sizeof *reasons];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(reason, sizeof reason, format, arguments);
-    va_end(arguments);
-    const int known = test_skipped < 16 ? test_skipped : 16;
-    for (int i = 0; i < known; i++)
-        if (!strcmp(reasons[i], reason)) return;
-    if (test_skipped < 16) snprintf(reasons[test_skipped], sizeof *reasons, "%s", reason);
-    test_skipped++;
-    printf("skipped: %s\n", reason);
-}
+void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a backend, unless it belongs to another architecture: tests/aarch64.sh and builds there run it. */
-static inline void test_skip_backend(const char *name) {
-#if defined(__x86_64__)
-    if (!strcmp(name, "neon")) return;
-#else
-    if (!strcmp(name, "avx2") || !strcmp(name, "avx512") || !strcmp(name, "amx")) return;
-#endif
-    test_skip("backend %s: not on this machine", name);
-}
-static inline int test_done(void) {
-    printf("%d passed, %d failed", test_passed, test_failed);
-    if (test_skipped) printf(", %d skipped", test_skipped);
-    printf("\n");
-    return test_failed || !test_passed;
-}
+void test_skip_backend(const char *name);
+int test_done(void); /* prints the counts; the program's exit code */
 /* The program's exit code where nothing of it can run, with the reason. */
-static inline int test_skip_all(const char *reason) {
-    printf("skipped: %s\n", reason);
-    return 77;
-}
+int test_skip_all(const char *reason);

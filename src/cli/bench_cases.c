@@ -82,7 +82,7 @@ static float *random_floats(size_t count, float scale) {
     return out;
 }
 
-bool fixture_open(BenchFixture *fixture, const BenchPlan *plan, Error *error) {
+bool bench_fixture_open(BenchFixture *fixture, const BenchPlan *plan, Error *error) {
     const BackendOptions options = {.cpu = plan->cpu,
         .threads = plan->threads,
         .precise = plan->precise,
@@ -92,7 +92,7 @@ bool fixture_open(BenchFixture *fixture, const BenchPlan *plan, Error *error) {
     return fixture->backend != NULL;
 }
 
-bool fixture_fill(BenchFixture *fixture, Error *error) {
+bool bench_fixture_fill(BenchFixture *fixture, Error *error) {
     const size_t rows = LINE_ROWS_MAX, stride = 2 * ROWS;
     fixture->bytes = memory_bytes();
     fixture->memory = aligned_alloc(2 << 20, fixture->bytes);
@@ -135,7 +135,7 @@ bool fixture_fill(BenchFixture *fixture, Error *error) {
     return true;
 }
 
-void fixture_close(BenchFixture *fixture) {
+void bench_fixture_close(BenchFixture *fixture) {
     backend_close(fixture->backend);
     sampler_scratch_close(&fixture->sampler);
     step_builder_close(&fixture->step);

@@ -23,9 +23,9 @@ typedef struct BenchFixture {
     SamplerScratch sampler;
 } BenchFixture;
 
-NODISCARD bool fixture_open(BenchFixture *fixture, const BenchPlan *plan, Error *error); /* the backend alone */
-NODISCARD bool fixture_fill(BenchFixture *fixture, Error *error);                        /* all that lines work on */
-void fixture_close(BenchFixture *fixture);                                               /* safe on a zeroed one */
+NODISCARD bool bench_fixture_open(BenchFixture *fixture, const BenchPlan *plan, Error *error); /* the backend alone */
+NODISCARD bool bench_fixture_fill(BenchFixture *fixture, Error *error); /* all that lines work on */
+void bench_fixture_close(BenchFixture *fixture);                        /* safe on a zeroed one */
 
 typedef struct BenchCase BenchCase;
 struct BenchCase {

@@ -152,10 +152,10 @@ static void write_json(Buffer *out, const Operations *o, const BenchPlan *plan) 
 }
 
 static bool measure(Operations *o, const BenchPlan *plan, Error *error) {
-    if (!fixture_open(&o->fixture, plan, error)) return false;
+    if (!bench_fixture_open(&o->fixture, plan, error)) return false;
     o->count = bench_cases_list(&o->fixture, plan->only, o->bench_cases);
     if (!o->count) return fail(error, ERROR_USAGE, "--only %s: no operation is called so", plan->only);
-    if (!fixture_fill(&o->fixture, error)) return false;
+    if (!bench_fixture_fill(&o->fixture, error)) return false;
     const LimitsRange range = {o->fixture.memory, o->fixture.bytes};
     if (!machine_open(&o->machine, plan->threads, o->fixture.backend->ops->name, &range, 1, error)) return false;
     for (int round = 0; round < plan->rounds; round++) run_round(o);
@@ -174,7 +174,7 @@ bool bench_operations(const BenchPlan *plan, Error *error) {
     }
     buffer_free(&text);
     machine_close(&o.machine);
-    fixture_close(&o.fixture);
+    bench_fixture_close(&o.fixture);
     free(o.bench_cases);
     free(o.timings);
     return ok;

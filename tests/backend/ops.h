@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "backend/backend.h"
-#include "mirror.h"
+#include "backend/mirror.h"
 #include "base/slice.h"
 #include "test.h"
 

@@ -6,13 +6,15 @@
  * more than one row that finds it there has no memory.
  * It draws tokens, with the sampler itself, so that steps are begun ahead; their tokens show when they are waited for.
  */
+#include "backend/fence.h"
 #include "backend/cpu/ref/ref.h"
 #include "backend/kv_quant.h"
 #include "backend/plugin.h"
 #include "engine/sampler.h"
-#include "fence.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 typedef struct Block {

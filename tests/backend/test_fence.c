@@ -1,6 +1,6 @@
 /* The fence holds: whoever touches its memory from outside dies, whatever kind of memory it is and whatever operation
  * came before; an operation that is given somebody else's memory aborts. */
-#include "fence.h"
+#include "backend/fence.h"
 
 #include <signal.h>
 #include <sys/resource.h>

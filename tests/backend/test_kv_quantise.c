@@ -2,7 +2,7 @@
  * bit for bit, with any number of threads. */
 #include <stdlib.h>
 
-#include "fence.h"
+#include "backend/fence.h"
 #include "kv_pages.h"
 
 enum { HEADS = 3, D = 96, WIDTH = 64, PAGES = 3, CODED = 5 };

@@ -1,5 +1,7 @@
 /* Two engines on two checkpoints, and the file of one shrinks while it is in use: its requests end with an error that
  * names the file, those of the other go on as before. */
+#include <unistd.h>
+
 #include "base/log.h"
 #include "engine/engine.h"
 #include "family/fixture.h"

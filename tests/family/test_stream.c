@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "backend/fence.h"
 #include "model/component.h"
 #include "model/model_internal.h"
 #include "weights/expert_cache_io.h"

@@ -4,6 +4,8 @@
  * rows must have such a checkpoint, and every name must occur in one. */
 #include "family/fixture.h"
 
+#include <unistd.h>
+
 #include "import/gguf_builder.h"
 
 enum { NAMES_MAX = 128, MODELS_MAX = 64, ROWS_MAX = 256, F32 = 0, F16 = 1, BF16 = 30 };

@@ -3,6 +3,8 @@
  * docs/formats.md says so. */
 #include "family/fixture.h"
 
+#include <unistd.h>
+
 #include "import/gguf_builder.h"
 
 enum { SIZE = 256, VOCAB = 48, HEADS = 4, KV_HEADS = 2, BLOCKS_ROWS = 2, TOKENS = 12 };

@@ -1,0 +1,396 @@
+#include "backend/mirror.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIRROR_BLOCKS_MAX = 16, MIRROR_FETCHES_MAX = 8 };
+static const size_t mirror_room_bytes = (size_t)1 << 28; /* for the operands of one operation */
+
+typedef struct MirrorBlock {
+    uint8_t *host, *device;
+    size_t bytes;
+    bool taken_over;
+} MirrorBlock;
+
+typedef struct Mirror {
+    Backend base;
+    Backend *inner;
+    uint8_t *room;
+    size_t used;
+    MirrorBlock blocks[MIRROR_BLOCKS_MAX];
+    struct {
+        void *to;
+        const void *from;
+        size_t bytes;
+    } fetches[MIRROR_FETCHES_MAX];
+    int fetch_count;
+    Weight bound[MATMUL_MAX];
+    int bound_count;
+    int rows; /* of the step */
+} Mirror;
+
+static Mirror *mirror_of(Backend *backend) { return (Mirror *)backend; }
+
+static void mirror_expect(bool good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "mirror: %s\n", what);
+    abort();
+}
+
+/* ---- operands ---- */
+
+static void *mirror_place(Mirror *m, size_t bytes) {
+    void *place = m->room + m->used;
+    m->used += (bytes + 63) / 64 * 64;
+    mirror_expect(m->used <= mirror_room_bytes, "an operation's operands are too large");
+    return place;
+}
+static void *mirror_bring_bytes(Mirror *m, const void *from, size_t bytes) {
+    if (!from) return NULL;
+    void *place = mirror_place(m, bytes);
+    m->inner->ops->upload(m->inner, place, from, bytes);
+    return place;
+}
+static float *mirror_bring(Mirror *m, const float *from, int64_t count) {
+    return mirror_bring_bytes(m, from, (size_t)count * sizeof *from);
+}
+/* What the operation writes: brought, as it may be read as well, and fetched when it is done. */
+static float *mirror_share(Mirror *m, float *host, int64_t count) {
+    float *place = mirror_bring(m, host, count);
+    m->fetches[m->fetch_count].to = host;
+    m->fetches[m->fetch_count].from = place;
+    m->fetches[m->fetch_count++].bytes = (size_t)count * sizeof *host;
+    return place;
+}
+static Norm mirror_norm(Mirror *m, const Norm *norm) {
+    Norm there = *norm;
+    there.weight = mirror_bring(m, norm->weight, norm->width);
+    there.bias = mirror_bring(m, norm->bias, norm->width);
+    return there;
+}
+static const Weight *mirror_weight(Mirror *m, const Weight *weight) {
+    Error error;
+    Weight *bound = &m->bound[m->bound_count++];
+    *bound = *weight;
+    if (!m->inner->ops->bind(m->inner, bound, &error)) mirror_expect(false, error.text);
+    return bound;
+}
+static void mirror_done(Mirror *m) {
+    for (int i = 0; i < m->fetch_count; i++)
+        m->inner->ops->download(m->inner, m->fetches[i].to, m->fetches[i].from, m->fetches[i].bytes);
+    for (int i = 0; i < m->bound_count; i++) m->inner->ops->unbind(m->inner, &m->bound[i]);
+    m->fetch_count = m->bound_count = 0;
+    m->used = 0;
+    Error error = {0};
+    if (!m->inner->ops->wait(m->inner, 0, &error)) mirror_expect(false, error.text);
+}
+
+/* ---- memory ---- */
+
+static void *mirror_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    Mirror *m = mirror_of(backend);
+    MirrorBlock *block = m->blocks;
+    while (block < m->blocks + MIRROR_BLOCKS_MAX && block->host) block++;
+    mirror_expect(block < m->blocks + MIRROR_BLOCKS_MAX, "too many blocks of memory");
+    *block = (MirrorBlock){
+        .host = calloc(1, bytes), .device = m->inner->ops->alloc(m->inner, bytes, owner, error), .bytes = bytes};
+    mirror_expect(block->host && block->device, "no memory");
+    if (owner == MEMORY_CACHE && m->inner->ops->commit)
+        mirror_expect(m->inner->ops->commit(m->inner, block->device, bytes), "no memory to commit");
+    return block->host;
+}
+/* The device's address of a place in a block. */
+static uint8_t *mirror_twin(Mirror *m, const void *host) {
+    const uint8_t *at = host;
+    for (int i = 0; i < MIRROR_BLOCKS_MAX; i++) {
+        MirrorBlock *block = &m->blocks[i];
+        if (!block->host || at < block->host || at >= block->host + block->bytes) continue;
+        if (!block->taken_over) m->inner->ops->upload(m->inner, block->device, block->host, block->bytes);
+        block->taken_over = true;
+        return block->device + (at - block->host);
+    }
+    mirror_expect(false, "memory of somebody else");
+    return NULL;
+}
+static void mirror_release(Backend *backend, void *memory) {
+    Mirror *m = mirror_of(backend);
+    for (int i = 0; memory && i < MIRROR_BLOCKS_MAX; i++) {
+        if (m->blocks[i].host != memory) continue;
+        m->inner->ops->release(m->inner, m->blocks[i].device);
+        free(memory);
+        m->blocks[i] = (MirrorBlock){0};
+        return;
+    }
+}
+static void mirror_decommit(Backend *backend, void *memory, size_t bytes) {}
+static bool mirror_bind(Backend *backend, Weight *weight, Error *error) { return true; }
+static void mirror_unbind(Backend *backend, const Weight *weight) {}
+static void mirror_upload(Backend *backend, void *to, const void *from, size_t bytes) {
+    Mirror *m = mirror_of(backend);
+    m->inner->ops->upload(m->inner, mirror_twin(m, to), from, bytes);
+}
+static void mirror_download(Backend *backend, void *to, const void *from, size_t bytes) {
+    Mirror *m = mirror_of(backend);
+    m->inner->ops->download(m->inner, to, mirror_twin(m, from), bytes);
+}
+static void mirror_copy(Backend *backend, void *to, const void *from, size_t bytes) {
+    Mirror *m = mirror_of(backend);
+    m->inner->ops->copy(m->inner, mirror_twin(m, to), mirror_twin(m, from), bytes);
+}
+static size_t mirror_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
+    Mirror *m = mirror_of(backend);
+    return m->inner->ops->kv_layer_bytes(m->inner, layout);
+}
+static KvLayer mirror_layer(Mirror *m, const KvLayer *layer) {
+    KvLayer there = *layer;
+    there.base = mirror_twin(m, layer->base);
+    return there;
+}
+static bool mirror_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    Mirror *m = mirror_of(backend);
+    const KvLayer there = mirror_layer(m, layer);
+    return m->inner->ops->page_read(m->inner, &there, page, tokens, out);
+}
+static bool mirror_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    Mirror *m = mirror_of(backend);
+    const KvLayer there = mirror_layer(m, layer);
+    return m->inner->ops->page_write(m->inner, &there, page, tokens, from);
+}
+static size_t mirror_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    Mirror *m = mirror_of(backend);
+    return m->inner->ops->kv_quant_bytes(m->inner, layout, form, values);
+}
+static Rope mirror_rope(Mirror *m, const Rope *rope) {
+    Rope there = *rope;
+    there.frequencies = mirror_bring(m, rope->frequencies, rope->dims / 2);
+    return there;
+}
+/* With what codes need; rope: a place for the layer's. */
+static KvLayer mirror_coded_layer(Mirror *m, const KvLayer *layer, Rope *rope) {
+    KvLayer there = mirror_layer(m, layer);
+    for (int form = 0; form < KV_FORMS; form++) {
+        if (layer->k_quant[form].base) there.k_quant[form].base = mirror_twin(m, layer->k_quant[form].base);
+        if (layer->v_quant[form].base) there.v_quant[form].base = mirror_twin(m, layer->v_quant[form].base);
+    }
+    there.k_bias = mirror_bring(m, layer->k_bias, (int64_t)layer->layout.kv_heads * layer->layout.head_dim);
+    if (layer->rope) {
+        *rope = mirror_rope(m, layer->rope);
+        there.rope = rope;
+    }
+    return there;
+}
+static void mirror_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
+    Mirror *m = mirror_of(backend);
+    for (int i = 0; i < count; i++) {
+        Rope rope;
+        const KvLayer layer = mirror_coded_layer(m, surveys[i].layer, &rope);
+        KvCalibration there = surveys[i];
+        there.layer = &layer;
+        m->inner->ops->kv_calibrate(m->inner, 1, &there);
+        mirror_done(m);
+    }
+}
+static void mirror_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
+    Mirror *m = mirror_of(backend);
+    for (int i = 0; i < count; i++) {
+        Rope rope;
+        const KvLayer layer = mirror_coded_layer(m, pages[i].layer, &rope);
+        KvQuantise there = pages[i];
+        there.layer = &layer;
+        m->inner->ops->kv_quantise(m->inner, 1, &there);
+        mirror_done(m);
+    }
+}
+
+/* ---- the step ---- */
+
+static bool mirror_begin(Backend *backend, const Step *step) {
+    Mirror *m = mirror_of(backend);
+    m->rows = step->rows;
+    return m->inner->ops->begin(m->inner, step);
+}
+static uint64_t mirror_submit(Backend *backend) {
+    Mirror *m = mirror_of(backend);
+    return m->inner->ops->submit(m->inner);
+}
+static bool mirror_wait(Backend *backend, uint64_t ticket, Error *error) {
+    Mirror *m = mirror_of(backend);
+    return m->inner->ops->wait(m->inner, ticket, error);
+}
+static float *mirror_scratch(Backend *backend, int64_t count) {
+    mirror_expect(false, "scratch is of no use here");
+    return NULL;
+}
+static float *mirror_read_logits(Backend *backend, float *logits, int64_t count) { return logits; }
+
+static void mirror_embed(Backend *backend, const Embed *op) {
+    Mirror *m = mirror_of(backend);
+    Embed there = *op;
+    there.table = mirror_weight(m, op->table);
+    there.out = mirror_share(m, op->out, op->rows * op->table->cols);
+    m->inner->ops->embed(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_norm_rows(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
+    Mirror *m = mirror_of(backend);
+    const Norm there = mirror_norm(m, norm);
+    const float *in = mirror_bring(m, x, rows * norm->width);
+    m->inner->ops->norm(m->inner, rows, in, &there, mirror_share(m, out, rows * norm->width));
+    mirror_done(m);
+}
+static void mirror_matmul(Backend *backend, const Matmul *op) {
+    Mirror *m = mirror_of(backend);
+    Matmul there = *op;
+    Norm norm;
+    if (op->norm) {
+        norm = mirror_norm(m, op->norm);
+        there.norm = &norm;
+    }
+    there.x = mirror_bring(m, op->x, op->rows * op->weight[0]->cols);
+    for (int i = 0; i < op->count; i++) {
+        there.weight[i] = mirror_weight(m, op->weight[i]);
+        there.out[i] = mirror_share(m, op->out[i], op->rows * op->weight[i]->rows);
+    }
+    m->inner->ops->matmul(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_glu(Backend *backend, const Glu *op) {
+    Mirror *m = mirror_of(backend);
+    Glu there = *op;
+    Norm norm;
+    if (op->norm) {
+        norm = mirror_norm(m, op->norm);
+        there.norm = &norm;
+    }
+    there.x = mirror_bring(m, op->x, op->rows * op->gate->cols);
+    there.gate = mirror_weight(m, op->gate);
+    there.up = mirror_weight(m, op->up);
+    there.out = mirror_share(m, op->out, op->rows * op->gate->rows);
+    m->inner->ops->glu(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_matmul_add(Backend *backend, const MatmulAdd *op) {
+    Mirror *m = mirror_of(backend);
+    MatmulAdd there = *op;
+    Norm norm;
+    if (op->norm) {
+        norm = mirror_norm(m, op->norm);
+        there.norm = &norm;
+    }
+    there.x = mirror_bring(m, op->x, op->rows * op->weight->cols);
+    there.weight = mirror_weight(m, op->weight);
+    there.residual = mirror_share(m, op->residual, op->rows * op->weight->rows);
+    m->inner->ops->matmul_add(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_attention(Backend *backend, const Attention *op) {
+    Mirror *m = mirror_of(backend);
+    Attention there = *op;
+    Norm q_norm, k_norm;
+    Rope rope, layer_rope;
+    const int rows = m->rows;
+    const KvLayout *l = &op->kv.layout;
+    there.kv = mirror_coded_layer(m, &op->kv, &layer_rope);
+    if (op->q_norm) {
+        q_norm = mirror_norm(m, op->q_norm);
+        there.q_norm = &q_norm;
+    }
+    if (op->k_norm) {
+        k_norm = mirror_norm(m, op->k_norm);
+        there.k_norm = &k_norm;
+    }
+    if (op->rope) {
+        rope = mirror_rope(m, op->rope);
+        there.rope = &rope;
+    }
+    there.sinks = mirror_bring(m, op->sinks, op->heads);
+    there.q = mirror_bring(m, op->q, (int64_t)rows * op->heads * l->head_dim);
+    there.k = mirror_bring(m, op->k, (int64_t)rows * l->kv_heads * l->head_dim);
+    there.v = mirror_bring(m, op->v, (int64_t)rows * l->kv_heads * l->value_dim);
+    there.out = mirror_share(m, op->out, (int64_t)rows * op->heads * l->value_dim);
+    m->inner->ops->attention(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
+    Mirror *m = mirror_of(backend);
+    const float *in = mirror_bring(m, x, count);
+    m->inner->ops->activate(m->inner, count, in, activation, mirror_share(m, out, count));
+    mirror_done(m);
+}
+static void mirror_gather(
+    Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    Mirror *m = mirror_of(backend);
+    int rows = 0;
+    for (int i = 0; i < count; i++) rows = index[i] >= rows ? index[i] + 1 : rows;
+    const float *in = mirror_bring(m, x, rows * width);
+    m->inner->ops->gather(m->inner, count, index, in, width, mirror_share(m, out, count * width));
+    mirror_done(m);
+}
+static void mirror_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
+    Mirror *m = mirror_of(backend);
+    m->inner->ops->logits(m->inner, count, mirror_share(m, x, count), scale, cap);
+    mirror_done(m);
+}
+static void mirror_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    Mirror *m = mirror_of(backend);
+    Norm there;
+    if (norm) there = mirror_norm(m, norm);
+    const float *in = mirror_bring(m, y, rows * width);
+    float *sum = mirror_share(m, residual, rows * width);
+    m->inner->ops->add(m->inner, rows, width, sum, in, scale, norm ? &there : NULL);
+    mirror_done(m);
+}
+static void mirror_close(Backend *backend) {
+    Mirror *m = mirror_of(backend);
+    if (m->room) m->inner->ops->release(m->inner, m->room);
+    backend_close(m->inner);
+    free(m);
+}
+
+static const BackendOps mirror_ops = {
+    .name = "cuda",
+    .alloc = mirror_alloc,
+    .release = mirror_release,
+    .decommit = mirror_decommit,
+    .bind = mirror_bind,
+    .unbind = mirror_unbind,
+    .upload = mirror_upload,
+    .download = mirror_download,
+    .copy = mirror_copy,
+    .kv_layer_bytes = mirror_kv_layer_bytes,
+    .page_read = mirror_page_read,
+    .page_write = mirror_page_write,
+    .kv_quant_bytes = mirror_kv_quant_bytes,
+    .kv_calibrate = mirror_kv_calibrate,
+    .kv_quantise = mirror_kv_quantise,
+    .begin = mirror_begin,
+    .submit = mirror_submit,
+    .wait = mirror_wait,
+    .scratch = mirror_scratch,
+    .read_logits = mirror_read_logits,
+    .embed = mirror_embed,
+    .norm = mirror_norm_rows,
+    .matmul = mirror_matmul,
+    .glu = mirror_glu,
+    .matmul_add = mirror_matmul_add,
+    .attention = mirror_attention,
+    .activate = mirror_activate,
+    .gather = mirror_gather,
+    .logits = mirror_logits,
+    .add = mirror_add,
+    .close = mirror_close,
+};
+
+Backend *mirror_open(Backend *inner, Error *error) {
+    Mirror *m = calloc(1, sizeof *m);
+    mirror_expect(m != NULL, "no memory");
+    m->base = *inner;
+    m->base.ops = &mirror_ops;
+    m->inner = inner;
+    m->room = inner->ops->alloc(inner, mirror_room_bytes, MEMORY_STEP, error);
+    if (m->room) return &m->base;
+    mirror_close(&m->base);
+    return NULL;
+}
