@@ -426,6 +426,12 @@ typedef struct LogitSums {
 } LogitSums;
 enum { LOGIT_GROUP = 64 /* blocks */ };
 
+/* Operations of layers that keep a recurrent state: recurrent.h. */
+typedef struct Conv Conv;
+typedef struct Recurrence Recurrence;
+typedef struct Mamba Mamba;
+typedef struct GatedNorm GatedNorm;
+
 /* Parameters of sampling the token that follows an output on the device; semantics of engine/sampler.h. */
 typedef struct SampleParams {
     double uniform;  /* in (0, 1) */
@@ -530,6 +536,11 @@ typedef struct BackendOps {
     void (*attention)(Backend *, const Attention *);
     void (*attention_block)(Backend *, const AttentionBlock *); /* optional; NULL: its three operations in turn */
     void (*latent)(Backend *, const Mla *);
+    /* Recurrent layers. All NULL: the backend has none, and models with such layers are refused. */
+    void (*conv)(Backend *, const Conv *);
+    void (*recurrence)(Backend *, const Recurrence *);
+    void (*mamba)(Backend *, const Mamba *);
+    void (*gated_norm)(Backend *, const GatedNorm *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);
     void (*moe_block)(Backend *, const MoeBlock *); /* optional, without a source; NULL: the operations in turn */

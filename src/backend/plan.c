@@ -2,7 +2,7 @@
  * at load, so a step never allocates and a wrong model stops there, with names and shapes. */
 #include <stdlib.h>
 
-#include "backend/backend.h"
+#include "backend/recurrent.h"
 #include "base/checked.h"
 
 typedef struct PlanBackend {
@@ -211,6 +211,64 @@ static void plan_latent(Backend *backend, const Mla *op) {
     }
 }
 
+static void check_place(Backend *backend, const RecurrentPart *place, int64_t anchor, int64_t row) {
+    const KvLayout *l = &place->kv.layout;
+    const int64_t anchors = (int64_t)(l->anchor_bytes / sizeof(float)),
+                  row_width = (int64_t)(l->row_bytes / sizeof(float));
+    equal(backend, "positions of a page of recurrent states", place->kv.page_tokens, RECURRENT_PAGE_TOKENS);
+    expect(backend, place->anchor_at + anchor <= anchors, "state in an anchor", place->anchor_at + anchor, anchors);
+    expect(backend, place->row_at + row <= row_width, "state in a row", place->row_at + row, row_width);
+}
+
+static void plan_conv(Backend *backend, const Conv *op) {
+    check_rows(backend, "rows of a convolution", op->rows);
+    check_width(backend, "taps of a convolution", op->taps, CONV_TAPS_MAX);
+    check_width(backend, "parts of a convolution", op->part_count, CONV_PARTS_MAX);
+    for (int i = 0; i < op->part_count; i++) {
+        check_width(backend, "channels of a convolution", op->part[i].channels, INT32_MAX);
+        expect(backend, op->part[i].weight != NULL, "weights of a convolution", 0, 1);
+    }
+    expect(backend, op->part_count == 1 || (!op->in_gate && !op->out_gate), "parts of a gated convolution",
+        op->part_count, 1);
+    check_place(backend, &op->place, conv_anchor_width(op), conv_row_width(op));
+}
+
+static void plan_recurrence(Backend *backend, const Recurrence *op) {
+    check_rows(backend, "rows of a recurrence", op->rows);
+    check_width(backend, "key heads of a recurrence", op->key_heads, MATRIX_COLS_MAX);
+    check_width(backend, "value heads of a recurrence", op->value_heads, MATRIX_COLS_MAX);
+    check_width(backend, "key width of a recurrence", op->key_dim, RECURRENT_DIM_MAX);
+    check_width(backend, "value width of a recurrence", op->value_dim, RECURRENT_DIM_MAX);
+    if (op->key_heads > 0) equal(backend, "value heads left over by key heads", op->value_heads % op->key_heads, 0);
+    if (op->channel_decay) {
+        equal(backend, "key heads of a decay per channel", op->key_heads, op->value_heads);
+        expect(backend, op->kind == RECURRENCE_DELTA, "kind of a decay per channel", op->kind, RECURRENCE_DELTA);
+    }
+    expect(backend, op->kind == RECURRENCE_DELTA || !op->b, "β outside of the delta rule", 1, 0);
+    expect(backend, op->rate != NULL, "rates of decay", 0, 1);
+    check_norm(backend, "width of the query norm", op->q_norm, op->key_dim);
+    check_norm(backend, "width of the key norm", op->k_norm, op->key_dim);
+    if (op->rope) expect(backend, op->rope->dims <= op->key_dim, "rotated width", op->rope->dims, op->key_dim);
+    check_place(backend, &op->place, recurrence_anchor_width(op), recurrence_row_width(op));
+}
+
+static void plan_mamba(Backend *backend, const Mamba *op) {
+    check_rows(backend, "rows of a mamba", op->rows);
+    check_width(backend, "channels of a mamba", op->channels, INT32_MAX);
+    check_width(backend, "state of a mamba", op->state, RECURRENT_DIM_MAX);
+    equal(backend, "channels left over by slices", op->channels % MAMBA_SLICE_TOKENS, 0);
+    expect(backend, op->rate && op->skip, "rates of decay", 0, 1);
+    check_place(backend, &op->place, mamba_anchor_width(op), mamba_row_width(op));
+}
+
+static void plan_gated_norm(Backend *backend, const GatedNorm *op) {
+    check_rows(backend, "rows of a gated norm", op->rows);
+    check_width(backend, "width of a gated norm", op->width, NORM_WIDTH_MAX);
+    if (op->group > 0) equal(backend, "width left over by groups", op->width % op->group, 0);
+    expect(backend, op->group >= 0, "group of a gated norm", op->group, 0);
+    equal(backend, "gates", op->gate != NULL, op->gate_kind != GATE_NONE);
+}
+
 static void plan_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     expect(backend, count > 0, "elements of an activation", count, 1);
 }
@@ -261,6 +319,10 @@ static const BackendOps plan_ops = {
     .matmul_add = plan_matmul_add,
     .attention = plan_attention,
     .latent = plan_latent,
+    .conv = plan_conv,
+    .recurrence = plan_recurrence,
+    .mamba = plan_mamba,
+    .gated_norm = plan_gated_norm,
     .route = plan_route,
     .experts = plan_experts,
     .activate = plan_activate,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/recurrent.h"
 #include "base/clock.h"
 
 typedef enum Kind {
@@ -16,6 +17,11 @@ typedef enum Kind {
     KIND_MATMUL_ADD,
     KIND_ATTENTION,
     KIND_LATENT,
+    KIND_CONV,
+    KIND_DELTA,
+    KIND_SSD,
+    KIND_MAMBA,
+    KIND_GATED_NORM,
     KIND_ROUTE,
     KIND_EXPERTS,
     KIND_ACTIVATE,
@@ -95,6 +101,11 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_MATMUL_ADD] = "matmul_add",
         [KIND_ATTENTION] = "attention",
         [KIND_LATENT] = "latent",
+        [KIND_CONV] = "conv",
+        [KIND_DELTA] = "delta",
+        [KIND_SSD] = "ssd",
+        [KIND_MAMBA] = "mamba",
+        [KIND_GATED_NORM] = "gated_norm",
         [KIND_ROUTE] = "route",
         [KIND_EXPERTS] = "experts",
         [KIND_ACTIVATE] = "activate",
@@ -105,6 +116,11 @@ static void name_line(const Shape *shape, char *name) {
     name[0] = 0;
     add_text(name, names[shape->kind]);
     name_weights(shape, name);
+    if (shape->kind == KIND_DELTA || shape->kind == KIND_SSD) {
+        snprintf(text, sizeof text, " %d/%d heads of %d × %d", shape->heads, shape->kv_heads, shape->head_dim,
+            shape->value_dim);
+        add_text(name, text);
+    }
     if (shape->kind != KIND_ATTENTION) return;
     snprintf(text, sizeof text, " %d/%d heads of %d %s", shape->heads, shape->kv_heads, shape->head_dim,
         dtype_name((DType)shape->dtype));
@@ -374,6 +390,59 @@ static void trace_latent(Backend *backend, const Mla *op) {
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
+static void trace_conv(Backend *backend, const Conv *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_CONV);
+    const uint64_t channels = (uint64_t)conv_channels(op), taps = (uint64_t)op->taps;
+    const int64_t start = clock_ns();
+    t->inner->ops->conv(t->inner, op);
+    note(t, &shape, clock_ns() - start, channels * taps * sizeof(float), 2 * (uint64_t)op->rows * channels * taps,
+        false);
+}
+
+/* A chunk reads the anchor, and the tail of its first page. */
+static uint64_t state_bytes(const TraceBackend *t, int64_t anchor, int64_t row) {
+    uint64_t floats = 0;
+    for (int i = 0; i < t->step.chunk_count; i++)
+        floats += (uint64_t)(anchor + t->step.chunks[i].position % RECURRENT_PAGE_TOKENS * row);
+    return floats * sizeof(float);
+}
+
+/* Operations per row: products of the state with k and q, its update, and half a tail. */
+static void trace_recurrence(Backend *backend, const Recurrence *op) {
+    TraceBackend *t = trace(backend);
+    const bool delta = op->kind == RECURRENCE_DELTA;
+    const uint64_t width = (uint64_t)(op->key_dim + op->value_dim);
+    Shape shape = shape_of(delta ? KIND_DELTA : KIND_SSD);
+    shape.heads = op->value_heads;
+    shape.kv_heads = op->key_heads;
+    shape.head_dim = op->key_dim;
+    shape.value_dim = op->value_dim;
+    const uint64_t head = 2 * (delta ? 3u : 2u) * (uint64_t)op->key_dim * (uint64_t)op->value_dim +
+        (delta ? 2u : 1u) * RECURRENT_PAGE_TOKENS * width;
+    const int64_t start = clock_ns();
+    t->inner->ops->recurrence(t->inner, op);
+    note(t, &shape, clock_ns() - start, state_bytes(t, recurrence_anchor_width(op), recurrence_row_width(op)),
+        (uint64_t)op->rows * (uint64_t)op->value_heads * head, false);
+}
+
+static void trace_mamba(Backend *backend, const Mamba *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_MAMBA);
+    const int64_t start = clock_ns();
+    t->inner->ops->mamba(t->inner, op);
+    note(t, &shape, clock_ns() - start, state_bytes(t, mamba_anchor_width(op), 0),
+        6 * (uint64_t)op->rows * (uint64_t)mamba_anchor_width(op), false);
+}
+
+static void trace_gated_norm(Backend *backend, const GatedNorm *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_GATED_NORM);
+    const int64_t start = clock_ns();
+    t->inner->ops->gated_norm(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
 static void trace_route(Backend *backend, const Routing *op) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_ROUTE);
@@ -468,6 +537,10 @@ static const BackendOps trace_ops = {
     .matmul_add = trace_matmul_add,
     .attention = trace_attention,
     .latent = trace_latent,
+    .conv = trace_conv,
+    .recurrence = trace_recurrence,
+    .mamba = trace_mamba,
+    .gated_norm = trace_gated_norm,
     .route = trace_route,
     .experts = trace_experts,
     .activate = trace_activate,
@@ -492,6 +565,12 @@ Backend *trace_open(Backend *inner, Error *error) {
     t->ops.name = inner->ops->name;
     if (!inner->ops->sum_logits) t->ops.sum_logits = NULL;
     if (!inner->ops->sample) t->ops.sample = NULL;
+    if (!inner->ops->recurrence) {
+        t->ops.conv = NULL;
+        t->ops.recurrence = NULL;
+        t->ops.mamba = NULL;
+        t->ops.gated_norm = NULL;
+    }
     t->base.ops = &t->ops;
     t->inner = inner;
     return &t->base;

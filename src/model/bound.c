@@ -100,6 +100,16 @@ static void check_groups(const Layer *layer) {
     }
 }
 
+/* Whether the layer's backend has the operations of its components. */
+static bool check_operations(const Bound *bound, int i, Error *error) {
+    const Backend *backend = bound_backend(bound, i);
+    for (int c = 0; c < bound->layers[i].component_count; c++)
+        if (component_ops(bound->layers[i].components[c].kind)->recurrent && !backend->ops->recurrence)
+            return fail(error, ERROR_UNSUPPORTED, "layer %d: the backend %s cannot compute recurrent layers", i,
+                backend->ops->name);
+    return true;
+}
+
 static bool bind_layers(Bound *bound, int split, Error *error) {
     const Spec *spec = bound->spec;
     const size_t count = (size_t)spec->layer_count;
@@ -117,6 +127,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
         bound->place[i] = split > 0 && i >= split;
         bound->layers[i] = spec->layers[i];
         binder.backend = bound_backend(bound, i);
+        if (!check_operations(bound, i, error)) return false;
         layer_visit(&bound->layers[i], &visitor);
         check_groups(&bound->layers[i]);
         const int64_t width = layer_width(&bound->layers[i]);

@@ -6,6 +6,9 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_GLU] = &glu_ops,
     [COMPONENT_MLP] = &mlp_ops,
     [COMPONENT_MOE] = &moe_ops,
+    [COMPONENT_RECURRENT] = &recurrent_ops,
+    [COMPONENT_SHORT_CONV] = &short_conv_ops,
+    [COMPONENT_MAMBA] = &mamba_ops,
 };
 
 const ComponentOps *component_ops(ComponentKind kind) { return kinds[kind]; }
@@ -87,6 +90,16 @@ void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split
         visitor->bank(visitor->context, weights, count, split);
     else
         for (int i = 0; i < count; i++) visit_weight(visitor, &(*weights)[i]);
+}
+
+void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out) {
+    if (weight && weight->rows > 0) {
+        op->weight[op->count] = weight;
+        op->out[op->count++] = out;
+    }
+    if (op->count < (weight ? MATMUL_MAX : 1)) return;
+    call->backend->ops->matmul(call->backend, op);
+    op->count = 0;
 }
 
 ComponentCost component_cost_of_weights(const Weight *const *weights, int count) {

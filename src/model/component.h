@@ -45,6 +45,7 @@ typedef struct ComponentOps {
     void (*visit)(Component *, const Visitor *);
     ComponentCost (*cost)(const Component *, int depth);
     CacheSpec (*cache_spec)(const Component *); /* cache entry that it fills, without the layer; NULL: none */
+    bool recurrent; /* calls the operations for recurrent layers, which some backends lack */
     void (*describe)(const Component *, Buffer *out);
     void (*forward)(const Component *, const ComponentCall *);
     /* Both NULL: the component reads nothing on demand. begin: requests what forward() will read; the call's memory
@@ -54,7 +55,7 @@ typedef struct ComponentOps {
     void (*prefetch)(const Component *, const ComponentCall *);
 } ComponentOps;
 
-extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops;
+extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops, mamba_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */
@@ -78,6 +79,9 @@ void visit_norm(const Visitor *visitor, const Norm **norm);
 void visit_rope(const Visitor *visitor, const Rope **rope);
 void visit_vector(const Visitor *visitor, const float **vector, int64_t count, Split split);
 void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split);
+/* Appends a product to *op unless the weight has no rows. Computes what *op has where it is full or `weight` is NULL.
+ */
+void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out);
 /* The cost of one product with each of these weights. */
 ComponentCost component_cost_of_weights(const Weight *const *weights, int count);
 const char *activation_name(Activation activation);

@@ -5,18 +5,21 @@
  * config.json through a Loader (loader/loader.h); afterwards it is constant and may be used by any number of runners
  * and threads. Everything it points to is host memory, borrowed: the model's arena or the mapped files. */
 #pragma once
-#include "backend/backend.h"
+#include "backend/recurrent.h"
 
 /* ---- components ---- */
 
 /* A new kind needs an enumerator here, a struct of parameters in Component, a row in component.c and a file in
  * components/. */
 typedef enum ComponentKind {
-    COMPONENT_ATTENTION, /* grouped-query attention */
-    COMPONENT_MLA,       /* multi-head latent attention */
-    COMPONENT_GLU,       /* gated feed-forward network */
-    COMPONENT_MLP,       /* feed-forward network without a gate */
-    COMPONENT_MOE,       /* MoE block */
+    COMPONENT_ATTENTION,  /* grouped-query attention */
+    COMPONENT_MLA,        /* multi-head latent attention */
+    COMPONENT_GLU,        /* gated feed-forward network */
+    COMPONENT_MLP,        /* feed-forward network without a gate */
+    COMPONENT_MOE,        /* MoE block */
+    COMPONENT_RECURRENT,  /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
+    COMPONENT_SHORT_CONV, /* gated short convolution */
+    COMPONENT_MAMBA,      /* Mamba-1 */
 } ComponentKind;
 
 /* o · attention(q, k, v). A component without k and v rows attends to a cache entry that an earlier one fills. */
@@ -68,6 +71,38 @@ typedef struct MoeComponent {
     Activation activation;
 } MoeComponent;
 
+/* o · gated_norm(recurrence(q, k, v), gate), where q, k and v pass a convolution first. Of the operations, what is
+ * known at load; forward() sets places, rows, inputs and outputs. */
+typedef struct RecurrentComponent {
+    Recurrence op;
+    Conv conv; /* its parts are q, k and v; taps 0: no convolution */
+    GatedNorm gated_norm;
+    Weight q, k, v, o; /* q, k and v may be views of one fused matrix */
+    Weight gate;       /* rows 0: none */
+    Weight a;          /* the time step; rows 0: it is 1 */
+    Weight b;          /* β of the delta rule; rows 0: it is 1 */
+    Weight a_low;      /* a projects a_low · x; rows 0: a projects x */
+    Weight gate_low;   /* the same for gate */
+} RecurrentComponent;
+
+/* o · (out_gate · x ∘ conv(in_gate · x ∘ in · x)) (LFM2). The three may be views of one fused matrix. */
+typedef struct ShortConvComponent {
+    Conv conv; /* one part; what is known at load */
+    Weight in, in_gate, out_gate, o;
+} ShortConvComponent;
+
+/* o · gated_norm(mamba(conv(in · x)), gate), where dt = dt · dt_norm(dt_low · z), b = b_norm(b · z), c = c_norm(c · z)
+ * with z = conv(in · x). */
+typedef struct MambaComponent {
+    Mamba op;
+    Conv conv; /* one part */
+    GatedNorm gated_norm;
+    Weight in, gate, o;                    /* in and gate may be views of one matrix */
+    Weight dt_low, b, c;                   /* the same */
+    Weight dt;                             /* with the bias of the time step */
+    const Norm *dt_norm, *b_norm, *c_norm; /* NULL: none */
+} MambaComponent;
+
 /* Adds to the residual h: h += residual_scale · output_norm(f(input_norm(h))). Pre-norm has only the input norm,
  * post-norm only the output norm, sandwich norms are both. */
 typedef struct Component {
@@ -83,6 +118,9 @@ typedef struct Component {
         GluComponent glu;
         MlpComponent mlp;
         MoeComponent moe;
+        RecurrentComponent recurrent;
+        ShortConvComponent short_conv;
+        MambaComponent mamba;
     };
 } Component;
 

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "backend/recurrent.h"
+
 enum { FENCE_ALIGN = 1 << 14 /* the largest page of a system */ };
 static const size_t fence_region_bytes = (size_t)8 << 30, fence_scratch_bytes = (size_t)1 << 28; /* of addresses */
 
@@ -339,6 +341,68 @@ static void fence_latent(Backend *backend, const Mla *op) {
     inner->ops->latent(inner, op);
     fence_leave(f);
 }
+static void fence_conv(Backend *backend, const Conv *op) {
+    Fence *f = fence_of(backend);
+    fence_own(f, op->place.kv.base, 1, "pages of somebody else");
+    for (int i = 0; i < op->part_count; i++) {
+        const ConvPart *part = &op->part[i];
+        fence_own_floats(f, part->weight, part->channels * op->taps, "taps that were not bound");
+        if (part->bias) fence_own_floats(f, part->bias, part->channels, "a bias that was not bound");
+        fence_own_floats(f, part->x, op->rows * part->channels, "what a convolution reads");
+        fence_own_floats(f, part->out, op->rows * part->channels, "what a convolution writes");
+        if (op->in_gate) fence_own_floats(f, op->in_gate, op->rows * part->channels, "gates of inputs");
+        if (op->out_gate) fence_own_floats(f, op->out_gate, op->rows * part->channels, "gates of results");
+    }
+    Backend *inner = fence_enter_step(f);
+    inner->ops->conv(inner, op);
+    fence_leave(f);
+}
+static void fence_recurrence(Backend *backend, const Recurrence *op) {
+    Fence *f = fence_of(backend);
+    const int64_t keys = (int64_t)op->rows * op->key_heads * op->key_dim, heads = (int64_t)op->rows * op->value_heads;
+    const int64_t decays = op->channel_decay ? op->key_dim : 1;
+    fence_own_norm(f, op->q_norm);
+    fence_own_norm(f, op->k_norm);
+    if (op->rope) fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
+    fence_own(f, op->place.kv.base, 1, "pages of somebody else");
+    fence_own_floats(f, op->rate, op->value_heads, "rates that were not bound");
+    if (op->dt_bias) fence_own_floats(f, op->dt_bias, op->value_heads * decays, "a bias that was not bound");
+    if (op->skip) fence_own_floats(f, op->skip, op->value_heads, "skips that were not bound");
+    fence_own_floats(f, op->q, keys, "queries");
+    fence_own_floats(f, op->k, keys, "keys");
+    fence_own_floats(f, op->v, heads * op->value_dim, "values");
+    if (op->a) fence_own_floats(f, op->a, heads * decays, "time steps");
+    if (op->b) fence_own_floats(f, op->b, heads, "betas");
+    fence_own_floats(f, op->work, op->rows * recurrence_width(op), "where a recurrence works");
+    fence_own_floats(f, op->out, heads * op->value_dim, "what a recurrence writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->recurrence(inner, op);
+    fence_leave(f);
+}
+static void fence_mamba(Backend *backend, const Mamba *op) {
+    Fence *f = fence_of(backend);
+    fence_own(f, op->place.kv.base, 1, "pages of somebody else");
+    fence_own_floats(f, op->rate, op->channels * op->state, "rates that were not bound");
+    fence_own_floats(f, op->skip, op->channels, "skips that were not bound");
+    fence_own_floats(f, op->x, op->rows * op->channels, "what a mamba reads");
+    fence_own_floats(f, op->dt, op->rows * op->channels, "time steps");
+    fence_own_floats(f, op->b, (int64_t)op->rows * op->state, "b of a mamba");
+    fence_own_floats(f, op->c, (int64_t)op->rows * op->state, "c of a mamba");
+    fence_own_floats(f, op->out, op->rows * op->channels, "what a mamba writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->mamba(inner, op);
+    fence_leave(f);
+}
+static void fence_gated_norm(Backend *backend, const GatedNorm *op) {
+    Fence *f = fence_of(backend);
+    if (op->weight) fence_own_floats(f, op->weight, op->width, "a norm that was not bound");
+    fence_own_floats(f, op->x, op->rows * op->width, "what a gated norm reads");
+    if (op->gate) fence_own_floats(f, op->gate, op->rows * op->width, "gates");
+    fence_own_floats(f, op->out, op->rows * op->width, "what a gated norm writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->gated_norm(inner, op);
+    fence_leave(f);
+}
 static void fence_route(Backend *backend, const Routing *op) {
     Fence *f = fence_of(backend);
     const int64_t slots = (int64_t)op->rows * (op->top_k + op->shared);
@@ -456,6 +520,10 @@ static const BackendOps fence_ops = {
     .matmul_add = fence_matmul_add,
     .attention = fence_attention,
     .latent = fence_latent,
+    .conv = fence_conv,
+    .recurrence = fence_recurrence,
+    .mamba = fence_mamba,
+    .gated_norm = fence_gated_norm,
     .route = fence_route,
     .experts = fence_experts,
     .activate = fence_activate,

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/attention/attention.h"
+#include "backend/recurrent.h"
 
 typedef struct PageCopy {
     const KvLayout *layout;
@@ -61,11 +62,15 @@ static void copy_page(const KvLayer *layer, int32_t page, int tokens, uint8_t *c
 }
 
 bool cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    if (layer->layout.kv_heads == 0)
+        memcpy(out, recurrent_page(layer, page), kv_canonical_bytes(&layer->layout, tokens));
     copy_page(layer, page, tokens, out, false);
     return true;
 }
 
 bool cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    if (layer->layout.kv_heads == 0)
+        memcpy(recurrent_page(layer, page), from, kv_canonical_bytes(&layer->layout, tokens));
     copy_page(layer, page, tokens, (uint8_t *)from, true);
     return true;
 }

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/ref/ref_internal.h"
 
-static void rotate(const Rope *rope, const float *angles, float *head) {
+void ref_rotate(const Rope *rope, const float *angles, float *head) {
     const int half = rope->dims / 2;
     for (int i = 0; i < half; i++) {
         const float c = cosf(angles[i]), s = sinf(angles[i]);
@@ -31,7 +31,7 @@ static void prepare_heads(
     for (int h = 0; h < heads; h++) {
         float *head = out + (int64_t)h * head_dim;
         if (norm && !full && !a->norm_last) ref_norm_row(head, norm, head_dim, head);
-        if (rope) rotate(rope, angles, head);
+        if (rope) ref_rotate(rope, angles, head);
         if (norm && a->norm_last) ref_norm_row(head, norm, head_dim, head);
     }
 }

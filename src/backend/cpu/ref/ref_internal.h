@@ -1,7 +1,7 @@
 /* Internals of the reference backend, shared by its files. */
 #pragma once
-#include "backend/backend.h"
 #include "backend/cpu/pool.h"
+#include "backend/recurrent.h"
 
 typedef struct RefBackend {
     Backend base;
@@ -41,3 +41,10 @@ void ref_decode_head(
 
 /* ref_attention.c */
 void ref_attention(Backend *backend, const Attention *a);
+void ref_rotate(const Rope *rope, const float *angles, float *head);
+
+/* ref_recurrent.c */
+void ref_conv(Backend *backend, const Conv *op);
+void ref_recurrence(Backend *backend, const Recurrence *op);
+void ref_mamba(Backend *backend, const Mamba *op);
+void ref_gated_norm(Backend *backend, const GatedNorm *op);

@@ -49,11 +49,15 @@ static void transfer_page(const KvLayer *layer, int32_t page, int tokens, uint8_
 }
 
 bool ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    if (layer->layout.kv_heads == 0)
+        memcpy(out, recurrent_page(layer, page), kv_canonical_bytes(&layer->layout, tokens));
     transfer_page(layer, page, tokens, out, false);
     return true;
 }
 
 bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    if (layer->layout.kv_heads == 0)
+        memcpy(recurrent_page(layer, page), from, kv_canonical_bytes(&layer->layout, tokens));
     transfer_page(layer, page, tokens, (uint8_t *)from, true);
     return true;
 }
