@@ -123,8 +123,7 @@ static void mamba_forward(const Component *component, const ComponentCall *call)
         .weight = &mamba->o,
         .norm = call->output_norm,
         .scale = call->scale,
-        .residual = call->residual,
-        .next = call->next};
+        .residual = call->residual};
     ops->matmul_add(call->backend, &back);
 }
 

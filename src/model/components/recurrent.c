@@ -154,8 +154,7 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
         .weight = &recurrent->o,
         .norm = call->output_norm,
         .scale = call->scale,
-        .residual = call->residual,
-        .next = call->next};
+        .residual = call->residual};
     ops->matmul_add(call->backend, &back);
 }
 

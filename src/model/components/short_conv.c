@@ -74,8 +74,7 @@ static void short_conv_forward(const Component *component, const ComponentCall *
         .weight = &short_conv->o,
         .norm = call->output_norm,
         .scale = call->scale,
-        .residual = call->residual,
-        .next = call->next};
+        .residual = call->residual};
     ops->matmul_add(call->backend, &back);
 }
 
