@@ -68,7 +68,7 @@ typedef struct Conv {
     ConvPart part[CONV_PARTS_MAX];
     const float *in_gate, *out_gate; /* [rows, channels]; NULL: none. Only with one part */
 } Conv;
-int64_t conv_channels(const Conv *op); /* of all parts */
+int64_t conv_channels(const Conv *op); /* sum over the parts */
 int64_t conv_anchor_width(const Conv *op);
 int64_t conv_row_width(const Conv *op);
 
@@ -113,7 +113,7 @@ typedef struct Recurrence {
 } Recurrence;
 int64_t recurrence_anchor_width(const Recurrence *op);
 int64_t recurrence_row_width(const Recurrence *op);
-int64_t recurrence_width(const Recurrence *op); /* of work, per row */
+int64_t recurrence_width(const Recurrence *op); /* floats of work per row */
 
 /* ---- Mamba-1 ---- */
 
@@ -144,7 +144,7 @@ typedef enum GateKind { GATE_NONE, GATE_SILU, GATE_SIGMOID } GateKind;
  * a row. */
 typedef struct GatedNorm {
     int rows;
-    int64_t width;       /* of a row */
+    int64_t width;       /* elements of a row */
     int64_t group;       /* elements of a group, a divisor of width; 0: no norm */
     float eps;           /* inside the square root */
     const float *weight; /* [width], bound; NULL: ones */
