@@ -178,7 +178,9 @@ static void begin(
             .tables = tables,
             .quant = quant,
             .tokens = fixture->tokens});
-    fixture->backend->ops->begin(fixture->backend, step_end(&fixture->step));
+    const Step *step = step_end(&fixture->step, NULL);
+    CHECK(step);
+    fixture->backend->ops->begin(fixture->backend, step);
 }
 
 static int64_t run_product(BenchFixture *fixture, BenchCase *bench_case, int calls) {

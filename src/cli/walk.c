@@ -106,7 +106,7 @@ static bool one_step(
     step_begin(step, false);
     step_add_sequence(step,
         &(StepSequence){.rows = count, .decode = decode, .kv = sequence, .tokens = tokens, .output_count = outputs});
-    if (!runner_forward(walk->runner, walk->cache, step_end(step), logits, error)) return false;
+    if (!runner_forward(walk->runner, walk->cache, step_end(step, error), logits, error)) return false;
     kv_advance(walk->cache, sequence, count);
     return true;
 }
@@ -130,7 +130,7 @@ bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **lo
             &(StepSequence){
                 .rows = 1, .decode = has_decode_rows(walk), .kv = sequence, .tokens = &tokens[i], .output_count = 1});
     }
-    if (!runner_forward(walk->runner, walk->cache, step_end(step), logits, error)) return false;
+    if (!runner_forward(walk->runner, walk->cache, step_end(step, error), logits, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[i].now, 1);
     return true;
 }
@@ -158,8 +158,9 @@ static bool begin_sample(Walk *walk, int first, int count, const int32_t *tokens
                 .output_count = 1,
                 .sample_params = &sample});
     }
-    runner_begin(walk->runner, walk->cache, step_end(step), begun);
-    return true;
+    const Step *complete = step_end(step, error);
+    if (complete) runner_begin(walk->runner, walk->cache, complete, begun);
+    return complete != NULL;
 }
 
 static bool end_sample(Walk *walk, int first, int count, const RunnerStep *begun, Error *error) {

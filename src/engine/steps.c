@@ -264,7 +264,7 @@ void scheduler_plan(Scheduler *s, StepPlan *plan) {
     add_candidates(s, plan, false, false);
     add_candidates(s, plan, true, true);
     add_candidates(s, plan, true, false);
-    step_end(&plan->builder);
+    CHECK(step_end(&plan->builder, NULL));
 }
 
 /* ---- lookahead ---- */
@@ -316,6 +316,6 @@ bool scheduler_plan_lookahead(Scheduler *s, const StepPlan *under_way, StepPlan 
             continue;
         if (!add_lookahead(s, plan, slice)) return false;
     }
-    step_end(&plan->builder);
+    CHECK(step_end(&plan->builder, NULL));
     return plan->slice_count > 0;
 }

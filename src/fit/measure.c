@@ -74,7 +74,9 @@ static Weight place(Bench *b, Weight w) {
 static double product_s(Bench *b, const Weight *shape, int rows, int calls) {
     step_begin(&b->step, false);
     step_add_sequence(&b->step, &(StepSequence){.rows = rows, .tokens = b->step.tokens});
-    b->backend->ops->begin(b->backend, step_end(&b->step));
+    const Step *step = step_end(&b->step, NULL);
+    CHECK(step);
+    b->backend->ops->begin(b->backend, step);
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++) {
         const Weight w = place(b, *shape);

@@ -61,7 +61,9 @@ static bool pass(Bench *b, double *seconds, Error *error) {
     const int64_t start = clock_ns();
     step_begin(&b->step, false);
     step_add_sequence(&b->step, &(StepSequence){.rows = 1, .decode = decode, .tokens = &token});
-    (void)ops->begin(b->backend, step_end(&b->step));
+    const Step *step = step_end(&b->step, NULL);
+    CHECK(step);
+    (void)ops->begin(b->backend, step);
     for (int i = 0; i < CALLS; i++) {
         const Matmul op = {.rows = 1,
             .decode_rows = decode,

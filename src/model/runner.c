@@ -70,7 +70,9 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
                 .output_count = runner->outputs_max,
                 .scales = builder.scales,
                 .hidden_row_count = runner->hidden_rows_max});
-        decoder_forward(&bound, &schedule, kv.entries, step_end(&builder), tickets);
+        const Step *step = step_end(&builder, error);
+        CHECK(step);
+        decoder_forward(&bound, &schedule, kv.entries, step, tickets);
         for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
     kv_plan_free(&kv);
@@ -347,6 +349,7 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
 
 bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error) {
     RunnerStep begun;
+    if (!step) return false;
     runner_begin(runner, cache, step, &begun);
     return runner_end(runner, &begun, logits, error);
 }

@@ -46,9 +46,9 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth);
  * Step.decode_rows has no effect. */
 int runner_decode_rows_max(const Runner *runner);
 
-/* Runs a step. *logits: f32 [output_count, vocab] in host memory, writable, valid until the next step; NULL without
- * outputs, and where the backend samples. False: the device failed, or a file of the model shrank (the error names
- * it); the contents of the step's sequences are undefined. */
+/* Runs a step; step NULL: false, with the error of step_end(). *logits: f32 [output_count, vocab] in host memory,
+ * writable, valid until the next step; NULL without outputs, and where the backend samples. False: the device failed,
+ * or a file of the model shrank (the error names it); the contents of the step's sequences are undefined. */
 NODISCARD bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error);
 
 /* The same in two halves, so that a step can be begun before the one before it has ended, which is what

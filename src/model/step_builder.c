@@ -44,7 +44,7 @@ void step_begin(StepBuilder *b, bool uniform_matmul) {
         .embeddings = b->embeddings,
         .outputs = b->outputs,
         .hidden_rows = b->hidden_rows};
-    b->has_dims = false;
+    b->has_dims = b->failed = false;
     b->has_scales = b->has_samples = true;
 }
 
@@ -71,7 +71,6 @@ static void add_tokens(StepBuilder *b, const StepSequence *s) {
     for (int i = 0; i < s->embedding_count; i++) {
         EmbeddingRange *range = &b->embeddings[b->step.embedding_count++];
         *range = s->embeddings[i];
-        CHECK(range->row >= 0 && range->rows > 0 && range->row + range->rows <= s->rows);
         for (int r = 0; r < range->rows; r++) tokens[range->row + r] = TOKEN_GIVEN;
         range->row += b->step.rows;
     }
@@ -90,7 +89,6 @@ static void add_positions(StepBuilder *b, const StepSequence *s, int place) {
 static void add_outputs(StepBuilder *b, const StepSequence *s) {
     for (int i = 0; i < s->output_count; i++) {
         const int at = b->step.output_count++, row = s->outputs ? s->outputs[i] : s->rows - s->output_count + i;
-        CHECK(row >= 0 && row < s->rows);
         b->outputs[at] = b->step.rows + row;
         if (s->scales) b->scales[at] = s->scales[i];
         if (s->sample_params) b->sample_params[at] = s->sample_params[i];
@@ -101,13 +99,73 @@ static void add_outputs(StepBuilder *b, const StepSequence *s) {
         b->hidden_rows[b->step.hidden_row_count++] = b->step.rows + i;
 }
 
+/* ---- what cannot be added ---- */
+
+static bool check_room(const char *what, int count, int used, int capacity, Error *error) {
+    if (count >= 0 && count <= capacity - used) return true;
+    return fail(error, ERROR_LIMIT, "a step with %d of %d %s has no room for %d", used, capacity, what, count);
+}
+
+static bool has_room(const StepBuilder *b, const StepSequence *s, Error *error) {
+    const Step *step = &b->step;
+    const StepCapacity *most = &b->capacity;
+    return check_room("sequences", 1, step->chunk_count, most->sequences, error) &&
+        check_room("rows", s->rows, step->rows, most->rows, error) &&
+        check_room("outputs", s->output_count, step->output_count, most->outputs, error) &&
+        check_room("hidden rows", s->hidden_row_count, step->hidden_row_count, most->hidden_rows, error) &&
+        check_room("ranges of embeddings", s->embedding_count, step->embedding_count, most->embeddings, error);
+}
+
+static bool check_outputs(const StepSequence *s, Error *error) {
+    if (s->output_count > s->rows || s->hidden_row_count > s->rows)
+        return fail(error, ERROR_USAGE, "%d outputs and %d hidden rows of %d rows", s->output_count,
+            s->hidden_row_count, s->rows);
+    for (int i = 0; s->outputs && i < s->output_count; i++)
+        if (s->outputs[i] < 0 || s->outputs[i] >= s->rows || (i && s->outputs[i] <= s->outputs[i - 1]))
+            return fail(error, ERROR_USAGE, "output %d is row %d of %d rows, or not behind the output before it", i,
+                s->outputs[i], s->rows);
+    return true;
+}
+
+static bool check_embeddings(const StepSequence *s, Error *error) {
+    int64_t given = 0;
+    for (int i = 0; i < s->embedding_count; i++) {
+        const EmbeddingRange *range = &s->embeddings[i];
+        const int before = i ? range[-1].row + range[-1].rows : 0;
+        if (range->row < before || range->rows < 1 || range->rows > s->rows - range->row)
+            return fail(error, ERROR_USAGE, "embeddings of rows %d to %d, after row %d, in a sequence of %d rows",
+                range->row, range->row + range->rows, before, s->rows);
+        given += range->rows;
+    }
+    if (s->tokens || given == s->rows) return true;
+    return fail(error, ERROR_USAGE, "%d rows have neither tokens nor embeddings", (int)(s->rows - given));
+}
+
+static bool check_spans(const StepSequence *s, Error *error) {
+    const int first = s->kv ? s->kv->length + s->lookahead : s->position;
+    for (int i = 0; i < s->span_count; i++) {
+        const BidirectionalSpan *span = &s->spans[i];
+        const int before = i ? span[-1].end : first;
+        if (span->begin < before || span->end <= span->begin || span->end - first > s->rows)
+            return fail(error, ERROR_USAGE, "a bidirectional span of positions %d to %d, after %d, in rows %d to %d",
+                span->begin, span->end, before, first, first + s->rows);
+    }
+    return true;
+}
+
+static bool check_sequence(const StepBuilder *b, const StepSequence *s, Error *error) {
+    if (s->rows < 1) return fail(error, ERROR_USAGE, "a sequence of %d rows in a step", s->rows);
+    if (s->decode && b->step.decode_rows != b->step.rows)
+        return fail(error, ERROR_USAGE, "decode rows of a step come before its prefill rows");
+    return has_room(b, s, error) && check_outputs(s, error) && check_embeddings(s, error) && check_spans(s, error);
+}
+
+/* ---- building ---- */
+
 void step_add_sequence(StepBuilder *b, const StepSequence *s) {
     Step *step = &b->step;
-    CHECK(s->rows > 0 && s->rows <= b->capacity.rows - step->rows && step->chunk_count < b->capacity.sequences);
-    CHECK(s->output_count >= 0 && s->output_count <= b->capacity.outputs - step->output_count);
-    CHECK(s->hidden_row_count >= 0 && s->hidden_row_count <= b->capacity.hidden_rows - step->hidden_row_count);
-    CHECK(s->embedding_count >= 0 && s->embedding_count <= b->capacity.embeddings - step->embedding_count);
-    CHECK(!s->decode || step->decode_rows == step->rows);
+    b->failed = b->failed || !check_sequence(b, s, &b->error);
+    if (b->failed) return;
     add_chunk(b, s);
     add_tokens(b, s);
     add_positions(b, s, b->chunks[step->chunk_count - 1].position);
@@ -116,8 +174,12 @@ void step_add_sequence(StepBuilder *b, const StepSequence *s) {
     if (s->decode) step->decode_rows = step->rows;
 }
 
-const Step *step_end(StepBuilder *b) {
+const Step *step_end(StepBuilder *b, Error *error) {
     Step *step = &b->step;
+    if (b->failed) {
+        if (error) *error = b->error;
+        return NULL;
+    }
     const bool sampled = b->has_samples && step->output_count > 0 && step->hidden_row_count == 0;
     step->sample_params = sampled ? b->sample_params : NULL;
     step->scales = !sampled && b->has_scales && step->output_count > 0 ? b->scales : NULL;

@@ -22,8 +22,10 @@ typedef struct StepBuilder {
     SequenceChunk *chunks;
     EmbeddingRange *embeddings;
     bool has_dims;    /* some row's positions differ between the dimensions */
-    bool has_scales;  /* each output so far has a scale, */
-    bool has_samples; /* has sampling parameters */
+    bool has_scales;  /* each output so far has a scale */
+    bool has_samples; /* each output so far has sampling parameters */
+    bool failed;      /* a sequence was refused: error says which */
+    Error error;
 } StepBuilder;
 
 /* Consecutive rows of one sequence. tokens, positions, outputs, scales and sample_params are borrowed for the call;
@@ -62,8 +64,10 @@ void step_builder_close(StepBuilder *builder); /* safe on a zeroed one */
 
 /* uniform_matmul: as Step. */
 void step_begin(StepBuilder *builder, bool uniform_matmul);
+/* A sequence that has no room or does not hold together adds nothing; step_end() reports the first one. */
 void step_add_sequence(StepBuilder *builder, const StepSequence *sequence);
 /* The step, valid until step_begin(). It has one position dimension where all positions are equal on all dimensions.
  * Tokens are sampled by the backend (sample_params) if all outputs have sampling parameters and no hidden states are
- * computed; otherwise it has scales if all outputs have. */
-const Step *step_end(StepBuilder *builder);
+ * computed; otherwise it has scales if all outputs have. NULL: a sequence was refused, ERROR_LIMIT for one without
+ * room, ERROR_USAGE for one that does not hold together. */
+const Step *step_end(StepBuilder *builder, Error *error);

@@ -320,6 +320,10 @@ BackendOptions fixture_backend(const char *cpu, int threads, int rows_max) {
                           : NULL};
 }
 
+bool fixture_cpu_due(const char *cpu) {
+    return !(test_sampled() && !SANITIZED && strcmp(cpu, "ref") == 0) && fixture_cpu_here(cpu);
+}
+
 bool fixture_cpu_here(const char *cpu) {
     BackendOptions options = fixture_backend(cpu, 1, 1);
     options.scratch_bytes = 1 << 20;
@@ -371,7 +375,7 @@ bool fixture_step_of(
     fixture_builder(&builder, rows);
     step_begin(&builder, false);
     step_add_sequence(&builder, &sequence);
-    const bool ok = runner_forward(runner, cache, step_end(&builder), &out, error);
+    const bool ok = runner_forward(runner, cache, step_end(&builder, error), &out, error);
     step_builder_close(&builder);
     if (!ok) return false;
     memcpy(logits, out, (size_t)rows * (size_t)model_vocab(runner_model(runner)) * sizeof *out);

@@ -53,7 +53,7 @@ static bool crowd_step(const FixtureRun *chunk, KvCache *cache, KvSequence s[STR
         ok = ok && batch_add(&b, cache, &s[i], tokens[i], added[i], answers && decode_rows_max, i == ours);
     }
     float *out;
-    ok = ok && runner_forward(chunk->runner, cache, step_end(&b), &out, &error);
+    ok = ok && runner_forward(chunk->runner, cache, step_end(&b, &error), &out, &error);
     if (ok)
         memcpy(logits + (size_t)s[ours].length * (size_t)chunk->vocab, out,
             (size_t)added[ours] * (size_t)chunk->vocab * sizeof *out);

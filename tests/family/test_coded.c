@@ -56,7 +56,7 @@ static bool step_all(const FixtureRun *run, KvCache *cache, KvSequence *s, int c
     }
     Error error = {0};
     float *out;
-    ok = ok && runner_forward(run->runner, cache, step_end(&b), &out, &error);
+    ok = ok && runner_forward(run->runner, cache, step_end(&b, &error), &out, &error);
     if (ok && logits)
         memcpy(
             logits + (size_t)s[0].length * (size_t)run->vocab, out, (size_t)rows[0] * (size_t)run->vocab * sizeof *out);

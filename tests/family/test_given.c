@@ -28,7 +28,7 @@ static float *look_up(Runner *runner, const int32_t *tokens, int count) {
     fixture_builder(&builder, count);
     step_begin(&builder, false);
     step_add_sequence(&builder, &(StepSequence){.rows = count, .tokens = tokens});
-    b->ops->begin(b, step_end(&builder));
+    b->ops->begin(b, step_end(&builder, &error));
     b->ops->embed(
         b, &(Embed){.rows = count, .tokens = tokens, .table = &table, .scale = spec->embedding_scale, .out = out});
     TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
@@ -130,7 +130,7 @@ int main(void) {
     static char names[NAMES_MAX][64];
     const int total = fixture_names(names, NAMES_MAX);
     bool here[COUNT_OF(fixture_cpus)];
-    for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
+    for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) here[c] = fixture_cpu_due(fixture_cpus[c]);
     for (int i = 0; i < total; i++) {
         Fixture f;
         char directory[64];

@@ -127,7 +127,7 @@ static bool step_once(Bench *b, const int *rows, int count, float *logits) {
                 .tokens = b->tokens + b->sequences[i].length,
                 .output_count = rows[i]});
     }
-    const Step *step = ok ? step_end(&builder) : NULL;
+    const Step *step = ok ? step_end(&builder, &error) : NULL;
     ok = ok && runner_forward(b->run.runner, b->cache, step, &out, &error);
     if (ok) memcpy(logits, out, (size_t)step->rows * VOCAB * sizeof *logits);
     step_builder_close(&builder);
