@@ -145,13 +145,15 @@ step unit unit build
 
 # Sanitizers: parsers, server, engine and allocations under ASan and UBSan, with a sample of models and backends; what has
 # threads under TSan. The vector kernels are those of the release build; ./test.sh long has them instrumented, and all tests.
+# test_engine_sharing compares numbers of real models in the engine: test_sharing (a fake model) and test_engine_model have
+# its threads and its memory.
 kernels=-DAPUS_KERNELS=$PWD/build/libkernels.a
 asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
-    unit build-asan -LE '^(backend|family)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
+    unit build-asan -LE '^(backend|family)$' -E '^test_engine_sharing$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
 step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step asan asan
-step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step tsan unit build-tsan -L '^threads$'
+step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step tsan unit build-tsan -L '^threads$' -E '^test_engine_sharing$'
 
 # Two lanes of what takes a core, the longest first.
 beside 2 emulated-build emulated_build

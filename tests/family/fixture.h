@@ -64,6 +64,7 @@ void fixture_remove(const char *directory);
 extern const char *const fixture_cpus[FIXTURE_CPUS];
 BackendOptions fixture_backend(const char *cpu, int threads, int rows_max);
 bool fixture_cpu_here(const char *cpu);
+bool fixture_cpu_due(const char *cpu); /* here, and not "ref" where a sample is enough: "fence" runs the same code */
 
 /* A model and its runner, both owned. */
 typedef struct FixtureRun {

@@ -30,15 +30,22 @@ static void test_variant(Fixture *f, int variant, const char *cpu, const char *d
     fixture_run_close(&run);
 }
 
-/* test_golden [NAME…]: these fixtures only. */
+/* test_golden [--backend BACKEND] [NAME…]: this backend and these fixtures only. */
 int main(int count, char **arguments) {
     static char names[NAMES_MAX][64];
+    const char *only = NULL;
+    if (count > 2 && strcmp(arguments[1], "--backend") == 0) {
+        only = arguments[2];
+        arguments += 2;
+        count -= 2;
+    }
     int total = fixture_names(names, NAMES_MAX);
     for (int i = 1; i < count; i++) snprintf(names[i - 1], sizeof names[0], "%s", arguments[i]);
     total = count > 1 ? count - 1 : total;
     TEST_MSG(total > 0, "no fixtures in " FIXTURE_DATA " (run from the project's root)");
     bool here[COUNT_OF(fixture_cpus)];
-    for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
+    for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++)
+        here[c] = (!only || !strcmp(fixture_cpus[c], only)) && fixture_cpu_due(fixture_cpus[c]);
     for (int i = 0; i < total; i++) {
         Fixture f;
         if (!fixture_open(&f, names[i])) continue;

@@ -16,7 +16,7 @@ static const char tools_json[] =
     "}},"
     "{\"function\":{\"name\":\"g-1\"}}]";
 
-enum { TEXT_MAX = 4000, WALKS = 60 };
+enum { TEXT_MAX = 4000, WALKS = 60, WALKS_SAMPLED = 12 };
 
 /* A text of the grammar, chosen at random; false: it did not end. */
 static bool walk(Grammar *grammar, uint64_t *seed, Buffer *text) {
@@ -107,8 +107,9 @@ static void test_format(const CallFormat *format, const Json *tools, bool single
     Grammar *grammar = grammar_compile(GRAMMAR_LARK, buffer_view(&source), GRAMMAR_SPACE_FLEXIBLE, NULL, &error);
     TEST_MSG(grammar != NULL, "%s: %s\n%s", format->name, error.text, source.data);
     uint64_t seed = 7;
+    const int walks = test_sampled() ? WALKS_SAMPLED : WALKS;
     int ended = 0;
-    for (int i = 0; grammar && i < WALKS; i++) {
+    for (int i = 0; grammar && i < walks; i++) {
         Buffer text = {0};
         if (walk(grammar, &seed, &text)) {
             ended++;
@@ -116,7 +117,7 @@ static void test_format(const CallFormat *format, const Json *tools, bool single
         }
         buffer_free(&text);
     }
-    TEST_MSG(ended > WALKS / 2, "%s: %d texts came to an end", format->name, ended);
+    TEST_MSG(ended > walks / 2, "%s: %d texts came to an end", format->name, ended);
     grammar_free(grammar);
     buffer_free(&source);
 }

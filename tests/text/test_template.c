@@ -325,7 +325,8 @@ static void test_bounds(void) {
         "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = 'xxxxxxxxxxxxxxxx' + ns.s %}{% endfor "
         "%}{{ ns.s|upper|length }}",
     };
-    for (size_t i = 0; i < COUNT_OF(hostile); i++) {
+    /* A sanitizer's build runs all of them. */
+    for (size_t i = 0; i < COUNT_OF(hostile); i += test_sampled() && !SANITIZED ? 3 : 1) {
         Buffer out = {0};
         Error error;
         double start = cpu_seconds();
