@@ -221,6 +221,14 @@ LINES = r"""
 {% set x %}a {{ n }} b{% endset %}[{{ x }}] {% set x | upper %}abc{% endset %}[{{ x }}] {% set x | replace('a', 'b') | length %}aaa{% endset %}[{{ x }}] {% set y = 1 %}{% set z %}{% set y = 2 %}{{ y }}{% endset %}{{ y }}{{ z }}
 {% macro m(a, b=2, c=a ~ '!') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }} {{ m(1, 3) }} {{ m(1, c=4) }} {{ m() }} {{ m(b=1) }} {{ m(*[1, 2]) }} {{ m(**{'a': 9}) }} {{ m is callable }} {{ m('x')|length }} {{ m(1) is string }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}
+{% macro m(a) %}{{ a }}{{ varargs }}{% endmacro %}{{ m(1, 2, 'x') }} {{ m(1) }} {{ m() }} {{ m(a=1) }} {{ m(1, 2, *[3, 4]) }}
+{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(1, x=2, y='z') }} {{ m(a=1) }} {{ m(1, a=2) }} {{ m(1, **{'q': 3}) }}
+{% macro m() %}{% for v in varargs %}{{ v }},{% endfor %}{{ kwargs|length }}{% endmacro %}{{ m(1, 2, b=3) }}{{ m() }}
+{% macro m(varargs, kwargs=3) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1) }}
+{% macro m(varargs) %}{{ varargs }}{% endmacro %}{{ m(1, 2) }}
+{% macro m() %}{{ caller(1) }}{{ varargs }}{{ kwargs }}{% endmacro %}{% call(x) m(5, k=6) %}c{{ x }}{% endcall %}
+{% macro m() %}{{ varargs }}{% endmacro %}{{ m(1, k=2) }}
+{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(1, k=2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, x=2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}
 {% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}body {{ n }}{% endcall %} {% macro l(xs) %}{% for x in xs %}{{ caller(x, loop.index) }},{% endfor %}{% endmacro %}{% call(x, i) l(list) %}{{ i }}:{{ x }}{% endcall %}

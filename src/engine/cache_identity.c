@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/digest.h"
 #include "engine/placement.h"
+#include "model/component.h"
 
 /* A file of the same name with another size or time is another model. */
 static bool add_files(const char *directory, Buffer *out, Error *error) {
@@ -25,6 +27,22 @@ static bool add_files(const char *directory, Buffer *out, Error *error) {
     return true;
 }
 
+static void add_rope(void *context, const Rope **rope) {
+    uint64_t *sum = context;
+    *sum = checksum64_seeded(*sum, (*rope)->frequencies, (size_t)((*rope)->dims / 2) * sizeof(float));
+}
+
+/* Of longrope's two lists of frequencies, the context chooses one. */
+static uint64_t rope_checksum(const Spec *spec) {
+    uint64_t sum = 0;
+    const Visitor visitor = {.rope = add_rope, .context = &sum};
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer copy = spec->layers[i];
+        layer_visit(&copy, &visitor);
+    }
+    return sum;
+}
+
 bool cache_identity(const EngineOptions *options, const Runner *runner, Buffer *out, Error *error) {
     const KvPlan *plan = runner_kv_plan(runner);
     const Backend *first = runner_backend(runner), *upper = runner_upper(runner);
@@ -35,6 +53,7 @@ bool cache_identity(const EngineOptions *options, const Runner *runner, Buffer *
             placement_layers(options, model_layers(runner_model(runner))));
     if (options->backend.tensor_parallel > 1) buffer_printf(out, "ranks %d\n", options->backend.tensor_parallel);
     if (options->model.experts_used) buffer_printf(out, "experts %d\n", options->model.experts_used);
+    buffer_printf(out, "rope %016llx\n", (unsigned long long)rope_checksum(model_spec(runner_model(runner))));
     for (int i = 0; i < plan->entry_count; i++) {
         const KvLayout *l = &plan->entries[i].layout;
         buffer_printf(out, "entry %d %d %d %d %d\n", l->kv_heads, l->head_dim, l->value_dim, l->dtype, l->latent);

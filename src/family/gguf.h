@@ -76,6 +76,7 @@ typedef struct GgufModel {
     const char *architecture;                /* general.architecture, which also begins the keys */
     const char *with_key;                    /* goes before the others of its architecture when the file has this key */
     int64_t with_value;                      /* and this number there; 0: any but 0 */
+    bool yarn_bounds_exact;                  /* YaRN's bounds are not rounded, which the file does not say */
     bool latent;                             /* heads have MLA's sizes, given by its fields */
     const char *class_name;                  /* in the field `architectures` of config.json */
     const GgufName *names[GGUF_LISTS_MAX];   /* the last entry stays NULL */

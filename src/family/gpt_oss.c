@@ -1,6 +1,7 @@
 /* gpt-oss: every other layer sees a window, each head has a sink, biases everywhere, experts with a clamped silu, used
  * with the softmax over the best. Reference: mlx_lm/models/gpt_oss.py, whose names those of MLX's conversions are; in
- * OpenAI's own files gate and up alternate row by row, which no view of them undoes. */
+ * OpenAI's own files gate and up alternate row by row, which no view of them undoes; YaRN's truncate:
+ * transformers/models/gpt_oss. */
 #include "family/family.h"
 
 static const MoeNames names = {"mlp", "router", "experts", "gate_proj", "up_proj", "down_proj", .shared = NULL};
@@ -70,6 +71,7 @@ const Family gpt_oss_family = {
     .load = load,
     .gguf = &(const GgufModel){.architecture = "gpt-oss",
         .class_name = "GptOssForCausalLM",
+        .yarn_bounds_exact = true,
         .names = {gguf_ends, gguf_qkv, gguf_names},
         .fields = {fields, gguf_rms}},
 };

@@ -1,5 +1,5 @@
 /* Phi-3, Phi-3.5, Phi-4 (mini): a Llama whose projections are fused: qkv_proj = q ‖ k ‖ v, gate_up_proj = gate ‖ up.
- * Reference: mlx_lm/models/phi3.py (longrope always with long_factor); the sliding window: transformers/models/phi3. */
+ * Reference: mlx_lm/models/phi3.py; the sliding window: transformers/models/phi3. */
 #include "family/family.h"
 
 static AttentionComponent load_attention(Loader *ld, const Dims *d, const Rope *rope, int window) {

@@ -1,5 +1,5 @@
 /* Phi-3.5-MoE and Phi-mini-MoE: layer norms, biases, experts chosen one after the other by a sparse mixer.
- * Reference: mlx_lm/models/phimoe.py (longrope always with long_factor and long_mscale). */
+ * Reference: mlx_lm/models/phimoe.py. */
 #include "family/family.h"
 
 static const MoeNames moe_names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};

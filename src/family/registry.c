@@ -18,6 +18,7 @@
     row("gpt_oss", gpt_oss_family)             \
     row("granitemoe", granitemoe_family)       \
     row("hunyuan", hunyuan_family)             \
+    row("hunyuan_v1_moe", hunyuan_v1_moe_family) \
     row("joyai_llm_flash", deepseek_v3_family) \
     row("kimi_k2", deepseek_v3_family)         \
     row("Klear", klear_family)                 \

@@ -57,6 +57,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .weights = model->weights,
         .experts_stay = options->experts.stream,
         .device_layers = options->device_layers,
+        .context = options->context,
         .strict_config = options->strict_config,
         .warn = options->warn,
         .warn_context = options->warn_context};

@@ -75,6 +75,12 @@ static void test_groups(void) {
     best.group_best = true;
     route(&best, logits, index, weight);
     TEST(index[0] == 0 && index[1] == 1);
+    /* Other groups are not chosen, even where the biased scores of the best one are below 0. */
+    const float bias[6] = {-9, -9, -3, -4, -9, -9};
+    Routing biased = op;
+    biased.bias = bias;
+    route(&biased, logits, index, weight);
+    TEST(index[0] == 2 && index[1] == 3);
 }
 
 static void test_sparse_mixer(void) {

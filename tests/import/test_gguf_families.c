@@ -112,6 +112,9 @@ static bool write_scaling(Case *c, const Json *rope) {
         !(slice_is(kind, "linear") || slice_is(kind, "yarn") || slice_is(kind, "longrope"))) {
         return cannot(c, "rope_scaling", "has no keys");
     }
+    const Json *truncate = value_of(rope, "truncate");
+    if (slice_is(kind, "yarn") && (truncate && !truncate->boolean) != c->model->yarn_bounds_exact)
+        return cannot(c, "truncate", "has no key");
     if (slice_is(kind, "longrope")) {
         write_factors(c, "rope_factors_long.weight", value_of(rope, "long_factor"));
         write_factors(c, "rope_factors_short.weight", value_of(rope, "short_factor"));
@@ -136,14 +139,14 @@ static bool is_rope_field(Slice name) {
 static bool write_metadata(Case *c) {
     const Json *parameters = value_of(c->config, "rope_parameters");
     const Json *rope = parameters ? parameters : value_of(c->config, "rope_scaling");
-    const Json *theta = value_of(c->config, "rope_theta");
+    const Json *inner = value_of(parameters, "rope_theta");
     build_string(&c->file, "general.architecture", c->model->architecture);
     for (const GgufField *const *list = c->model->fields; *list; list++) {
         for (const GgufField *field = *list; field->name; field++) {
             if (!write_field(c, field)) return false;
         }
     }
-    write_number(c, ".rope.freq_base", theta ? theta : value_of(parameters, "rope_theta"));
+    write_number(c, ".rope.freq_base", inner ? inner : value_of(c->config, "rope_theta"));
     return !rope || write_scaling(c, rope);
 }
 

@@ -3,18 +3,22 @@
 Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a fixture), mlx-lm runs
 with the mask of transformers: which layers slide, and how far, is what transformers makes of the very config
 (AutoConfig: sliding_window, layer_types); query i sees key j when i - j < sliding_window (its
-masking_utils.sliding_window_overlay). Quantised variants run in f32 on the dequantised weights.
+masking_utils.sliding_window_overlay). What else a family was trained with and mlx-lm leaves out is put into it here, as
+transformers has it: Hunyuan's division of the experts' weights by their sum, YaRN's bounds without rounding ("truncate":
+false). Quantised variants run in f32 on the dequantised weights.
 """
 
 import contextlib
 import importlib
 import json
+import math
 import sys
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
+from mlx_lm.models import hunyuan, rope_utils
 from mlx_lm.models.base import create_causal_mask, scaled_dot_product_attention
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.mla import MultiLinear
@@ -32,7 +36,36 @@ MODULES = {  # model_type → module of mlx_lm.models, where they differ
 mx.set_default_device(mx.cpu)
 
 
+# ---- what mlx-lm leaves out ----
+
+
+def hunyuan_experts(self, x):
+    """transformers/models/hunyuan_v1_moe: the weights of the chosen experts have the sum 1."""
+    gates = mx.softmax(self.gate(x), axis=-1, precise=True)
+    chosen = mx.argpartition(-gates, kth=self.top_k - 1, axis=-1)[..., : self.top_k]
+    scores = mx.take_along_axis(gates, chosen, axis=-1)
+    if self.top_k > 1:
+        scores = scores / scores.sum(-1, keepdims=True)
+    y = (self.switch_mlp(x, chosen) * scores[..., None]).sum(-2)
+    return y + self.shared_mlp(x) if self.use_shared_mlp else y
+
+
+hunyuan.MoeBlock.__call__ = hunyuan_experts
+
+
+class ExactBounds:
+    """math for YarnRoPE, whose floor and ceil round nothing."""
+
+    def __getattr__(self, name):
+        return (lambda x: x) if name in ("floor", "ceil") else getattr(math, name)
+
+
+# ---- models ----
+
+
 def build(config, weights):
+    scaling = config.get("rope_scaling") or {}
+    rope_utils.math = ExactBounds() if scaling.get("truncate") is False else math
     module = importlib.import_module("mlx_lm.models." + MODULES.get(config["model_type"], config["model_type"]))
     model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))
     if weights is None:

@@ -22,7 +22,7 @@ static int best_left(const float *score, int count, const bool *taken) {
     return best;
 }
 
-/* Experts of the groups that are not among the best get the score 0. */
+/* Experts of the groups that are not among the best get the score −∞, as transformers and DeepSeek mask them. */
 static void keep_groups(const Routing *op, float *score) {
     float worth[EXPERT_GROUPS_MAX];
     bool kept[EXPERT_GROUPS_MAX] = {false};
@@ -37,7 +37,7 @@ static void keep_groups(const Routing *op, float *score) {
     }
     for (int i = 0; i < op->topk_group; i++) kept[best_left(worth, op->groups, kept)] = true;
     for (int g = 0; g < op->groups; g++)
-        for (int i = 0; !kept[g] && i < size; i++) score[g * size + i] = 0;
+        for (int i = 0; !kept[g] && i < size; i++) score[g * size + i] = -INFINITY;
 }
 
 /* ROUTE_SPARSEMIXER. */

@@ -204,6 +204,7 @@ static void put_rope_scaling(Writer *w, double base) {
             (long long)field_integer(w, ".rope.scaling.original_context_length", 1));
         put_yarn_option(w, "beta_fast", ".rope.scaling.yarn_beta_fast");
         put_yarn_option(w, "beta_slow", ".rope.scaling.yarn_beta_slow");
+        if (w->plan->model->yarn_bounds_exact) buffer_text(w->out, ", \"truncate\": false");
         if (w->plan->model->latent)
             put_yarn_mscale(w);
         else

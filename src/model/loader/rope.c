@@ -1,10 +1,11 @@
-/* Rotary frequencies: every kind of mlx_lm/models/rope_utils.py (initialize_rope), in f32 as there.
- * Known differences from the Hugging Face code, on purpose: longrope always uses long_factor; attention_factor and
- * truncate are ignored. */
+/* Rotary frequencies: every kind of mlx_lm/models/rope_utils.py (initialize_rope), in f32 as there. Where mlx-lm leaves
+ * out what the models were trained with, transformers/modeling_rope_utils.py decides: YaRN's truncate, longrope's
+ * short_factor, rope_theta inside of rope_parameters. */
 #include <math.h>
 #include <stdio.h>
 
 #include "model/loader/internal.h"
+#include "model/model.h"
 
 /* The scaling's own fields. */
 typedef struct Scaling {
@@ -26,12 +27,21 @@ static double scaling_number(const Scaling *s, const char *field, double absent)
     return absent;
 }
 
-/* Fields for other kinds, or that mlx-lm does not look at either. */
-static void scaling_ignore(const Scaling *s, const char *field) {
+static bool scaling_flag(const Scaling *s, const char *field, bool absent) {
+    char shown[64];
     const Json *value = loader_get(s->ld, s->fields, field);
-    if (value) {
-        loader_warn(s->ld, "config.json: %s%s is ignored, as mlx-lm does", s->where, field);
-    }
+    if (value && value->type != JSON_BOOL)
+        loader_fail(s->ld, ERROR_FORMAT, "config.json: %s%s is %s, must be true or false", s->where, field,
+            loader_show(value, shown));
+    return value && value->type == JSON_BOOL ? value->boolean : absent;
+}
+
+/* The factor on the rotated values is computed from other fields, as mlx-lm does; a file that says otherwise is told.
+ */
+static void check_attention_factor(const Scaling *s, float computed) {
+    const Json *value = loader_get(s->ld, s->fields, "attention_factor");
+    if (value && !(json_is_number(value) && fabs(json_number(value) - computed) < 1e-3))
+        loader_warn(s->ld, "config.json: %sattention_factor is ignored, as mlx-lm does", s->where);
 }
 
 /* rope_scaling, else rope_parameters, else its part for a layer type. */
@@ -96,13 +106,14 @@ static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
             json_type_name(all));
     }
     const double mscale = scaling_number(s, "mscale", 1);
-    scaling_ignore(s, "attention_factor");
-    scaling_ignore(s, "truncate");
+    const bool truncate = scaling_flag(s, "truncate", true);
     load_require(s->ld, theta > 1 && isfinite(mscale_all), "yarn needs a rope_theta above 1");
 
     const double per_octave = dims / (2 * log(theta));
-    const double low = fmax(floor(per_octave * log(trained / (fast * 2 * M_PI))), 0);
-    double high = fmin(ceil(per_octave * log(trained / (slow * 2 * M_PI))), dims - 1);
+    const double first = per_octave * log(trained / (fast * 2 * M_PI));
+    const double last = per_octave * log(trained / (slow * 2 * M_PI));
+    const double low = fmax(truncate ? floor(first) : first, 0);
+    double high = fmin(truncate ? ceil(last) : last, dims - 1);
     if (low == high) {
         high += 0.001;
     }
@@ -112,9 +123,13 @@ static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
         const float mask = 1 - fminf(fmaxf(ramp, 0), 1);
         out[i] = (inter * mask + extra * (1 - mask)) / (inter * extra);
     }
-    return (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
+    const float scale = (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
+    check_attention_factor(s, scale);
+    return scale;
 }
 
+/* Ding et al. 2024, arXiv 2402.13753: short_factor for sequences of up to the trained length, long_factor beyond. Keys
+ * in the cache have one of both, so the served context decides for all sequences, as in llama.cpp. */
 static float fill_longrope(const Scaling *s, float *out, int dims, float theta, int trained_default) {
     Loader *ld = s->ld;
     double trained = load_int_or(ld, "original_max_position_embeddings", 0);
@@ -122,24 +137,29 @@ static float fill_longrope(const Scaling *s, float *out, int dims, float theta, 
     if (trained == 0) {
         trained = scaling_number(s, "original_max_position_embeddings", trained_default);
     }
-    const Json *factors = loader_get(ld, s->fields, "long_factor");
-    loader_get(ld, s->fields, "short_factor");
-    scaling_ignore(s, "attention_factor");
+    const int positions = load_int_or(ld, "max_position_embeddings", 131072);
+    const int made_for = positions < MODEL_CONTEXT_DEFAULT ? positions : MODEL_CONTEXT_DEFAULT;
+    const bool is_short = (ld->source->context ? ld->source->context : made_for) <= trained;
+    const char *const name = is_short ? "short_factor" : "long_factor";
+    const Json *const lists[] = {loader_get(ld, s->fields, "long_factor"), loader_get(ld, s->fields, "short_factor")};
+    const Json *factors = lists[is_short];
     if (!factors || factors->type != JSON_ARRAY || factors->size != (uint32_t)dims / 2) {
-        loader_fail(ld, ERROR_FORMAT, "config.json: %slong_factor must be an array of %d numbers", s->where, dims / 2);
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s must be an array of %d numbers", s->where, name, dims / 2);
         return 1;
     }
     int i = 0;
     for (JSON_EACH(factor, factors)) {
-        out[i] = 1 / ((float)loader_positive(ld, factor, s->where, "long_factor") * period(theta, i, dims));
+        out[i] = 1 / ((float)loader_positive(ld, factor, s->where, name) * period(theta, i, dims));
         i++;
     }
-    const double positions = load_int_or(ld, "max_position_embeddings", 131072);
     load_require(ld, trained > 1, "longrope needs original_max_position_embeddings above 1");
     const double factor = positions / trained;
+    const float scale = (float)(factor <= 1 ? 1 : sqrt(1 + log(factor) / log(trained)));
     loader_get(ld, s->fields, "short_mscale");
-    if (loader_get(ld, s->fields, "long_mscale")) return (float)scaling_number(s, "long_mscale", 0);
-    return (float)(factor <= 1 ? 1 : sqrt(1 + log(factor) / log(trained)));
+    if (loader_get(ld, s->fields, "long_mscale"))
+        return (float)scaling_number(s, is_short ? "short_mscale" : "long_mscale", 0);
+    check_attention_factor(s, scale);
+    return scale;
 }
 
 static void fill_proportional(const Scaling *s, float *out, int dims, float theta) {
@@ -202,7 +222,8 @@ static double find_theta(const Scaling *s, const RopeOptions *options) {
     const char *field = options->theta_field ? options->theta_field : "rope_theta";
     const Json *own = loader_get(s->ld, s->ld->fields, field);
     const Json *nested = loader_get(s->ld, s->fields, "rope_theta");
-    if (nested && (s->of_layer_type || (!own && !options->unscaled))) {
+    const bool other_theta = options->theta_field && !s->of_layer_type; /* nested is that of other layers */
+    if (nested && (!other_theta || (!own && !options->unscaled))) {
         return loader_positive(s->ld, nested, s->where, "rope_theta");
     }
     if (own) {

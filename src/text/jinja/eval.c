@@ -488,7 +488,46 @@ static const Jv *keyword_find(const JinjaArgs *args, Slice name) {
     return NULL;
 }
 
-/* Gives the parameters and "caller" their values; defaults see the parameters that were given and those before them. */
+/* Whether a parameter of the macro takes this keyword of a call with `positional` positional arguments. */
+static bool takes_keyword(const Vm *vm, const JinjaNode *node, size_t positional, Slice keyword) {
+    size_t at = 0;
+    for (const JinjaNode *param = node->list; param; param = param->next, at++)
+        if (at >= positional && slice_equal(vm->template->names[param->name], keyword)) return true;
+    return false;
+}
+
+/* Keyword arguments that no parameter takes. */
+static Jv other_keywords(Vm *vm, const JinjaNode *node, const JinjaArgs *args) {
+    Jv dict = jinja_dict_new(vm, args->keyword_count);
+    for (size_t i = 0; !jv_bad(dict) && i < args->keyword_count; i++) {
+        const Slice name = args->keywords[i].name;
+        if (takes_keyword(vm, node, args->count, name)) continue;
+        if (node->flag & 1u << MACRO_CALLER && slice_is(name, "caller")) continue;
+        JinjaStr *key = jinja_str_new(vm, name.data, name.size, ORIGIN_TEMPLATE);
+        if (!key || !jinja_dict_set(vm, dict.dict, jv_str(key), args->keywords[i].value)) return jv_error();
+    }
+    return dict;
+}
+
+/* kwargs and varargs: the arguments that no parameter takes. */
+static bool bind_others(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args) {
+    const uint32_t *names = vm->template->macro_names;
+    if (node->flag & 1u << MACRO_KWARGS) {
+        const Jv dict = other_keywords(vm, node, args);
+        if (jv_bad(dict)) return false;
+        scope_set(vm, scope, names[MACRO_KWARGS], dict);
+    }
+    if (node->flag & 1u << MACRO_VARARGS) {
+        const size_t taken = args->count < node->count ? args->count : node->count;
+        const Jv tuple = jinja_tuple(vm, args->values + taken, args->count - taken);
+        if (jv_bad(tuple)) return false;
+        scope_set(vm, scope, names[MACRO_VARARGS], tuple);
+    }
+    return true;
+}
+
+/* Gives parameters, caller, kwargs and varargs their values; defaults see the parameters that were given and those
+ * before them. */
 static bool bind_parameters(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args) {
     const Slice *names = vm->template->names;
     size_t at = 0, taken = 0;
@@ -505,16 +544,18 @@ static bool bind_parameters(Vm *vm, const JinjaNode *node, JinjaScope *scope, co
         if (jv_bad(value)) return false;
         scope_set(vm, scope, param->name, value);
     }
-    if (node->flag & MACRO_CALLER) {
+    if (node->flag & 1u << MACRO_CALLER) {
         const Jv *caller = keyword_find(args, SLICE("caller"));
         taken += caller != NULL;
-        scope_set(vm, scope, vm->template->name_caller, caller ? *caller : jv_hint(vm, "No caller defined"));
+        scope_set(
+            vm, scope, vm->template->macro_names[MACRO_CALLER], caller ? *caller : jv_hint(vm, "No caller defined"));
     }
-    if (taken < args->keyword_count || args->count > node->count) {
+    const bool more_keywords = taken < args->keyword_count && !(node->flag & 1u << MACRO_KWARGS);
+    if (more_keywords || (args->count > node->count && !(node->flag & 1u << MACRO_VARARGS))) {
         jinja_fail(
             vm, "TypeError: macro '%.*s' was given an argument that it does not take", SLICE_ARGS(names[node->name]));
     }
-    return !vm->failed;
+    return !vm->failed && bind_others(vm, node, scope, args);
 }
 
 static Jv macro_call(Vm *vm, JinjaMacro *macro, const JinjaArgs *args) {

@@ -10,7 +10,8 @@ static JinjaNode *node_name(Parser *p, const JinjaLexeme *lexeme) {
     JinjaNode *node = parser_node(p, NODE_NAME, lexeme->line);
     if (!node) return NULL;
     node->name = parser_name(p, lexeme->text);
-    p->reads_caller = p->reads_caller || node->name == p->template->name_caller;
+    for (unsigned i = 0; i < MACRO_NAMES; i++)
+        if (node->name == p->template->macro_names[i]) p->macro_reads |= 1u << i;
     return node;
 }
 

@@ -8,7 +8,7 @@ typedef struct Parser {
     JinjaLexer lexer;
     JinjaLexeme current, ahead;
     bool has_ahead;
-    bool reads_caller; /* "caller" was read since the macro began */
+    unsigned macro_reads; /* bit 1 << n: the name n (MacroName) was read since the macro began */
 } Parser;
 
 typedef struct NodeList {

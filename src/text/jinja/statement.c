@@ -118,21 +118,22 @@ static bool parse_signature(Parser *p, JinjaNode *macro) {
     return true;
 }
 
-/* The body of a macro, which has a caller when it reads one without a parameter of that name. */
+/* The body of a macro, which has a caller, kwargs and varargs when it reads them without a parameter of that name. */
 static bool parse_macro_body(Parser *p, JinjaNode *macro, const char *end) {
-    bool outer = p->reads_caller;
-    p->reads_caller = false;
+    const unsigned outer = p->macro_reads;
+    p->macro_reads = 0;
     if (!(macro->b = parse_body_node(p, end, NODE_BODY, macro->line))) return false;
-    macro->flag = p->reads_caller ? MACRO_CALLER : 0;
+    const bool reads_caller = p->macro_reads & 1u << MACRO_CALLER;
+    macro->flag = (uint8_t)p->macro_reads;
     for (const JinjaNode *param = macro->list; param; param = param->next) {
-        if (param->name != p->template->name_caller) continue;
-        if (p->reads_caller && !param->a) {
+        for (unsigned i = 0; i < MACRO_NAMES; i++)
+            if (param->name == p->template->macro_names[i]) macro->flag &= (uint8_t) ~(1u << i);
+        if (param->name == p->template->macro_names[MACRO_CALLER] && reads_caller && !param->a) {
             parser_fail(p, macro->line, "the special \"caller\" argument must be omitted or be given a default");
             return false;
         }
-        macro->flag = 0;
     }
-    p->reads_caller = p->reads_caller || outer;
+    p->macro_reads |= outer;
     return true;
 }
 
@@ -149,7 +150,7 @@ static JinjaNode *parse_call_block(Parser *p, uint32_t line) {
     JinjaNode *call = parser_expression(p);
     if (!call) return NULL;
     if (call->kind != NODE_CALL) return parser_fail(p, line, "expected call");
-    macro->name = p->template->name_caller;
+    macro->name = p->template->macro_names[MACRO_CALLER];
     if (!parse_macro_body(p, macro, "endcall")) return NULL;
     return parser_node_two(p, NODE_CALL_BLOCK, line, OP_NONE, call, macro);
 }
@@ -240,7 +241,9 @@ bool jinja_parse(Vm *vm, Template *template, Slice source) {
     Parser p = {.vm = vm, .template = template};
     vm->template = template;
     template->name_loop = parser_name(&p, SLICE("loop"));
-    template->name_caller = parser_name(&p, SLICE("caller"));
+    template->macro_names[MACRO_CALLER] = parser_name(&p, SLICE("caller"));
+    template->macro_names[MACRO_KWARGS] = parser_name(&p, SLICE("kwargs"));
+    template->macro_names[MACRO_VARARGS] = parser_name(&p, SLICE("varargs"));
     if (vm->failed || !jinja_lexer_init(&p.lexer, vm, source)) return false;
     template->source = p.lexer.source;
     p.current.type = TOKEN_DATA;

@@ -89,7 +89,8 @@ typedef enum JinjaKind {
     NODE_CONTINUE,
 } JinjaKind;
 
-enum { MACRO_CALLER = 1 }; /* the macro reads "caller", which is none of its parameters */
+/* Names that a macro may read without a parameter of that name. The flag of a macro has bit 1 << n for each. */
+typedef enum MacroName { MACRO_CALLER, MACRO_KWARGS, MACRO_VARARGS, MACRO_NAMES } MacroName;
 
 typedef struct JinjaNode {
     uint8_t kind, flag;
@@ -112,7 +113,8 @@ typedef struct Template {
     Slice *names; /* every variable name in it, by id */
     size_t name_count, name_capacity;
     Map name_ids;
-    uint32_t name_loop, name_caller;
+    uint32_t name_loop;
+    uint32_t macro_names[MACRO_NAMES];
 } Template;
 
 /* check.c: what jinja2's compiler checks: filters and tests, break and continue, the name loop. False: raised. */

@@ -56,7 +56,7 @@ __device__ __forceinline__ float2 softmax_of(const float *x, int count) {
     return make_float2(most, warp_sum(sum));
 }
 
-/* Experts of the groups that are not among the best get the value 0. A warp. */
+/* Experts of the groups that are not among the best get the value −∞. A warp. */
 __device__ static void keep_groups(const Router &r, Choice &c) {
     const int size = r.experts / r.groups, lane = threadIdx.x % 32;
     for (int g = 0; g < r.groups; g++) {
@@ -81,7 +81,7 @@ __device__ static void keep_groups(const Router &r, Choice &c) {
         __syncwarp();
     }
     for (int i = lane; i < r.experts; i += 32)
-        if (!c.kept[i / size]) c.value[i] = 0;
+        if (!c.kept[i / size]) c.value[i] = -INFINITY;
     __syncwarp();
 }
 
