@@ -289,8 +289,8 @@ typedef struct Routing {
     const float *logits; /* [rows, experts] */
     RouteScore score;
     const float *bias;          /* [experts] added to the scores for the choice alone; NULL: none */
-    int groups, topk_group;     /* only experts of the topk_group best groups keep their score, the others count as −∞;
-                                   a group's score is the sum of its two best experts; 0: no groups */
+    int groups, topk_group;     /* only experts of the topk_group best groups keep their score, the others count as 0; a
+                                   group's score is the sum of its two best experts; 0: no groups */
     bool group_best;            /* a group's score is that of its best expert */
     float jitter_eps;           /* ROUTE_SPARSEMIXER */
     bool norm_topk_prob;        /* weights are divided by their sum + epsilon */

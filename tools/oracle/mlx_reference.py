@@ -3,9 +3,9 @@
 Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a fixture), mlx-lm runs
 with the mask of transformers: which layers slide, and how far, is what transformers makes of the very config
 (AutoConfig: sliding_window, layer_types); query i sees key j when i - j < sliding_window (its
-masking_utils.sliding_window_overlay). What else a family was trained with and mlx-lm leaves out is put into it here, as
-transformers has it: Hunyuan's division of the experts' weights by their sum, YaRN's bounds without rounding ("truncate":
-false). Quantised variants run in f32 on the dequantised weights.
+masking_utils.sliding_window_overlay). What else a family was trained with and mlx-lm leaves out is put into it here,
+as transformers has it: Hunyuan's division of the experts' weights by their sum, YaRN's bounds without rounding
+("truncate": false). Quantised variants run in f32 on the dequantised weights.
 """
 
 import contextlib
