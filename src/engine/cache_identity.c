@@ -32,7 +32,7 @@ static void add_rope(void *context, const Rope **rope) {
     *sum = checksum64_seeded(*sum, (*rope)->frequencies, (size_t)((*rope)->dims / 2) * sizeof(float));
 }
 
-/* Of longrope's two lists of frequencies, the context chooses one. */
+/* Tells which of the two lists of frequencies of longrope the context chose. */
 static uint64_t rope_checksum(const Spec *spec) {
     uint64_t sum = 0;
     const Visitor visitor = {.rope = add_rope, .context = &sum};
