@@ -97,6 +97,7 @@ void chat_model_close(ChatModel *m) {
     vocabulary_free(m->vocabulary);
     vocabulary_free(m->call_vocabulary);
     tokens_free(&m->call_openers);
+    tokens_free(&m->reasoning_closers);
     mutex_destroy(&m->mutex);
     template_free(m->template);
     tokenizer_close(m->tokenizer);
@@ -168,6 +169,40 @@ const Vocabulary *chat_model_call_vocabulary(ChatModel *m, Error *error) {
     const Vocabulary *vocabulary = m->call_vocabulary;
     mutex_unlock(&m->mutex);
     return !ok || vocabulary ? vocabulary : chat_model_vocabulary(m, error);
+}
+
+/* Whether the last bytes of the marker stand in front of other bytes of the text, with all the marker or with nothing
+ * before them. */
+static bool goes_beyond(Slice text, Slice marker) {
+    for (size_t i = 1; i < text.size; i++) {
+        const size_t size = i < marker.size ? i : marker.size;
+        if (!memcmp(text.data + i - size, marker.data + marker.size - size, size)) return true;
+    }
+    return false;
+}
+
+/* Under the mutex. */
+static bool make_closers(ChatModel *m, Error *error) {
+    const Slice marker = slice_of(m->reasoning->close);
+    Buffer bytes = {0};
+    bool ok = true;
+    for (int32_t id = 0; ok && id < tokenizer_vocab(m->tokenizer) && id < chat_model_vocab(m); id++) {
+        buffer_clear(&bytes);
+        if (tokenizer_bytes(m->tokenizer, id, &bytes, NULL) && goes_beyond(buffer_view(&bytes), marker))
+            ok = tokens_push(&m->reasoning_closers, id);
+    }
+    ok = ok && !bytes.failed;
+    buffer_free(&bytes);
+    m->closers_ready = ok;
+    if (!ok) tokens_free(&m->reasoning_closers);
+    return ok || fail(error, ERROR_MEMORY, "no memory for the tokens that end reasoning");
+}
+
+const Tokens *chat_model_reasoning_closers(ChatModel *m, Error *error) {
+    mutex_lock(&m->mutex);
+    const bool ok = m->closers_ready || make_closers(m, error);
+    mutex_unlock(&m->mutex);
+    return ok ? &m->reasoning_closers : NULL;
 }
 
 int chat_model_vocab(const ChatModel *m) { return model_vocab(engine_model(m->engine)); }

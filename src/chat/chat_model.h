@@ -33,6 +33,8 @@ typedef struct ChatModel {
     Vocabulary *call_vocabulary;      /* with call markers as text; NULL: not made yet, or no token is a marker */
     Tokens call_openers;              /* tokens that may begin a call after its marker */
     bool calls_ready;
+    Tokens reasoning_closers;         /* see chat_model_reasoning_closers */
+    bool closers_ready;
 } ChatModel;
 
 /* options->directory holds the model, its tokenizer and its template; with options->pooling NONE, the pooling is read
@@ -45,6 +47,9 @@ NODISCARD const Vocabulary *chat_model_vocabulary(ChatModel *model, Error *error
 /* The vocabulary for grammars of calls, where markers that are special tokens have their text. Makes call_openers, too.
  */
 NODISCARD const Vocabulary *chat_model_call_vocabulary(ChatModel *model, Error *error);
+/* The tokens in which text may follow the end of reasoning's end marker, or of a part of it; the model's. NULL: no
+ * memory. Requires model->reasoning. */
+NODISCARD const Tokens *chat_model_reasoning_closers(ChatModel *model, Error *error);
 /* The template's call format, else Hermes'. */
 const CallFormat *chat_model_calls(const ChatModel *model);
 int chat_model_vocab(const ChatModel *model);

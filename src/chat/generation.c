@@ -27,9 +27,10 @@ static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *
     choice->stream.stop_count = options->stop_count;
     choice->detokenizer = detokenizer_new(g->model->tokenizer, true, error);
     if (!choice->detokenizer || !g->parsed) return choice->detokenizer;
-    bool reasons;
-    if (!chat_prompt_reasons(g->model, &options->prompts[choice->prompt], &reasons, error)) return false;
-    answer_open(&choice->parser, options->calls, g->model->reasoning, reasons, options->tools);
+    PromptReasoning reasoning;
+    if (!chat_prompt_reasoning(g->model, &options->prompts[choice->prompt], &reasoning, error)) return false;
+    answer_open(&choice->parser, options->calls, g->model->reasoning, reasoning == PROMPT_REASONING_OPEN,
+        options->tools);
     return true;
 }
 

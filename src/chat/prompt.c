@@ -209,13 +209,13 @@ bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *
     return ok;
 }
 
-bool chat_prompt_reasons(const ChatModel *m, const Tokens *prompt, bool *reasons, Error *error) {
+bool chat_prompt_reasoning(const ChatModel *m, const Tokens *prompt, PromptReasoning *reasoning, Error *error) {
     enum { TAIL = 16 };
     const size_t count = prompt->count < TAIL ? prompt->count : TAIL;
     Buffer tail = {0};
     const bool ok = !m->reasoning ||
         tokenizer_decode(m->tokenizer, prompt->ids + prompt->count - count, count, false, &tail, error);
-    *reasons = ok && reasoning_is_open(m->reasoning, buffer_view(&tail));
+    *reasoning = ok ? reasoning_at_end(m->reasoning, buffer_view(&tail)) : PROMPT_REASONING_NONE;
     buffer_free(&tail);
     return ok;
 }

@@ -16,5 +16,6 @@ typedef struct ChatPrompt {
  * does not show the message that is to be continued; ERROR_LIMIT, ERROR_MEMORY. */
 NODISCARD bool chat_prompt(
     const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, Error *error);
-/* Whether a prompt ends within reasoning that the template has opened. */
-NODISCARD bool chat_prompt_reasons(const ChatModel *model, const Tokens *prompt, bool *reasons, Error *error);
+/* Where a prompt ends: within reasoning that the template has opened, behind one that it has closed, or elsewhere. */
+NODISCARD bool chat_prompt_reasoning(
+    const ChatModel *model, const Tokens *prompt, PromptReasoning *reasoning, Error *error);

@@ -16,6 +16,10 @@ typedef struct ReasoningConstraint {
     int32_t begins; /* the token that opens reasoning; −1: there is none, or the prompt did */
     int budget;     /* tokens of reasoning, after which nothing but the marker may follow; −1: any number */
     int32_t ends[MARKER_BYTES_MAX]; /* with a budget: the token that goes on with the marker, by how much is read */
+    const Tokens *closers;          /* tokens that may hold the end of the marker and text behind it; the model's */
+    int32_t eos[EOS_MAX];
+    int eos_count;
+    bool inner_known, inner_empty; /* whether the second is known; the inner constraint allows an empty answer */
     Buffer piece;
 } ReasoningConstraint;
 
@@ -38,12 +42,69 @@ static ConstraintState inner_state(const ReasoningConstraint *c, ConstraintState
 
 static void allow(uint64_t *mask, int32_t token) { mask[token / 64] |= UINT64_C(1) << token % 64; }
 
+static void forbid(uint64_t *mask, int32_t token) { mask[token / 64] &= ~(UINT64_C(1) << token % 64); }
+
+/* Bytes of the marker that the text ends with. */
+static size_t advance(Slice close, size_t index, char byte) {
+    for (size_t size = index + 1; size > 0; size--)
+        if (close.data[size - 1] == byte && !memcmp(close.data, close.data + index + 1 - size, size - 1)) return size;
+    return 0;
+}
+
+static bool is_blank(Slice text) {
+    for (size_t i = 0; i < text.size; i++)
+        if (!strchr(" \n\t\r", text.data[i]) || !text.data[i]) return false;
+    return true;
+}
+
+/* Reads a text behind `*index` bytes of the marker, up to the marker's end. Returns the text behind that. */
+static Slice read_marker(Slice close, size_t *index, Slice text) {
+    size_t i = 0;
+    while (i < text.size && *index < close.size) *index = advance(close, *index, text.data[i++]);
+    return (Slice){text.data + i, text.size - i};
+}
+
+/* Whether the inner constraint allows an answer without a token. Uses the mask. */
+static bool find_inner_empty(ReasoningConstraint *c, uint64_t *mask, Error *error) {
+    bool any;
+    if (c->inner_known) return true;
+    if (!c->inner->ops->mask(c->inner, c->inner->start, mask, &any, error)) return false;
+    c->inner_empty = any;
+    for (int i = 0; i < c->eos_count && !any; i++)
+        c->inner_empty = c->inner_empty || mask[c->eos[i] / 64] >> c->eos[i] % 64 & 1;
+    c->inner_known = true;
+    return true;
+}
+
+/* Reasoning is any text, but what the inner constraint demands must follow: no end of the answer, and no token that
+ * goes on behind the marker, where the inner constraint begins. */
+static bool mask_reasoning(ReasoningConstraint *c, size_t index, uint64_t *mask, bool *any, Error *error) {
+    *any = true;
+    if (!c->inner) return true;
+    if (!find_inner_empty(c, mask, error)) return false;
+    memset(mask, 0xFF, c->base.mask_words * sizeof *mask);
+    for (int i = 0; i < c->eos_count && !c->inner_empty; i++) {
+        forbid(mask, c->eos[i]);
+        *any = false;
+    }
+    for (size_t i = 0; i < c->closers->count; i++) {
+        size_t read = index;
+        buffer_clear(&c->piece);
+        if (!tokenizer_bytes(c->tokenizer, c->closers->ids[i], &c->piece, error)) return false;
+        const Slice rest = read_marker(c->close, &read, buffer_view(&c->piece));
+        if (read < c->close.size || is_blank(rest)) continue;
+        forbid(mask, c->closers->ids[i]);
+        *any = false;
+    }
+    return true;
+}
+
 static bool give_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
     ReasoningConstraint *c = own(constraint);
     *any = true;
     if (reasons(state)) {
-        *any = c->budget < 0 || count_of(state) < c->budget;
-        if (*any) return true;
+        if (c->budget < 0 || count_of(state) < c->budget) return mask_reasoning(c, index_of(state), mask, any, error);
+        *any = false;
         memset(mask, 0, c->base.mask_words * sizeof *mask);
         allow(mask, c->ends[index_of(state)]);
         return true;
@@ -60,19 +121,6 @@ static bool give_forced(
     *count = 0;
     if (reasons(state) || state == AT_BEGIN || !inner || !inner->ops->jump_ahead) return true;
     return inner->ops->jump_ahead(inner, state, last, tokens, max, count, error);
-}
-
-/* Bytes of the marker that the text ends with. */
-static size_t advance(Slice close, size_t index, char byte) {
-    for (size_t size = index + 1; size > 0; size--)
-        if (close.data[size - 1] == byte && !memcmp(close.data, close.data + index + 1 - size, size - 1)) return size;
-    return 0;
-}
-
-static bool is_blank(Slice text) {
-    for (size_t i = 0; i < text.size; i++)
-        if (!strchr(" \n\t\r", text.data[i]) || !text.data[i]) return false;
-    return true;
 }
 
 /* Blanks may come before reasoning, where the inner constraint lets them. */
@@ -100,8 +148,7 @@ static bool accept_token(Constraint *constraint, ConstraintState *state, int32_t
     buffer_clear(&c->piece);
     if (!tokenizer_bytes(c->tokenizer, token, &c->piece, error) && c->piece.failed) return false;
     size_t index = index_of(*state);
-    for (size_t i = 0; i < c->piece.size && index < c->close.size; i++)
-        index = advance(c->close, index, c->piece.data[i]);
+    read_marker(c->close, &index, buffer_view(&c->piece)); /* blanks at most follow where there is an inner one */
     const int count = count_of(*state) + (c->budget >= 0 && count_of(*state) < c->budget);
     *state = index < c->close.size ? reasoning_state(count, index) : inner_start(c);
     return true;
@@ -164,7 +211,10 @@ Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open,
     c->begins = begins;
     c->budget = budget < 0 ? -1 : budget > BUDGET_MAX ? BUDGET_MAX : (int)budget;
     CHECK(c->close.size <= MARKER_BYTES_MAX);
-    if (c->budget < 0 || find_ends(c, chat_model_vocab(model), error)) return &c->base;
+    c->eos_count = model_eos(engine_model(model->engine), c->eos);
+    c->closers = inner ? chat_model_reasoning_closers(model, error) : NULL;
+    if ((!inner || c->closers) && (c->budget < 0 || find_ends(c, chat_model_vocab(model), error)))
+        return &c->base;
     constraint_release(&c->base);
     return NULL;
 }

@@ -157,6 +157,17 @@ static bool is_free(Constraint *c, ConstraintState state) {
     return c->ops->mask(c, state, mask, &any, &error) && any;
 }
 
+/* The end of the answer may follow; there is no other token that may not. */
+static bool reasons_freely(Constraint *c, ConstraintState state, bool ends) {
+    uint64_t mask[(CHAT_VOCAB + 63) / 64 + 1];
+    bool any = false;
+    Error error;
+    if (!c->ops->mask(c, state, mask, &any, &error)) return false;
+    for (int32_t id = 0; id < CHAT_VOCAB && !any; id++)
+        if ((mask[id / 64] >> id % 64 & 1) != (id != CHAT_END || ends)) return false;
+    return !any || ends;
+}
+
 static void test_free(void) {
     static const struct {
         const char *text;
@@ -219,6 +230,18 @@ static void test_free(void) {
     state = pairs->start;
     TEST(pairs->ops->accept(pairs, &state, CHAT_START, &error) && feed(pairs, model, &state, "hm</think>ab"));
     constraint_release(pairs);
+
+    /* What is demanded of an answer is demanded of one that reasons, too. */
+    const char *const inner[] = {"(ab)*", "(ab)+"};
+    for (int i = 0; i < 2; i++) {
+        Constraint *demand = reasoning_constraint(model,
+            constraint_compile(model, GRAMMAR_REGEX, slice_of(inner[i]), GRAMMAR_SPACE_FLEXIBLE, &error), true, -1,
+            &error);
+        TEST_MSG(demand != NULL, "%s", error.text);
+        if (!demand) continue;
+        TEST_MSG(reasons_freely(demand, demand->start, i == 0), "an end within reasoning, then %s", inner[i]);
+        constraint_release(demand);
+    }
     model->reasoning = NULL;
     chat_model_close(model);
     chat_fixture_close(&fixture);
@@ -261,7 +284,7 @@ static void test_budget(void) {
                 TEST(c->ops->accept(c, &state, CHAT_START, &error));
             }
             int tokens = 0;
-            for (; tokens < 50 && is_free(c, state); tokens++) TEST(feed(c, model, &state, tokens == 4 ? "<" : "x"));
+            for (; tokens < 50 && reasons_freely(c, state, !inner); tokens++) TEST(feed(c, model, &state, tokens == 4 ? "<" : "x"));
             TEST_MSG(tokens == budget, "%d of %d tokens", tokens, budget);
             Buffer spelled = {0};
             for (int32_t id; (id = only_of(c, state)) >= 0 && spelled.size < 50;) {

@@ -23,8 +23,9 @@ def model_path(name):
 
 
 class Server:
-    def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None, log=None):
-        """log: a file for what it logs, with a line per request then."""
+    def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None, log=None, names=True):
+        """log: a file for what it logs, with a line per request then. names: the model gets a name; else several may be
+        served."""
         self.name = name or "test-model"
         command = [
             *prefix,
@@ -32,8 +33,7 @@ class Server:
             *(command or ["serve", model]),
             "--port",
             "0",
-            "--model-name",
-            self.name,
+            *(["--model-name", self.name] if names else []),
             *map(str, options),
         ]
         quiet = {} if log else {"APUS_NO_REQUEST_LOG": "true"}

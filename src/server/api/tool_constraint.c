@@ -93,12 +93,15 @@ static bool settle_reasoning(
     const ChatRequest *request, ChatModel *model, const Tokens *prompt, Constraint **constraint, ApiError *error) {
     const int64_t budget = model->reasoning ? request->reasoning.budget : -1;
     if (!*constraint && budget < 0) return true;
-    bool open, ok = true;
+    PromptReasoning place;
+    bool ok = true;
     Error why = {0};
-    if (!chat_prompt_reasons(model, prompt, &open, &why)) {
+    if (!chat_prompt_reasoning(model, prompt, &place, &why)) {
         constraint_release(*constraint);
         return api_out_of_memory(error);
     }
+    if (*constraint && place == PROMPT_REASONING_CLOSED) return true; /* the answer has no reasoning any more */
+    const bool open = place == PROMPT_REASONING_OPEN;
     if (budget >= 0 && !request->reasoning.advisory && !reasoning_is_counted(model, open)) {
         constraint_release(*constraint);
         return api_unsupported(request->reasoning.budget_field, error);

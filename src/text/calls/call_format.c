@@ -311,11 +311,15 @@ Slice call_marker(const char *text) {
     return marker;
 }
 
-bool reasoning_is_open(const ReasoningFormat *format, Slice prompt) {
-    if (!format) return false;
+static bool ends_with(Slice text, Slice end) {
+    return text.size >= end.size && !memcmp(text.data + text.size - end.size, end.data, end.size);
+}
+
+PromptReasoning reasoning_at_end(const ReasoningFormat *format, Slice prompt) {
+    if (!format) return PROMPT_REASONING_NONE;
     while (prompt.size > 0 && blank(prompt.data[prompt.size - 1])) prompt.size--;
-    const Slice open = slice_of(format->open);
-    return prompt.size >= open.size && !memcmp(prompt.data + prompt.size - open.size, open.data, open.size);
+    if (ends_with(prompt, slice_of(format->open))) return PROMPT_REASONING_OPEN;
+    return ends_with(prompt, slice_of(format->close)) ? PROMPT_REASONING_CLOSED : PROMPT_REASONING_NONE;
 }
 
 bool call_format_uses(const CallFormat *calls, const ReasoningFormat *reasoning, Slice token) {

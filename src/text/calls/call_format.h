@@ -53,8 +53,13 @@ const CallFormat *call_format_of(Slice template_text);
 const ReasoningFormat *reasoning_format_of(Slice template_text);
 const CallFormat *call_format_named(const char *name); /* NULL: there is none */
 const CallFormat *call_format_at(int index);           /* NULL: behind the last */
-/* A prompt that ends inside of an open reasoning: the answer begins with reasoning. */
-bool reasoning_is_open(const ReasoningFormat *format, Slice prompt);
+/* Where the end of a prompt stands. */
+typedef enum PromptReasoning {
+    PROMPT_REASONING_NONE,
+    PROMPT_REASONING_OPEN,   /* the answer begins with reasoning */
+    PROMPT_REASONING_CLOSED, /* reasoning has been, and is over */
+} PromptReasoning;
+PromptReasoning reasoning_at_end(const ReasoningFormat *format, Slice prompt); /* format NULL: NONE */
 /* A text without the white space in front of it. */
 Slice call_marker_begin(Slice text);
 /* A marker without the white space around it. */
