@@ -33,7 +33,7 @@ typedef struct ChatModel {
     Vocabulary *call_vocabulary;      /* with call markers as text; NULL: not made yet, or no token is a marker */
     Tokens call_openers;              /* tokens that may begin a call after its marker */
     bool calls_ready;
-    Tokens reasoning_closers;         /* see chat_model_reasoning_closers */
+    Tokens reasoning_closers; /* see chat_model_reasoning_closers */
     bool closers_ready;
 } ChatModel;
 

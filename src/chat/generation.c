@@ -29,8 +29,8 @@ static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *
     if (!choice->detokenizer || !g->parsed) return choice->detokenizer;
     PromptReasoning reasoning;
     if (!chat_prompt_reasoning(g->model, &options->prompts[choice->prompt], &reasoning, error)) return false;
-    answer_open(&choice->parser, options->calls, g->model->reasoning, reasoning == PROMPT_REASONING_OPEN,
-        options->tools);
+    answer_open(
+        &choice->parser, options->calls, g->model->reasoning, reasoning == PROMPT_REASONING_OPEN, options->tools);
     return true;
 }
 

@@ -213,8 +213,7 @@ Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open,
     CHECK(c->close.size <= MARKER_BYTES_MAX);
     c->eos_count = model_eos(engine_model(model->engine), c->eos);
     c->closers = inner ? chat_model_reasoning_closers(model, error) : NULL;
-    if ((!inner || c->closers) && (c->budget < 0 || find_ends(c, chat_model_vocab(model), error)))
-        return &c->base;
+    if ((!inner || c->closers) && (c->budget < 0 || find_ends(c, chat_model_vocab(model), error))) return &c->base;
     constraint_release(&c->base);
     return NULL;
 }

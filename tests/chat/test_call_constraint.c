@@ -284,7 +284,8 @@ static void test_budget(void) {
                 TEST(c->ops->accept(c, &state, CHAT_START, &error));
             }
             int tokens = 0;
-            for (; tokens < 50 && reasons_freely(c, state, !inner); tokens++) TEST(feed(c, model, &state, tokens == 4 ? "<" : "x"));
+            for (; tokens < 50 && reasons_freely(c, state, !inner); tokens++)
+                TEST(feed(c, model, &state, tokens == 4 ? "<" : "x"));
             TEST_MSG(tokens == budget, "%d of %d tokens", tokens, budget);
             Buffer spelled = {0};
             for (int32_t id; (id = only_of(c, state)) >= 0 && spelled.size < 50;) {

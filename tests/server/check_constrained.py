@@ -112,11 +112,12 @@ def test_tagged_schemas(server):
         {"properties": {"$filter": {"enum": ["a"]}}, "required": ["$filter"]},
         {"properties": {"1st": {"enum": ["a"]}, "user name": {"type": "boolean"}}, "required": ["1st", "user name"]},
         {"additionalProperties": {"type": "integer", "maximum": 9, "minimum": 0}, "minProperties": 1,
-         "propertyNames": {"maxLength": 3}},
+         "propertyNames": {"maxLength": 3}, "maxProperties": 1},
         city({"type": "array", "items": {"type": "string", "enum": ["a"]}, "maxItems": 2}),
     ):  # fmt: skip
         finish, calls, _ = ask(server, "oslo", **tool(schema), max_tokens=300)
-        problem = shapes.problem({"type": "object", **schema}, json.loads(calls[0])) if calls else "no call"
+        whole = finish == "tool_calls"
+        problem = shapes.problem({"type": "object", **schema}, json.loads(calls[0])) if whole else "cut"
         check(finish == "tool_calls" and problem is None, f"{schema}: {finish} {calls} {problem}")
     finish, calls, _ = ask(server, "filter", **tool({"properties": {"$filter": STRING}, "required": ["$filter"]}))
     check(calls == ['{"$filter": "Oslo"}'], f"a name as it is: {calls}")
@@ -152,14 +153,15 @@ def test_tagged_types(server):
         ("five", {"type": ["string", "number"]}, True, 5.0),
         ("true", {"anyOf": [STRING, null]}, False, "true"),
         ("five", {"anyOf": [STRING, null]}, False, "5.0"),
-        ("five", {"type": "integer"}, False, 5),
-        ("five", {"$ref": "#/$defs/I"}, False, 5),
+        ("five", {"type": "integer"}, False, int),
+        ("five", {"$ref": "#/$defs/I"}, False, int),
     ):
         loose = {} if strict else {"q": {"type": "array", "contains": {}}}
         schema = {"properties": {"city": schema, **loose}, "required": ["city"], "$defs": {"I": {"type": "integer"}}}
         finish, calls, _ = ask(server, model, **tool(schema, strict))
         got = json.loads(calls[0])["city"] if calls else calls
-        check(type(got) is type(value) and got == value, f"{model}, {schema}, strict {strict}: {calls}")
+        fits = type(got) is value if value is int else type(got) is type(value) and got == value
+        check(fits, f"{model}, {schema}, strict {strict}: {calls}")
 
 
 if __name__ == "__main__":

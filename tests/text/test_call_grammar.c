@@ -138,7 +138,7 @@ static void test_loose(void) {
         {"lfm2", "<|tool_call_start|>[h(x=\"a\", y={\"k\": [1]})]<|tool_call_end|>", true},
         {"lfm2", "<|tool_call_start|>[h(5)]<|tool_call_end|>", false},
         {"gemma4", "<|tool_call>call:h{x:\"a\",y:5}<tool_call|>", true}};
-    const CallTool tool = {.name = SLICE("h"), .loose = true};
+    const CallTool tool = {.name = SLICE("h"), .keeps = CALL_KEEPS_NOTHING};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         const CallRules rules = {
             .format = call_format_named(texts[i].format), .tools = &tool, .count = 1, .announced = true};

@@ -206,8 +206,9 @@ static void test_formats(void) {
     }
     const ReasoningFormat *think = reasoning_format_of(SLICE("a <think> b"));
     TEST(think && !strcmp(think->close, "</think>") && !reasoning_format_of(SLICE("none")));
-    TEST(reasoning_is_open(think, SLICE("assistant\n<think>\n")) &&
-        !reasoning_is_open(think, SLICE("<think></think>\n")));
+    TEST(reasoning_at_end(think, SLICE("assistant\n<think>\n")) == PROMPT_REASONING_OPEN &&
+        reasoning_at_end(think, SLICE("<think></think>\n")) == PROMPT_REASONING_CLOSED &&
+        reasoning_at_end(think, SLICE("<think> a")) == PROMPT_REASONING_NONE);
     TEST(call_format_uses(call_format_named("mistral"), NULL, SLICE("[TOOL_CALLS]")));
     TEST(!call_format_uses(call_format_named("mistral"), think, SLICE("</s>")) &&
         call_format_uses(NULL, think, SLICE("</think>")));

@@ -10,34 +10,35 @@ static bool refuse(const Error *why, const char *param, ApiError *error) {
         "Invalid '%s': %s.", param, why->text);
 }
 
-static bool compiles(GrammarKind kind, const Buffer *text, Error *why) {
+static bool compiles(const Buffer *text, Error *why) {
     if (text->failed) return fail(why, ERROR_MEMORY, "no memory for a schema");
-    Grammar *grammar = grammar_compile(kind, buffer_view(text), GRAMMAR_SPACE_FLEXIBLE, NULL, why);
+    Grammar *grammar = grammar_compile(GRAMMAR_LARK, buffer_view(text), GRAMMAR_SPACE_FLEXIBLE, NULL, why);
     grammar_free(grammar);
     return grammar != NULL;
 }
 
-/* Whether the schema compiles, alone and in the format's own spelling, where a part of it stands alone and its
- * references may not resolve. */
+/* Whether the schema compiles in the format's own spelling. */
 static bool can_keep(const CallFormat *format, const CallTool *tool, Error *why) {
     const CallRules rules = {.format = format, .tools = tool, .count = 1, .announced = true};
-    Buffer schema = {0}, call = {0};
-    json_write(&schema, tool->parameters);
-    if (!call_format_is_whole(format)) call_grammar_write(&rules, &call);
-    const bool ok = compiles(GRAMMAR_JSON_SCHEMA, &schema, why) &&
-        (call_format_is_whole(format) || compiles(GRAMMAR_LARK, &call, why));
-    buffer_free(&schema);
+    Buffer call = {0};
+    call_grammar_write(&rules, &call);
+    const bool ok = compiles(&call, why);
     buffer_free(&call);
     return ok;
 }
 
-/* A schema that cannot be enforced is an error of a strict tool; other tools then accept any object. */
+/* A schema that cannot be enforced is an error of a strict tool. Of other tools, keywords that cannot be kept are left
+ * out; if that does not help, they accept any object. */
 static bool take_schema(const CallFormat *format, const ChatTool *tool, CallTool *out, ApiError *error) {
     Error why = {0};
     *out = (CallTool){.name = tool->name, .parameters = tool->parameters};
     if (!tool->parameters) return true;
-    out->loose = !can_keep(format, out, &why);
-    return !out->loose || (why.code != ERROR_MEMORY && !tool->strict) || refuse(&why, tool->field, error);
+    while (!can_keep(format, out, &why)) {
+        if (why.code == ERROR_MEMORY || tool->strict || out->keeps == CALL_KEEPS_NOTHING)
+            return refuse(&why, tool->field, error);
+        out->keeps++;
+    }
+    return true;
 }
 
 static bool collect_tools(const ChatRequest *request, CallRules *rules, ApiError *error) {

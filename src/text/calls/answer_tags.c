@@ -1,42 +1,21 @@
 /* Arguments that stand one by one between markers. Which are strings the format says, or the tool's schema. */
 #include "base/arena.h"
 #include "text/calls/answer_parts.h"
+#include "text/grammar/schema_type.h"
 
 enum { KEY_MAX = 256 };
 
 /* ---- types ---- */
 
-static const Json *schema_of(const AnswerParser *p, Slice key) {
-    if (!p->tools) return NULL;
+/* The types that an argument may have, at most (SchemaType). */
+static uint32_t types_of(const AnswerParser *p, Slice key) {
+    if (!p->tools) return TYPE_ALL;
     for (JSON_EACH(tool, p->tools)) {
         const Json *function = json_get(tool, "function"), *name = json_get(function, "name");
         if (!name || name->type != JSON_STRING || !slice_is(json_slice(name), p->name)) continue;
-        const Json *properties = json_get(json_get(function, "parameters"), "properties");
-        if (!properties || properties->type != JSON_OBJECT) return NULL;
-        for (JSON_EACH_PAIR(property, schema, properties))
-            if (slice_equal(json_slice(property), key)) return schema;
+        return schema_member_types(json_get(function, "parameters"), key);
     }
-    return NULL;
-}
-
-/* A schema's types as a set of JsonType bits; 0: it says none. */
-static unsigned types_of(const Json *schema) {
-    static const struct {
-        const char *name;
-        unsigned types;
-    } all[] = {{"string", 1u << JSON_STRING}, {"null", 1u << JSON_NULL}, {"boolean", 1u << JSON_BOOL},
-        {"integer", 1u << JSON_INTEGER | 1u << JSON_LONG},
-        {"number", 1u << JSON_INTEGER | 1u << JSON_LONG | 1u << JSON_REAL}, {"array", 1u << JSON_ARRAY},
-        {"object", 1u << JSON_OBJECT}};
-    const Json *type = json_get(schema, "type");
-    unsigned types = 0;
-    for (size_t i = 0; type && i < COUNT_OF(all); i++) {
-        if (type->type == JSON_STRING && slice_is(json_slice(type), all[i].name)) types |= all[i].types;
-        if (type->type != JSON_ARRAY) continue;
-        for (JSON_EACH(one, type))
-            if (one->type == JSON_STRING && slice_is(json_slice(one), all[i].name)) types |= all[i].types;
-    }
-    return types;
+    return TYPE_ALL;
 }
 
 static void write_string(Slice text, Buffer *out) {
@@ -45,16 +24,42 @@ static void write_string(Slice text, Buffer *out) {
     buffer_byte(out, '"');
 }
 
-static void write_value(unsigned types, Slice text, Buffer *out) {
+/* Whether a value of JSON is one of the types. */
+static bool has_type(const Json *value, uint32_t types) {
+    static const uint32_t of[] = {[JSON_NULL] = TYPE_NULL,
+        [JSON_BOOL] = TYPE_BOOL,
+        [JSON_INTEGER] = TYPE_INTEGER,
+        [JSON_LONG] = TYPE_INTEGER,
+        [JSON_REAL] = TYPE_FRACTION,
+        [JSON_STRING] = TYPE_STRING,
+        [JSON_ARRAY] = TYPE_ARRAY,
+        [JSON_OBJECT] = TYPE_OBJECT};
+    return types & of[value->type];
+}
+
+/* A fraction that is whole, where only whole numbers are permitted: 5.0. */
+static bool write_whole(const Json *value, uint32_t types, Buffer *out) {
+    if (value->type != JSON_REAL || !(types & TYPE_INTEGER)) return false;
+    const double number = json_number(value);
+    if (number != (double)(int64_t)(number > -1e15 && number < 1e15 ? number : 0)) return false;
+    buffer_printf(out, "%lld", (long long)number);
+    return true;
+}
+
+/* A text is a string where the types have strings, unless it is a value of another of the types; see
+ * text/grammar/argument_form.h. */
+static void write_value(uint32_t types, Slice text, Buffer *out) {
     Arena arena = {0};
     Error why;
-    const bool only_string = types == 1u << JSON_STRING;
+    const bool only_string = types == TYPE_STRING;
     const Json *value = only_string ? NULL : json_parse(&arena, text, &why);
-    if (value && (!types || (types & 1u << value->type)))
+    if (value && has_type(value, types))
         buffer_slice(out, text);
-    else if (!only_string && (types & 1u << JSON_BOOL) && (slice_is(text, "True") || slice_is(text, "False")))
+    else if (value && write_whole(value, types, out))
+        ;
+    else if (!only_string && (types & TYPE_BOOL) && (slice_is(text, "True") || slice_is(text, "False")))
         buffer_text(out, slice_is(text, "True") ? "true" : "false");
-    else if (!only_string && (types & 1u << JSON_NULL) && slice_is(text, "None"))
+    else if (!only_string && (types & TYPE_NULL) && slice_is(text, "None"))
         buffer_text(out, "null");
     else
         write_string(text, out);
@@ -65,6 +70,7 @@ static void write_value(unsigned types, Slice text, Buffer *out) {
 
 typedef struct Argument {
     Slice key, attributes, value;
+    uint32_t types; /* SchemaType */
     bool cut;
     size_t size;
 } Argument;
@@ -75,7 +81,32 @@ static Slice without_line_ends(Slice text, bool cut) {
     return text;
 }
 
-static Verdict read_argument(const CallFormat *f, Slice text, bool last, Argument *argument) {
+static bool is_typed_string(const Argument *argument) {
+    return memmem(argument->attributes.data, argument->attributes.size, "\"true\"", 6);
+}
+
+/* Where the marker behind a value stands. A value that cannot be a string goes to its own end: a string in it may hold
+ * the marker. */
+static size_t find_value_end(const CallFormat *f, Slice value, uint32_t types, bool *found) {
+    const size_t begin = answer_skip_blank(value, 0);
+    const bool nested = begin < value.size && strchr("{[\"", value.data[begin]);
+    const size_t size = nested && !(types & TYPE_STRING) ? answer_value_size(answer_from(value, begin)) : 0;
+    const size_t from = size ? begin + size : 0;
+    if (nested && !(types & TYPE_STRING) && size == 0) {
+        *found = false;
+        return value.size;
+    }
+    return from + answer_find(answer_from(value, from), f->value_end, found);
+}
+
+static uint32_t argument_types(const AnswerParser *p, const Argument *argument) {
+    if (!p->calls->typed) return types_of(p, argument->key);
+    return is_typed_string(argument) ? TYPE_STRING : TYPE_ALL & ~TYPE_STRING;
+}
+
+static Verdict read_argument(const AnswerParser *p, Slice text, Argument *argument) {
+    const CallFormat *f = p->calls;
+    const bool last = p->last;
     *argument = (Argument){0};
     const Verdict begins = answer_match(text, f->key_begin);
     if (begins != VERDICT_YES) return begins;
@@ -96,7 +127,8 @@ static Verdict read_argument(const CallFormat *f, Slice text, bool last, Argumen
         at += size + call_marker(f->value_begin).size;
     }
     const Slice value = answer_from(text, at);
-    const size_t size = answer_find(value, f->value_end, &found);
+    argument->types = argument_types(p, argument);
+    const size_t size = find_value_end(f, value, argument->types, &found);
     if (!found && !last) return VERDICT_MORE;
     argument->cut = !found;
     argument->value = without_line_ends((Slice){value.data, size}, argument->cut);
@@ -109,14 +141,11 @@ static void write_argument(AnswerParser *p, const Argument *argument, AnswerEven
     buffer_text(&text, p->value.keys++ ? ", " : "{");
     write_string(argument->key, &text);
     buffer_text(&text, ": ");
-    unsigned types = types_of(schema_of(p, argument->key));
-    if (p->calls->typed)
-        types = memmem(argument->attributes.data, argument->attributes.size, "\"true\"", 6) ? 1u << JSON_STRING : 0;
     if (argument->cut) {
-        if (types == 1u << JSON_STRING) buffer_byte(&text, '"');
+        if (argument->types == TYPE_STRING) buffer_byte(&text, '"');
         answer_escape(argument->value, &text);
     } else {
-        write_value(types, argument->value, &text);
+        write_value(argument->types, argument->value, &text);
     }
     answer_emit(out, ANSWER_ARGUMENTS, buffer_view(&text));
     out->failed |= text.failed;
@@ -138,7 +167,7 @@ bool answer_tags(AnswerParser *p, Slice text, AnswerEvents *out, size_t *used) {
         const Slice rest = answer_from(text, answer_skip_blank(text, *used));
         size_t size = 0;
         Argument argument;
-        const Verdict end = read_end(p->calls, rest, &size), next = read_argument(p->calls, rest, p->last, &argument);
+        const Verdict end = read_end(p->calls, rest, &size), next = read_argument(p, rest, &argument);
         if (next == VERDICT_YES && end != VERDICT_YES) {
             write_argument(p, &argument, out);
             *used = text.size - rest.size + argument.size;

@@ -4,10 +4,17 @@
 #include "base/json.h"
 #include "text/calls/call_format.h"
 
+/* How much of a tool's schema the grammar keeps. */
+typedef enum CallKeeps {
+    CALL_KEEPS_ALL,
+    CALL_KEEPS_PART,    /* all keywords but those that no grammar can keep */
+    CALL_KEEPS_NOTHING, /* any object will do */
+} CallKeeps;
+
 typedef struct CallTool {
     Slice name;
     const Json *parameters; /* a schema of an object; NULL: no arguments */
-    bool loose;             /* the schema cannot be kept: any object will do */
+    CallKeeps keeps;
 } CallTool;
 
 typedef struct CallRules {
@@ -23,9 +30,5 @@ typedef struct CallRules {
 
 /* Appends rules in Lark's spelling of one call or more. Of announced and bare at least one is set. */
 void call_grammar_write(const CallRules *rules, Buffer *out);
-/* Arguments are one JSON object, not written one by one. */
-static inline bool call_format_is_whole(const CallFormat *format) {
-    return format->syntax == CALL_JSON || format->syntax == CALL_NAMED || format->syntax == CALL_CHANNELS;
-}
 /* How calls begin when they are demanded. */
 static inline bool call_format_announces(const CallFormat *format) { return !format->bare; }

@@ -21,6 +21,7 @@
  *   matcher                       states and their transitions
  *   vocabulary, mask              tokens as tries; which of them fit
  *   json_form, format             JSON as bytes; the formats of strings
+ *   schema_type, argument_form    types of members; arguments of tool calls as text
  *   schema_set, schema_rewrite, schema_scalar, schema_array, schema_object, schema_disjoint, schema
  *                                 from JSON schemas to rules
  *   source, gbnf, lark            from written rules to rules
@@ -80,6 +81,12 @@ typedef enum GrammarKind {
 
 /* White space between the parts of JSON: none; or at most one space, or one line feed with an indent. */
 typedef enum GrammarSpace { GRAMMAR_SPACE_FLEXIBLE, GRAMMAR_SPACE_NONE } GrammarSpace;
+
+/* A directive of Lark's rules for this program's own grammars (a byte that no source should hold keeps it apart): the
+ * arguments of a tool call. Behind it stand seven texts and a schema: the syntax ("json", "tagged", "python",
+ * "braces"); "typed" or ""; "lenient" or ""; in front of a key, behind it, in front of a value, behind it. With
+ * "lenient", keywords that cannot be kept are left out. */
+#define GRAMMAR_ARGUMENTS "%\1arguments"
 
 typedef struct Grammar Grammar;
 

@@ -132,8 +132,8 @@ static Expr parse_regex(Lark *l) {
     return expr_lex(s->rules, pattern_whole(s->rules->lexicon, pattern, flags));
 }
 
-/* %json {…}: behind the word. */
-static Expr parse_json(Lark *l) {
+/* A schema as text; arguments: see schema_compile. */
+static Expr parse_schema(Lark *l, const ArgumentForm *arguments) {
     Source *s = &l->source;
     JsonForm form;
     Rule root;
@@ -154,8 +154,34 @@ static Expr parse_json(Lark *l) {
     if (!source_accept(s, "}")) return broken(l, "a schema is not closed");
     if (l->terminal) return broken(l, "a terminal cannot hold a schema");
     const Slice text = {s->text.data + start, s->at - start};
-    if (!json_form_open(&form, s->rules, l->space) || !schema_compile(&form, text, &root)) return EXPR_NONE;
+    if (!json_form_open(&form, s->rules, l->space) || !schema_compile(&form, arguments, text, &root)) return EXPR_NONE;
     return expr_rule(s->rules, root);
+}
+
+/* Behind the word of GRAMMAR_ARGUMENTS. */
+static Expr parse_arguments(Lark *l) {
+    enum { SYNTAX, TYPED, LENIENT, KEY_BEGIN, KEY_END, VALUE_BEGIN, VALUE_END, TEXTS };
+    Source *s = &l->source;
+    Buffer texts[TEXTS] = {0};
+    bool ok = true;
+    for (int i = 0; i < TEXTS && ok; i++) {
+        skip(l, false);
+        ok = source_accept(s, "\"") ? source_string(s, '"', &texts[i]) : broken(l, "expected a text") != EXPR_NONE;
+        if (texts[i].failed) ok = budget_fail(s->rules->budget, ERROR_MEMORY, "no memory for a grammar");
+    }
+    ArgumentForm form = {.typed = texts[TYPED].size > 0,
+        .lenient = texts[LENIENT].size > 0,
+        .key_begin = buffer_view(&texts[KEY_BEGIN]),
+        .key_end = buffer_view(&texts[KEY_END]),
+        .value_begin = buffer_view(&texts[VALUE_BEGIN]),
+        .value_end = buffer_view(&texts[VALUE_END])};
+    Expr e = EXPR_NONE;
+    if (ok && argument_syntax_named(buffer_view(&texts[SYNTAX]), &form.syntax))
+        e = parse_schema(l, &form);
+    else if (ok)
+        broken(l, "there is no such syntax of arguments");
+    for (int i = 0; i < TEXTS; i++) buffer_free(&texts[i]);
+    return e;
 }
 
 static Expr terminal_expr(Lark *l, Terminal *t) {
@@ -216,7 +242,8 @@ static Expr parse_atom(Lark *l) {
     if (source_accept(s, "[")) return expr_optional(s->rules, parse_group(l, "]"));
     if (source_accept(s, "\"")) return spaced(l, parse_text(l));
     if (source_accept(s, "/")) return spaced(l, parse_regex(l));
-    if (source_accept(s, "%json")) return spaced(l, parse_json(l));
+    if (source_accept(s, "%json")) return spaced(l, parse_schema(l, NULL));
+    if (source_accept(s, GRAMMAR_ARGUMENTS)) return spaced(l, parse_arguments(l));
     if (source_peek(s) == '%' || source_peek(s) == '<' || source_peek(s) == '@') {
         source_fail(s, ERROR_UNSUPPORTED, "this is not supported");
         return EXPR_NONE;

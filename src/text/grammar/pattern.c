@@ -26,7 +26,8 @@ typedef struct Parser {
     int depth;
     Spelling spelling;
     PatternFlags flags;
-    bool loose; /* the alternative at hand may hold ^ and $ where they need not match: its shape is checked apart */
+    bool search; /* bare text: the match may stand anywhere in it */
+    bool loose;  /* the alternative at hand may hold ^ and $ where they need not match: its shape is checked apart */
 } Parser;
 
 static Piece *parse_alternatives(Parser *p);
@@ -387,6 +388,8 @@ static Lex lower_rest(Parser *p, const Piece *piece) {
     } else if (json) {
         all = lex_cat(x, any_text(p), quote(p));
         if (p->loose) all = lex_or2(x, LEX_EMPTY, all);
+    } else if (p->search) {
+        all = any_text(p);
     }
     while (x->work.count > start) all = lex_cat(x, x->work.data[--x->work.count], all);
     return all;
@@ -407,7 +410,11 @@ static Lex lower_alternative(Parser *p, const Piece *sequence) {
         p->loose =
             p->loose || (other->edges && other->kind != PIECE_LOOK && !(other->kind == PIECE_END && !other->next));
     Lex all = lower_rest(p, piece);
-    if (p->spelling == SPELLING_UTF8) return all;
+    if (p->search && p->loose) {
+        unsupported(p, "^ or $ inside of the pattern");
+        return LEX_NONE;
+    }
+    if (p->spelling == SPELLING_UTF8) return begins || !p->search ? all : lex_cat(x, any_text(p), all);
     if (begins) {
         all = lex_cat(x, quote(p), all);
     } else { /* where it is loose, the match may begin with the quote itself */
@@ -417,8 +424,13 @@ static Lex lower_alternative(Parser *p, const Piece *sequence) {
     return p->loose ? lex_and2(x, all, lex_cat(x, quote(p), lex_cat(x, any_text(p), quote(p)))) : all;
 }
 
-static Lex compile(Lexicon *x, Slice pattern, Spelling spelling, PatternFlags flags) {
-    Parser p = {.x = x, .text = pattern, .spelling = spelling, .flags = flags, .arena = {.limit = GRAMMAR_BYTES_MAX}};
+static Lex compile(Lexicon *x, Slice pattern, Spelling spelling, bool search, PatternFlags flags) {
+    Parser p = {.x = x,
+        .text = pattern,
+        .spelling = spelling,
+        .search = search,
+        .flags = flags,
+        .arena = {.limit = GRAMMAR_BYTES_MAX}};
     const uint32_t start = x->work.count;
     Lex all = LEX_NONE;
     const Piece *piece = utf8_valid(pattern) ? parse_alternatives(&p) : broken(&p, "it is not UTF-8");
@@ -433,5 +445,8 @@ static Lex compile(Lexicon *x, Slice pattern, Spelling spelling, PatternFlags fl
     return x->budget->failed ? LEX_NONE : all;
 }
 
-Lex pattern_whole(Lexicon *x, Slice pattern, PatternFlags flags) { return compile(x, pattern, SPELLING_UTF8, flags); }
-Lex pattern_in_json(Lexicon *x, Slice pattern) { return compile(x, pattern, SPELLING_JSON, (PatternFlags){0}); }
+Lex pattern_whole(Lexicon *x, Slice pattern, PatternFlags flags) {
+    return compile(x, pattern, SPELLING_UTF8, false, flags);
+}
+Lex pattern_in_text(Lexicon *x, Slice pattern) { return compile(x, pattern, SPELLING_UTF8, true, (PatternFlags){0}); }
+Lex pattern_in_json(Lexicon *x, Slice pattern) { return compile(x, pattern, SPELLING_JSON, false, (PatternFlags){0}); }

@@ -11,6 +11,8 @@ typedef struct PatternFlags {
 
 /* The texts that match as a whole. */
 Lex pattern_whole(Lexicon *x, Slice pattern, PatternFlags flags);
+/* The texts in which there is a match. ^ and $ are supported at the edges of the pattern and its alternatives. */
+Lex pattern_in_text(Lexicon *x, Slice pattern);
 /* The JSON strings, quotes included, in which there is a match. */
 Lex pattern_in_json(Lexicon *x, Slice pattern);
 

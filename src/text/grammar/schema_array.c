@@ -24,9 +24,10 @@ static bool check_member(Schemas *s, const Json *schema, ArrayBounds *bounds) {
     uint32_t min, max;
     if (!schema_count(s, schema, "minItems", 0, &min) || !schema_count(s, schema, "maxItems", LEX_FOREVER, &max))
         return false;
-    if (json_get(schema, "contains")) return schema_refuse(s, schema, "contains", "it is not supported");
+    if (json_get(schema, "contains") && !schema_is_lenient(s))
+        return schema_refuse(s, schema, "contains", "it is not supported");
     if (!rest_of(s, schema, &rest)) return false;
-    if (unique && unique->type == JSON_BOOL && unique->boolean && max > 1)
+    if (unique && unique->type == JSON_BOOL && unique->boolean && max > 1 && !schema_is_lenient(s))
         return schema_refuse(s, schema, "uniqueItems", "it is supported for arrays of at most one element only");
     bounds->min = min > bounds->min ? min : bounds->min;
     bounds->max = max < bounds->max ? max : bounds->max;
@@ -37,8 +38,7 @@ static bool check_member(Schemas *s, const Json *schema, ArrayBounds *bounds) {
 /* The element at a place, or with index = UINT32_MAX any behind all prefixes. */
 static Expr element(Schemas *s, const SchemaSet *set, uint32_t index) {
     MemberList list;
-    list.count = 0;
-    list.impossible = false;
+    members_begin(&list, PLACE_JSON, TYPE_ALL);
     for (uint32_t i = 0; i < set->count; i++) {
         const Json *schema = set->members[i].schema, *prefix = prefix_of(schema), *one;
         if (!rest_of(s, schema, &one)) return EXPR_NONE;

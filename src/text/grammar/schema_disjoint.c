@@ -10,8 +10,9 @@ static bool disjoint(Schemas *s, const SchemaSet *a, const SchemaSet *b, int dep
 
 static bool scalars_disjoint(Schemas *s, const SchemaSet *a, const SchemaSet *b, bool strings) {
     const Lex parts[] = {strings ? s->form.key : schema_number(s, a, false),
-        strings ? schema_string(s, a) : schema_number(s, b, false), strings ? schema_string(s, b) : LEX_ALL,
-        schema_scalar_values(s, a, strings), schema_scalar_values(s, b, strings)};
+        strings ? schema_string(s, a, SPELLING_JSON) : schema_number(s, b, false),
+        strings ? schema_string(s, b, SPELLING_JSON) : LEX_ALL, schema_scalar_values(s, a, strings, SPELLING_JSON),
+        schema_scalar_values(s, b, strings, SPELLING_JSON)};
     const Lex both = lex_and(s->rules->lexicon, parts, COUNT_OF(parts));
     return !s->budget->failed && !lex_live(s->rules->lexicon, both);
 }
@@ -45,8 +46,7 @@ static bool excludes(const SchemaSet *set, Slice name) {
 }
 
 static bool property_set(Schemas *s, const SchemaSet *set, Slice name, MemberList *list) {
-    list->count = 0;
-    list->impossible = false;
+    members_begin(list, PLACE_JSON, TYPE_ALL);
     for (uint32_t i = 0; i < set->count; i++) {
         const Json *value = property_of(set->members[i].schema, name);
         if (value && !members_add(s, list, value, 0)) return false;

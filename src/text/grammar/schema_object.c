@@ -36,7 +36,12 @@ typedef struct Object {
     uint32_t mention_count, mention_capacity;
     Pattern *patterns;
     uint32_t pattern_count, pattern_capacity;
-    Lex key_limit; /* what propertyNames say of keys */
+    Lex key_limit;       /* what propertyNames say of keys, and in arguments what can be spelled */
+    Spelling spelling;   /* of keys */
+    Expr begin, colon;   /* around a key */
+    Expr comma;          /* between pairs */
+    bool separate;       /* the pairs are arguments one by one, not a JSON object */
+    bool has_properties; /* "properties" is somewhere in the set */
     uint32_t min, max;
     Expr others; /* a pair with any other key */
 } Object;
@@ -71,7 +76,8 @@ static bool mention_add(Object *o, uint32_t member, Slice name, const Json *valu
 
 static bool pattern_add(Object *o, uint32_t member, const Json *key, const Json *value) {
     Schemas *s = o->s;
-    const Lex lex = schema_pattern(s, o->set->members[member].schema, "patternProperties", json_slice(key));
+    const Json *schema = o->set->members[member].schema;
+    const Lex lex = schema_pattern(s, schema, "patternProperties", json_slice(key), o->spelling);
     o->patterns =
         budget_grow(s->budget, o->patterns, &o->pattern_capacity, (uint64_t)o->pattern_count + 1, sizeof *o->patterns);
     if (s->budget->failed) return false;
@@ -82,13 +88,13 @@ static bool pattern_add(Object *o, uint32_t member, const Json *key, const Json 
 static bool read_names(Object *o, const Json *schema) {
     const Json *names = json_get(schema, "propertyNames");
     MemberList list;
-    list.count = 0;
-    list.impossible = false;
+    members_begin(&list, PLACE_JSON, TYPE_ALL);
     if (!names) return true;
     if (!members_add(o->s, &list, names, 0)) return false;
     Lexicon *x = o->s->rules->lexicon;
-    const Lex lex =
-        list.impossible ? LEX_NONE : schema_key(o->s, &(SchemaSet){.members = list.data, .count = list.count});
+    const Lex lex = list.impossible
+        ? LEX_NONE
+        : schema_key(o->s, &(SchemaSet){.members = list.data, .count = list.count}, o->spelling);
     if (o->s->budget->failed) return false;
     o->key_limit = lex_and2(x, o->key_limit, lex);
     return true;
@@ -109,6 +115,7 @@ static bool read_member(Object *o, uint32_t member) {
         return false;
     o->min = min > o->min ? min : o->min;
     o->max = max < o->max ? max : o->max;
+    o->has_properties = o->has_properties || properties;
     if (properties)
         for (JSON_EACH_PAIR(key, value, properties))
             if (!mention_add(o, member, json_slice(key), value)) return false;
@@ -133,13 +140,25 @@ static bool read_required(Object *o, const Json *schema) {
 
 /* --- Values ------------------------------------------------------------------------------------------------------- */
 
+/* The types of a key that no "properties" of the schema names. */
+static uint32_t argument_other_types(const Object *o) { return schema_member_types(o->s->root, (Slice){NULL, 0}); }
+
+/* Calls have the arguments that the tool names, unless it says that there may be others, or demands more than it names.
+ */
+static bool is_closed(const Object *o) {
+    return o->set->place == PLACE_ARGUMENTS && o->has_properties && o->min <= o->count;
+}
+
 /* What the set says of the value of a property (its name and its spelled key), or of any key that matches a pattern
  * like `like`, or (both NULL) of all other keys. */
 static Expr value_of(Object *o, const Property *property, Slice spelled, const Pattern *like) {
     Schemas *s = o->s;
     MemberList list;
-    list.count = 0;
-    list.impossible = false;
+    const uint32_t types = !o->separate ? TYPE_ALL
+        : property                      ? schema_member_types(s->root, property->name)
+                                        : argument_other_types(o);
+    bool said = false;
+    members_begin(&list, o->separate ? PLACE_ARGUMENT : PLACE_JSON, types);
     for (uint32_t i = 0; i < o->set->count && !s->budget->failed; i++) {
         const Json *rest;
         bool known = !schema_rest(s, o->set->members[i].schema, "additionalProperties", "unevaluatedProperties", &rest);
@@ -154,19 +173,30 @@ static Expr value_of(Object *o, const Property *property, Slice spelled, const P
             if (p->member == i && fits) known = members_add(s, &list, p->schema, 0);
         }
         if (!known && rest) members_add(s, &list, rest, 0);
+        said = said || known || rest;
     }
+    if (!property && !said && is_closed(o)) return EXPR_NONE;
     return schema_set_expr(s, &list);
+}
+
+static void spell(const Object *o, Slice name, Buffer *out) {
+    if (o->spelling == SPELLING_JSON)
+        json_write_string(out, name);
+    else
+        buffer_slice(out, name);
 }
 
 static void make_pair(Object *o, Property *property) {
     Rules *r = o->s->rules;
     Buffer spelled = {0};
-    json_write_string(&spelled, property->name);
+    spell(o, property->name, &spelled);
     if (spelled.failed) budget_fail(o->s->budget, ERROR_MEMORY, "no memory for a schema");
     if (!spelled.failed && lex_matches(r->lexicon, o->key_limit, buffer_view(&spelled))) {
         const Expr value = value_of(o, property, buffer_view(&spelled), NULL);
         const Expr key = expr_lex(r, lex_literal(r->lexicon, buffer_view(&spelled)));
-        property->pair = value ? EXPR_SEQ(r, key, o->s->form.colon, value) : EXPR_NONE;
+        property->pair = value ? EXPR_SEQ(r, o->begin, key, o->colon, value) : EXPR_NONE;
+    } else if (o->separate && property->required && !spelled.failed) {
+        schema_refuse(o->s, o->s->root, "required", "this model's calls cannot spell one of the names");
     }
     buffer_free(&spelled);
 }
@@ -180,14 +210,14 @@ static Lex other_keys(Object *o, const Pattern *like) {
     if (!texts) budget_fail(s->budget, arena_failure(&s->arena), "no memory for a schema");
     for (uint32_t i = 0; texts && i < o->count; i++) {
         Buffer spelled = {0};
-        json_write_string(&spelled, o->properties[i].name);
+        spell(o, o->properties[i].name, &spelled);
         texts[i] = (Slice){spelled.failed ? NULL : arena_copy(&s->arena, buffer_view(&spelled)), spelled.size};
         if (!texts[i].data) budget_fail(s->budget, ERROR_MEMORY, "no memory for a schema");
         buffer_free(&spelled);
     }
     if (s->budget->failed) return LEX_NONE;
     if (o->key_limit == LEX_ALL && !o->count && !o->pattern_count) return s->form.string;
-    lex_push(x, s->form.key);
+    if (!o->separate) lex_push(x, s->form.key);
     lex_push(x, o->key_limit);
     lex_push(x, lex_not(x, lex_literals(x, texts, o->count)));
     for (uint32_t i = 0; i < o->pattern_count; i++) {
@@ -204,7 +234,7 @@ static void make_others(Object *o) {
         const Pattern *like = i < o->pattern_count ? &o->patterns[i] : NULL;
         const Expr value = value_of(o, NULL, (Slice){0}, like);
         const Lex key = value ? other_keys(o, like) : LEX_NONE;
-        if (key && lex_live(r->lexicon, key)) expr_push(r, EXPR_SEQ(r, expr_lex(r, key), o->s->form.colon, value));
+        if (key && lex_live(r->lexicon, key)) expr_push(r, EXPR_SEQ(r, o->begin, expr_lex(r, key), o->colon, value));
     }
     o->others = expr_take(r, start, EXPR_IS_OR);
 }
@@ -215,8 +245,9 @@ static void make_others(Object *o) {
 static Expr more_others(Object *o, uint32_t min, uint32_t max, bool first) {
     Rules *r = o->s->rules;
     if (min > 1) return EXPR_NONE;
-    if (first) return json_form_list(&o->s->form, o->others, 1, max);
-    return expr_repeat(r, EXPR_SEQ(r, o->s->form.comma, o->others), min, max);
+    const Expr more = EXPR_SEQ(r, o->comma, o->others);
+    if (!first) return expr_repeat(r, more, min, max);
+    return EXPR_SEQ(r, o->others, expr_repeat(r, more, 0, max == LEX_FOREVER ? max : max - 1));
 }
 
 /* From the last property to the first: what may follow when `done` pairs came before it, for each number that the
@@ -233,11 +264,16 @@ static Expr in_order(Object *o, Expr *next, uint32_t places, uint32_t min, uint3
         for (uint32_t done = 0; done < places; done++) { /* upwards: next[done + 1] is still that of the place behind */
             const bool full = max != LEX_FOREVER && done + 1 > max;
             const uint32_t then = done + 1 < places ? done + 1 : done;
-            const Expr here = full ? EXPR_NONE : EXPR_SEQ(r, o->s->form.comma, p->pair, next[then]);
+            const Expr here = full ? EXPR_NONE : EXPR_SEQ(r, o->comma, p->pair, next[then]);
             next[done] = p->required ? here : EXPR_OR(r, here, next[done]);
         }
     }
     return begin;
+}
+
+static Expr around(Object *o, bool empty, Expr some) {
+    if (!o->separate) return json_form_around(&o->s->form, "{}", empty, some);
+    return empty ? expr_optional(o->s->rules, some) : some;
 }
 
 static Expr make_object(Object *o) {
@@ -251,7 +287,7 @@ static Expr make_object(Object *o) {
         return EXPR_NONE;
     }
     const bool empty = required == 0 && min == 0;
-    if (max == 0) return json_form_around(&o->s->form, "{}", true, EXPR_NONE);
+    if (max == 0) return around(o, true, EXPR_NONE);
     if (min <= (required ? required : 1)) min = 0; /* that many there are anyway: without any, it is `empty` */
     if (max >= o->count && !o->others) max = LEX_FOREVER;
     uint32_t places = max != LEX_FOREVER && max > min ? max : min;
@@ -266,12 +302,32 @@ static Expr make_object(Object *o) {
     if (!next) return EXPR_NONE;
     const Expr some = in_order(o, next, places, min, max);
     budget_free(budget, next, places * sizeof *next);
-    return json_form_around(&o->s->form, "{}", empty, some);
+    return around(o, empty, some);
+}
+
+/* How the object of a place is spelled. */
+static void set_form(Object *o) {
+    const JsonForm *json = &o->s->form;
+    const ArgumentForm *f = o->s->arguments;
+    Rules *r = json->rules;
+    Lexicon *x = r->lexicon;
+    o->separate = o->set->place == PLACE_ARGUMENTS && f->syntax != ARGUMENTS_JSON;
+    o->spelling = o->separate ? SPELLING_UTF8 : SPELLING_JSON;
+    o->key_limit = o->separate ? argument_keys(f, x) : LEX_ALL;
+    o->begin = EXPR_EMPTY;
+    o->colon = json->colon;
+    o->comma = json->comma;
+    if (!o->separate) return;
+    const bool tagged = f->syntax == ARGUMENTS_TAGGED, python = f->syntax == ARGUMENTS_PYTHON;
+    if (tagged) o->begin = expr_lex(r, lex_literal(x, f->key_begin));
+    o->colon = expr_lex(r, lex_literal(x, tagged ? f->key_end : python ? SLICE("=") : SLICE(":")));
+    o->comma = tagged ? EXPR_EMPTY : expr_lex(r, lex_literal(x, python ? SLICE(", ") : SLICE(",")));
 }
 
 Expr schema_object(Schemas *s, const SchemaSet *set) {
-    Object o = {.s = s, .set = set, .max = LEX_FOREVER, .key_limit = LEX_ALL};
+    Object o = {.s = s, .set = set, .max = LEX_FOREVER};
     bool ok = true;
+    set_form(&o);
     for (uint32_t i = 0; i < set->count && ok; i++) ok = read_member(&o, i);
     for (uint32_t i = 0; i < set->count && ok; i++) ok = read_required(&o, set->members[i].schema);
     for (uint32_t i = 0; i < o.count && ok && !s->budget->failed; i++) make_pair(&o, &o.properties[i]);

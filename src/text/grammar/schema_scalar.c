@@ -8,41 +8,60 @@
 
 /* --- Strings ------------------------------------------------------------------------------------------------------ */
 
-Lex schema_pattern(Schemas *s, const Json *schema, const char *keyword, Slice pattern) {
+Lex schema_pattern(Schemas *s, const Json *schema, const char *keyword, Slice pattern, Spelling spelling) {
     Lexicon *x = s->rules->lexicon;
-    const Lex lex = pattern_in_json(x, pattern);
+    const Lex lex = spelling == SPELLING_JSON ? pattern_in_json(x, pattern) : pattern_in_text(x, pattern);
     if (s->budget->failed && s->budget->error.code != ERROR_MEMORY) {
         const Error why = s->budget->error;
         s->budget->failed = false;
+        if (why.code == ERROR_UNSUPPORTED && schema_is_lenient(s)) return LEX_ALL;
         schema_refuse(s, schema, keyword, why.text);
         s->budget->error.code = why.code;
     }
     return lex;
 }
 
-static Lex format_of(Schemas *s, const Json *schema) {
+static Lex format_of(Schemas *s, const Json *schema, Spelling spelling) {
     const Json *format = json_get(schema, "format");
     const char *pattern = NULL;
     if (!format || format->type != JSON_STRING) return LEX_ALL;
     const FormatKind kind = format_pattern(json_slice(format), &pattern);
-    if (kind == FORMAT_REFUSED) schema_refuse(s, schema, "format", "this format is not supported");
-    return kind == FORMAT_KNOWN ? schema_pattern(s, schema, "format", slice_of(pattern)) : LEX_ALL;
+    if (kind == FORMAT_REFUSED && !schema_is_lenient(s))
+        schema_refuse(s, schema, "format", "this format is not supported");
+    return kind == FORMAT_KNOWN ? schema_pattern(s, schema, "format", slice_of(pattern), spelling) : LEX_ALL;
 }
 
-static Lex listed_texts(Schemas *s, const Json *list);
+static Lex listed_texts(Schemas *s, const Json *list, Spelling spelling);
+
+/* Any string, each in one spelling. */
+static Lex any_string(Schemas *s, uint32_t min, uint32_t max, Spelling spelling) {
+    Lexicon *x = s->rules->lexicon;
+    if (spelling == SPELLING_UTF8) return lex_repeat(x, chars_any(x, spelling), min, max);
+    return min == 0 && max == LEX_FOREVER ? s->form.key : json_form_string(&s->form, min, max, true);
+}
 
 /* What a rewritten schema excludes; texts then stand in their one spelling. */
-static void push_negations(Schemas *s, const Json *schema) {
+static void push_negations(Schemas *s, const Json *schema, Spelling spelling) {
     Lexicon *x = s->rules->lexicon;
     const Json *pattern = json_get(schema, SCHEMA_NOT_PATTERN), *list = json_get(schema, SCHEMA_NOT_ENUM);
     if (pattern && pattern->type != JSON_STRING) schema_broken(s, schema, "pattern", "it must be a string");
     if (s->budget->failed || (!pattern && !list)) return;
-    lex_push(x, s->form.key);
-    if (pattern) lex_push(x, lex_not(x, schema_pattern(s, schema, "pattern", json_slice(pattern))));
-    if (list && list->type == JSON_ARRAY) lex_push(x, lex_not(x, listed_texts(s, list)));
+    lex_push(x, any_string(s, 0, LEX_FOREVER, spelling));
+    const Lex found = pattern ? schema_pattern(s, schema, "pattern", json_slice(pattern), spelling) : LEX_ALL;
+    if (found != LEX_ALL) lex_push(x, lex_not(x, found));
+    if (list && list->type == JSON_ARRAY) lex_push(x, lex_not(x, listed_texts(s, list, spelling)));
 }
 
-Lex schema_string(Schemas *s, const SchemaSet *set) {
+bool schema_limits_strings(const SchemaSet *set) {
+    static const char *const words[] = {
+        "minLength", "maxLength", "pattern", "format", "enum", "const", SCHEMA_NOT_PATTERN, SCHEMA_NOT_ENUM};
+    for (uint32_t i = 0; i < set->count; i++)
+        for (size_t k = 0; k < COUNT_OF(words); k++)
+            if (json_get(set->members[i].schema, words[k])) return true;
+    return false;
+}
+
+Lex schema_string(Schemas *s, const SchemaSet *set, Spelling spelling) {
     Lexicon *x = s->rules->lexicon;
     const uint32_t start = x->work.count;
     uint32_t min = 0, max = LEX_FOREVER;
@@ -55,15 +74,19 @@ Lex schema_string(Schemas *s, const SchemaSet *set) {
         min = least > min ? least : min;
         max = most < max ? most : max;
         if (pattern && pattern->type != JSON_STRING) schema_broken(s, schema, "pattern", "it must be a string");
-        if (pattern && !s->budget->failed) lex_push(x, schema_pattern(s, schema, "pattern", json_slice(pattern)));
-        const Lex format = format_of(s, schema);
-        if (format != LEX_ALL) lex_push(x, format);
-        push_negations(s, schema);
+        const Lex parts[] = {pattern && !s->budget->failed
+                ? schema_pattern(s, schema, "pattern", json_slice(pattern), spelling)
+                : LEX_ALL,
+            format_of(s, schema, spelling)};
+        for (size_t k = 0; k < COUNT_OF(parts); k++)
+            if (parts[k] != LEX_ALL) lex_push(x, parts[k]);
+        push_negations(s, schema, spelling);
     }
     const bool patterns = x->work.count > start;
+    if (!patterns && spelling == SPELLING_UTF8) return any_string(s, min, max, spelling);
     if (!patterns && min == 0 && max == LEX_FOREVER) return s->form.string;
     if (!patterns) return json_form_string(&s->form, min, max, false);
-    if (min > 0 || max < LEX_FOREVER) lex_push(x, json_form_string(&s->form, min, max, true));
+    if (min > 0 || max < LEX_FOREVER) lex_push(x, any_string(s, min, max, spelling));
     const Lex all = lex_combine(x, start, LEX_IS_AND);
     return lex_live(x, all) ? all : LEX_NONE;
 }
@@ -182,6 +205,7 @@ bool schema_values(Schemas *s, const SchemaSet *set, ValueFunction each, void *c
 
 typedef struct Texts {
     bool strings;
+    Spelling spelling; /* of strings */
     Slice *data;
     uint32_t count, capacity;
 } Texts;
@@ -190,7 +214,10 @@ static void add_text(Schemas *s, const Json *value, void *context) {
     Texts *texts = context;
     if ((value->type == JSON_STRING) != texts->strings || (!texts->strings && !json_is_number(value))) return;
     Buffer text = {0};
-    json_write(&text, value);
+    if (value->type == JSON_STRING && texts->spelling == SPELLING_UTF8)
+        buffer_slice(&text, json_slice(value));
+    else
+        json_write(&text, value);
     texts->data =
         budget_grow(s->budget, texts->data, &texts->capacity, (uint64_t)texts->count + 1, sizeof *texts->data);
     const char *copy = text.failed ? NULL : arena_copy(&s->arena, buffer_view(&text));
@@ -199,23 +226,23 @@ static void add_text(Schemas *s, const Json *value, void *context) {
     buffer_free(&text);
 }
 
-static Lex listed_texts(Schemas *s, const Json *list) {
-    Texts texts = {.strings = true};
+static Lex listed_texts(Schemas *s, const Json *list, Spelling spelling) {
+    Texts texts = {.strings = true, .spelling = spelling};
     for (JSON_EACH(value, list)) add_text(s, value, &texts);
     const Lex lex = lex_literals(s->rules->lexicon, texts.data, texts.count);
     budget_free(s->budget, texts.data, texts.capacity * sizeof *texts.data);
     return lex;
 }
 
-Lex schema_scalar_values(Schemas *s, const SchemaSet *set, bool strings) {
-    Texts texts = {.strings = strings};
+Lex schema_scalar_values(Schemas *s, const SchemaSet *set, bool strings, Spelling spelling) {
+    Texts texts = {.strings = strings, .spelling = spelling};
     const bool given = schema_values(s, set, add_text, &texts);
     const Lex lex = lex_literals(s->rules->lexicon, texts.data, texts.count);
     budget_free(s->budget, texts.data, texts.capacity * sizeof *texts.data);
     return given ? lex : LEX_ALL;
 }
 
-Lex schema_key(Schemas *s, const SchemaSet *set) {
+Lex schema_key(Schemas *s, const SchemaSet *set, Spelling spelling) {
     static const char *const words[] = {"anyOf", "oneOf", "not", "if", "$dynamicRef"};
     uint32_t types;
     for (uint32_t i = 0; i < set->count; i++)
@@ -223,6 +250,7 @@ Lex schema_key(Schemas *s, const SchemaSet *set) {
             if (json_get(set->members[i].schema, words[k]))
                 schema_refuse(s, set->members[i].schema, words[k], "it is not supported for names of properties");
     if (s->budget->failed || !schema_types(s, set, &types) || !(types & TYPE_STRING)) return LEX_NONE;
-    const Lex parts[] = {s->form.key, schema_string(s, set), schema_scalar_values(s, set, true)};
+    const Lex parts[] = {any_string(s, 0, LEX_FOREVER, spelling), schema_string(s, set, spelling),
+        schema_scalar_values(s, set, true, spelling)};
     return s->budget->failed ? LEX_NONE : lex_and(s->rules->lexicon, parts, COUNT_OF(parts));
 }

@@ -187,18 +187,25 @@ bool members_add(Schemas *s, MemberList *list, const Json *schema, uint64_t reso
 }
 
 SchemaSet *schema_set(Schemas *s, const MemberList *list) {
-    const Slice key = {(const char *)list->data, list->count * sizeof *list->data};
     uint64_t found;
     if (s->budget->failed) return NULL;
+    Member all[SCHEMA_MEMBERS_MAX + 1];
+    memcpy(all, list->data, list->count * sizeof *all);
+    all[list->count] = (Member){NULL, (uint64_t)list->place << 32 | list->types};
+    const Slice key = {(const char *)all, (list->count + 1) * sizeof *all};
     if (!list->impossible && map_get(&s->sets, key, &found)) return (SchemaSet *)(uintptr_t)found;
     SchemaSet *set = arena_alloc(&s->arena, 1, sizeof *set);
-    Member *members = arena_alloc(&s->arena, list->count, sizeof *members);
+    Member *members = arena_alloc(&s->arena, list->count + 1, sizeof *members);
     if (!set || !members) {
         budget_fail(s->budget, arena_failure(&s->arena), "no memory for a schema");
         return NULL;
     }
-    if (list->count) memcpy(members, list->data, key.size);
-    *set = (SchemaSet){.members = members, .count = list->count, .impossible = list->impossible};
+    memcpy(members, all, key.size);
+    *set = (SchemaSet){.members = members,
+        .count = list->count,
+        .impossible = list->impossible,
+        .place = list->place,
+        .types = list->types};
     set->rule = rule_new(s->rules, SLICE("schema"));
     if (!list->impossible && !map_put(&s->sets, (Slice){(const char *)members, key.size}, (uintptr_t)set))
         budget_fail(s->budget, ERROR_MEMORY, "no memory for a schema");
@@ -209,7 +216,7 @@ SchemaSet *schema_set(Schemas *s, const MemberList *list) {
 
 Expr schema_set_expr(Schemas *s, const MemberList *list) {
     if (s->budget->failed || list->impossible) return EXPR_NONE;
-    if (!list->count) return expr_rule(s->rules, s->form.any);
+    if (!list->count && list->place == PLACE_JSON) return expr_rule(s->rules, s->form.any);
     const SchemaSet *set = schema_set(s, list);
     return set ? expr_rule(s->rules, set->rule) : EXPR_NONE;
 }
@@ -236,21 +243,13 @@ bool schema_rest(Schemas *s, const Json *schema, const char *keyword, const char
     *rest = other;
     if (other->type == JSON_BOOL && other->boolean) return true;
     for (size_t i = 0; i < COUNT_OF(applied); i++)
-        if (json_get(schema, applied[i]))
+        if (json_get(schema, applied[i]) && schema_is_lenient(s)) {
+            *rest = NULL;
+            return true;
+        } else if (json_get(schema, applied[i]))
             return schema_refuse(
                 s, schema, unevaluated, "it is not supported beside schemas that are applied in place");
     return true;
-}
-
-static uint32_t type_named(Slice name) {
-    static const struct {
-        const char *name;
-        uint32_t types;
-    } names[] = {{"null", TYPE_NULL}, {"boolean", TYPE_BOOL}, {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER},
-        {"string", TYPE_STRING}, {"array", TYPE_ARRAY}, {"object", TYPE_OBJECT}};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (slice_is(name, names[i].name)) return names[i].types;
-    return 0;
 }
 
 bool schema_types(Schemas *s, const SchemaSet *set, uint32_t *types) {
@@ -261,11 +260,11 @@ bool schema_types(Schemas *s, const SchemaSet *set, uint32_t *types) {
         uint32_t allowed = 0;
         bool known = true;
         if (type->type == JSON_STRING) {
-            allowed = type_named(json_slice(type));
+            allowed = schema_type_named(json_slice(type));
             known = allowed;
         } else if (type->type == JSON_ARRAY) {
             for (JSON_EACH(name, type)) {
-                const uint32_t one = name->type == JSON_STRING ? type_named(json_slice(name)) : 0;
+                const uint32_t one = name->type == JSON_STRING ? schema_type_named(json_slice(name)) : 0;
                 known = known && one;
                 allowed |= one;
             }

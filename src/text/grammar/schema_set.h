@@ -3,21 +3,11 @@
  * Internal to text/grammar. */
 #pragma once
 #include "base/map.h"
+#include "text/grammar/argument_form.h"
 #include "text/grammar/json_form.h"
+#include "text/grammar/schema_type.h"
 
 enum { SCHEMA_MEMBERS_MAX = 256, SCHEMA_CHOICES_MAX = 4096 };
-
-typedef enum SchemaType {
-    TYPE_NULL = 1,
-    TYPE_BOOL = 2,
-    TYPE_INTEGER = 4,
-    TYPE_FRACTION = 8, /* a number that is not whole */
-    TYPE_STRING = 16,
-    TYPE_ARRAY = 32,
-    TYPE_OBJECT = 64,
-    TYPE_NUMBER = TYPE_INTEGER | TYPE_FRACTION,
-    TYPE_ALL = 127
-} SchemaType;
 
 /* What of a member has been resolved already. */
 enum { RESOLVED_ANY_OF = 1, RESOLVED_ONE_OF = 2, RESOLVED_REWRITTEN = 4 /* schema_rewrite.h */ };
@@ -27,9 +17,18 @@ typedef struct Member {
     uint64_t resolved;
 } Member;
 
+/* How the values of a set are spelled. */
+typedef enum SchemaPlace {
+    PLACE_JSON,
+    PLACE_ARGUMENTS, /* the object of a call's arguments */
+    PLACE_ARGUMENT,  /* one of them */
+} SchemaPlace;
+
 typedef struct SchemaSet {
     Member *members;
     uint32_t count;
+    SchemaPlace place;
+    uint32_t types;  /* ARGUMENT: those that the argument's key may have at all (SchemaType) */
     bool impossible; /* one of them is false */
     Rule rule;
     struct SchemaSet *next; /* whose rule is still to be made */
@@ -39,6 +38,7 @@ typedef struct Schemas {
     Rules *rules;
     Budget *budget;
     JsonForm form;
+    const ArgumentForm *arguments; /* NULL: the whole is JSON */
     Arena arena;
     const Json *root;
     Map sets;      /* by members */
@@ -46,6 +46,8 @@ typedef struct Schemas {
     SchemaSet *pending, **pending_end;
 } Schemas;
 
+/* Keywords that cannot be kept are left out instead of being refused. */
+static inline bool schema_is_lenient(const Schemas *s) { return s->arguments && s->arguments->lenient; }
 /* The error for a keyword of a schema: says where. Always false. */
 bool schema_refuse(Schemas *s, const Json *schema, const char *keyword, const char *why); /* it cannot be kept */
 bool schema_broken(Schemas *s, const Json *schema, const char *keyword, const char *why); /* it is not valid */
@@ -55,7 +57,15 @@ typedef struct MemberList {
     Member data[SCHEMA_MEMBERS_MAX];
     uint32_t count;
     bool impossible;
+    SchemaPlace place; /* as in SchemaSet */
+    uint32_t types;
 } MemberList;
+static inline void members_begin(MemberList *list, SchemaPlace place, uint32_t types) {
+    list->count = 0;
+    list->impossible = false;
+    list->place = place;
+    list->types = types;
+}
 /* Adds a schema (an object, true or false) with all that it refers to. */
 bool members_add(Schemas *s, MemberList *list, const Json *schema, uint64_t resolved);
 /* A member of another list, whose references and allOf are members of that list as well. */
