@@ -74,9 +74,23 @@ def is_json(text):
 def test_thinking(server):
     """An answer does not end, nor begin, within reasoning where something is demanded."""
     for model in ("ends", "pieces", "joined"):
-        for fields in (JSON_OBJECT, {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {
-            "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
-            "additionalProperties": False}}}}):
+        for fields in (
+            JSON_OBJECT,
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "a",
+                        "schema": {
+                            "type": "object",
+                            "properties": {"a": {"type": "boolean"}},
+                            "required": ["a"],
+                            "additionalProperties": False,
+                        },
+                    },
+                }
+            },
+        ):
             finish, content, _ = ask(server, model, **fields, thinking_budget=20, max_tokens=400)
             check(finish == "length" or is_json(content), f"{model}: {finish} {content!r}")
         finish, calls, _ = ask(server, model, **tool(city({"enum": ["a"]})), thinking_budget=20, max_tokens=400)

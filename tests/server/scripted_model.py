@@ -1,5 +1,5 @@
-"""Writes a model that says a given text: one layer, in which every token leads to the next one of a script. A token that
-a mask forbids is replaced by one of chance. For tests of masks, readers of calls and APIs, alone.
+"""Writes a model that says a given text: one layer, in which every token leads to the next one of a script. A token
+that a mask forbids is replaced by one of chance. For tests of masks, readers of calls and APIs, alone.
 """
 
 import json
