@@ -37,7 +37,7 @@ typedef struct Object {
     Pattern *patterns;
     uint32_t pattern_count, pattern_capacity;
     Lex key_limit;       /* what propertyNames say of keys, and in arguments what can be spelled */
-    Spelling spelling;   /* of keys */
+    Spelling spelling;   /* the keys are spelled so */
     Expr begin, colon;   /* around a key */
     Expr comma;          /* between pairs */
     bool separate;       /* the pairs are arguments one by one, not a JSON object */

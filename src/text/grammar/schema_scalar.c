@@ -205,7 +205,7 @@ bool schema_values(Schemas *s, const SchemaSet *set, ValueFunction each, void *c
 
 typedef struct Texts {
     bool strings;
-    Spelling spelling; /* of strings */
+    Spelling spelling; /* strings are spelled so */
     Slice *data;
     uint32_t count, capacity;
 } Texts;
