@@ -1,5 +1,6 @@
 /* Attention of every vector backend against the reference, and against itself: a row's result is the same, bit for bit,
  * in whatever steps its sequence is cut, beside whichever strangers, with any number of threads. */
+#include "backend/steps.h"
 #include "attend.h"
 
 static const Shape shapes[] = {
@@ -116,10 +117,8 @@ static void check_far_positions(const char *name) {
         for (int t = 0; t < 2; t++) {
             const int position = starts[i] + t;
             float q1[2] = {q[2 * t], q[2 * t + 1]}, k1[2] = {k[2 * t], k[2 * t + 1]};
-            const int32_t token = 0, at = position;
-            const SequenceChunk run = {.rows = 1, .position = position, .tables = tables};
-            const Step step = {
-                .rows = 1, .tokens = &token, .positions = &at, .chunk_count = 1, .chunks = &run, .position_dims = 1};
+            const int32_t token = 0;
+            const StepSequence sequence = {.rows = 1, .position = position, .tables = tables, .tokens = &token};
             const Attention op = {.heads = 1,
                 .kv = cache.layer,
                 .scale = 1,
@@ -129,7 +128,7 @@ static void check_far_positions(const char *name) {
                 .k = k1,
                 .v = v + 2 * t,
                 .out = out + 2 * t};
-            backend->ops->begin(backend, &step);
+            backend->ops->begin(backend, step_of(1, &sequence));
             backend->ops->attention(backend, &op);
         }
         const double a0 = (double)((float)starts[i] * frequency), a1 = (double)((float)(starts[i] + 1) * frequency);

@@ -1,6 +1,7 @@
 /* The fence holds: whoever touches its memory from outside dies, whatever kind of memory it is and whatever operation
  * came before; an operation that is given somebody else's memory aborts. */
 #include "backend/fence.h"
+#include "backend/steps.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -96,11 +97,8 @@ static void walk(Place *p, const float *values, const float *bias) {
     Backend *f = p->fence;
     const BackendOps *ops = f->ops;
     Error error = {0};
-    const int32_t token = 0;
-    const SequenceChunk chunk = {.rows = 1};
-    const Step step = {
-        .rows = 1, .tokens = &token, .positions = &token, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
-    TEST(ops->begin(f, &step));
+    const Step *step = step_of_rows(1, 0);
+    TEST(ops->begin(f, step));
     p->scratch = ops->scratch(f, COLS);
     float *out = ops->scratch(f, ROWS);
     check_touches(p, "in a step");
@@ -117,7 +115,7 @@ static void walk(Place *p, const float *values, const float *bias) {
         TEST_MSG(fabs(logits[r] - sum) < 1e-4, "%g, expected %g", logits[r], sum); /* 64 products ≤ 1 in f32 */
     }
     check_touches(p, "after the logits");
-    ops->begin(f, &step);
+    ops->begin(f, step);
     TEST(isnan(logits[0])); /* valid until now */
     ops->submit(f);
 }

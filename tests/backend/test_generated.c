@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "backend/plugin.h"
+#include "backend/steps.h"
 #include "matrices.h"
 
 enum { ROWS_MOST = 64, WEIGHT_ROWS_MOST = 72 };
@@ -180,11 +181,7 @@ int main(int argc, char **argv) {
     TEST_MSG((b != NULL) == plugin_usable(), "a backend where a GPU can be used");
     if (!b) return test_done();
     if (emulated) most_rows = 5;
-    const int32_t zeros[ROWS_MOST] = {0}, *tables[1] = {zeros};
-    const SequenceChunk whole = {.rows = ROWS_MOST, .tables = tables};
-    const Step step = {
-        .rows = ROWS_MOST, .tokens = zeros, .positions = zeros, .chunk_count = 1, .chunks = &whole, .position_dims = 1};
-    b->ops->begin(b, &step);
+    b->ops->begin(b, step_of_rows(ROWS_MOST, 0));
     for (size_t s = 0; s < (emulated ? EMULATED : COUNT_OF(shapes)); s++)
         for (size_t k = 0; k < COUNT_OF(kinds); k++)
             if (shapes[s].cols % (kinds[k].group ? kinds[k].group : 1) == 0) check(b, &kinds[k], shapes[s]);

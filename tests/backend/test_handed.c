@@ -2,6 +2,7 @@
  * matmul_add in turn with the result copied in between, in range and where f16 would overflow or lose much, for prefill
  * rows and decode rows. Nothing to do where there is no GPU. */
 #include "backend/plugin.h"
+#include "backend/steps.h"
 #include "matrices.h"
 
 enum { WIDTH = 256, INNER = 9 * 64, ROWS_MAX = 32 };
@@ -82,11 +83,7 @@ int main(void) {
     d.other = take(d.backend, ROWS_MAX * INNER);
     Device coded = d;
     coded.gate = gate.weight, coded.up = up.weight, coded.down = down.weight;
-    const int32_t zeros[ROWS_MAX] = {0}, *tables[1] = {zeros};
-    const SequenceChunk whole = {.rows = ROWS_MAX, .tables = tables};
-    const Step step = {
-        .rows = ROWS_MAX, .tokens = zeros, .positions = zeros, .chunk_count = 1, .chunks = &whole, .position_dims = 1};
-    d.backend->ops->begin(d.backend, &step);
+    d.backend->ops->begin(d.backend, step_of_rows(ROWS_MAX, 0));
     for (int rows = 1; rows <= ROWS_MAX; rows++)
         for (size_t i = 0; i < COUNT_OF(scales); i++) {
             if (rows <= 4) check(&d, rows, 0, scales[i]);

@@ -1,5 +1,6 @@
 /* Experts computed together against each row's experts alone, with the same bits: every kind of weight, rows spread
  * evenly and not, experts of unlike widths, both precisions, one thread and several. */
+#include "backend/steps.h"
 #include "matrices.h"
 
 enum {
@@ -71,9 +72,9 @@ static void check(
     float wanted[HIDDEN];
     int32_t index[PAIRS_MAX];
     choose(rows, skew, index);
-    const Step step = {.rows = rows, .position_dims = 1};
-    backend->ops->begin(backend, &step);
-    single->ops->begin(single, &step);
+    const Step *step = step_of_rows(rows, 0);
+    backend->ops->begin(backend, step);
+    single->ops->begin(single, step);
     const Experts op = {.rows = rows,
         .count = COUNT + 1,
         .top_k = SLOTS,
@@ -144,8 +145,7 @@ static void check_many(const char *name) {
         .weight = weights,
         .work = work,
         .out = out};
-    const Step step = {.rows = ROWS, .position_dims = 1};
-    backend->ops->begin(backend, &step);
+    backend->ops->begin(backend, step_of_rows(ROWS, 0));
     backend->ops->experts(backend, &op);
     backend_close(backend);
     backend = open_backend(name, 1, false, 1);

@@ -1,5 +1,6 @@
 /* Pages as others see them: the canonical order, the same values after any journey between pages and backends, on every
  * backend and in every type; and keys that another call of attention has appended. */
+#include "backend/steps.h"
 #include "attend.h"
 
 enum { BACKENDS_MAX = 6 };
@@ -169,12 +170,8 @@ static void check_shared(Backend *backend, const Shape *s) {
     float *q[2], *k[2], *out[2];
     Cache cache = cache_make(backend, &b);
     const int32_t tokens[ROWS] = {0};
-    int32_t positions[ROWS];
-    for (int i = 0; i < ROWS; i++) positions[i] = i;
-    const SequenceChunk chunk = {.rows = ROWS, .tables = b.sequence[0].tables};
-    const Step step = {
-        .rows = ROWS, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
-    backend->ops->begin(backend, &step);
+    const StepSequence sequence = {.rows = ROWS, .tables = b.sequence[0].tables, .tokens = tokens};
+    backend->ops->begin(backend, step_of(1, &sequence));
     for (int i = 0; i < 2; i++) {
         q[i] = copy_floats(b.sequence[0].q, q_count);
         k[i] = copy_floats(b.sequence[0].k, k_count);

@@ -1,5 +1,6 @@
 /* Devices by name: what is refused, and that each refusal says why. Where there is a GPU it opens, and opens again. */
 #include "backend/plugin.h"
+#include "backend/steps.h"
 #include "ops.h"
 
 static Backend *open_device(const char *device, Error *error) {
@@ -58,14 +59,11 @@ static void check_fault(void) {
     TEST(memory.free > 0 && memory.free <= memory.total);
     Backend *one = open_device("cuda", &error), *other = open_device("cuda", &error);
     if (!one || !other) return;
-    const int32_t zero = 0;
-    const SequenceChunk chunk = {.rows = 1};
-    const Step step = {
-        .rows = 1, .tokens = &zero, .positions = &zero, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
+    const Step *step = step_of_rows(1, 0);
     const Norm norm = {.kind = NORM_RMS, .width = 64, .eps = 1e-6F};
     for (int i = 0; i < 2; i++) { /* it stays so */
         error = (Error){0};
-        if (one->ops->begin(one, &step)) one->ops->norm(one, 1, (const float *)64, &norm, (float *)64);
+        if (one->ops->begin(one, step)) one->ops->norm(one, 1, (const float *)64, &norm, (float *)64);
         const uint64_t ticket = one->ops->submit(one);
         TEST(!one->ops->wait(one, ticket, &error));
         TEST_MSG(error.code == ERROR_DEVICE, "%s", error.text);
@@ -111,16 +109,9 @@ static int fill_device(Backend *backend, void *hogs[HOGS_MAX]) {
 /* A step of two rows that takes one of them out; at a position so far that its page tables are large, or not. */
 static bool take_row(Backend *backend, int32_t row, int position, const float *x, float *out, Error *error) {
     const int32_t zeros[2] = {0, 0};
-    const SequenceChunk chunk = {.rows = 2, .position = position};
-    const Step step = {.rows = 2,
-        .tokens = zeros,
-        .positions = zeros,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = 1,
-        .output_count = 1,
-        .outputs = &row};
-    if (backend->ops->begin(backend, &step)) backend->ops->gather(backend, 1, &row, x, WIDTH, out);
+    const StepSequence sequence = {
+        .rows = 2, .position = position, .tokens = zeros, .output_count = 1, .outputs = &row};
+    if (backend->ops->begin(backend, step_of(1, &sequence))) backend->ops->gather(backend, 1, &row, x, WIDTH, out);
     return backend->ops->wait(backend, backend->ops->submit(backend), error);
 }
 

@@ -4,20 +4,11 @@
 #include <math.h>
 
 #include "backend/plugin.h"
+#include "backend/steps.h"
 #include "matrices.h"
 
 enum { ROWS_MOST = 1500, WEIGHT_ROWS = 16 * 13 + 5 };
 static int most_rows = ROWS_MOST; /* fewer on an emulator */
-
-/* Operations are parts of a step. */
-static void step_begin(Backend *b) {
-    static const int32_t zeros[ROWS_MOST];
-    const int32_t *tables[1] = {zeros};
-    const SequenceChunk whole = {.rows = most_rows, .tables = tables};
-    const Step step = {
-        .rows = most_rows, .tokens = zeros, .positions = zeros, .chunk_count = 1, .chunks = &whole, .position_dims = 1};
-    b->ops->begin(b, &step);
-}
 
 typedef enum Way { STORE, NORMED, ADD, GLU, WAYS } Way;
 static const char *const way_names[] = {"stored", "normed", "added", "gated"};
@@ -179,7 +170,7 @@ static void check_passed(void) {
     d.x = take(b, (int64_t)most_rows * PASSED_WIDTH);
     d.y = take(b, (int64_t)most_rows * PASSED_WIDTH);
     d.inner = take(b, (int64_t)most_rows * PASSED_INNER);
-    step_begin(b);
+    b->ops->begin(b, step_of_rows(most_rows, 0));
     const int64_t count = (int64_t)most_rows * PASSED_WIDTH;
     float *x = random_floats(count, 1), *one = random_floats(count, 0), *other = random_floats(count, 0);
     for (int variant = 0; variant < 5; variant++) {
@@ -220,7 +211,7 @@ int main(int argc, char **argv) {
     if (!b) return test_done();
     if (argc > 1) most_rows = (int)strtol(argv[1], NULL, 10);
     const bool all = argc < 2;
-    step_begin(b);
+    b->ops->begin(b, step_of_rows(most_rows, 0));
     for (size_t i = 0; i < (all ? COUNT_OF(kinds) : 1); i++) check(b, &kinds[i], all ? 64 * 22 : 64 * 5);
     if (all) {
         check(b, &kinds[0], 64 * 150);

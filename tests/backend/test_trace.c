@@ -1,5 +1,6 @@
 /* The traced backend: the same bits as the plain one, and lines that count what was done. */
 #include "backend/trace.h"
+#include "backend/steps.h"
 #include "ops.h"
 
 enum { ROWS = 3, COLS = 128, OUT = 96, KV_HEADS = 2, DIM = 16, HEADS = 4, PAGES = 2 };
@@ -16,7 +17,7 @@ typedef struct Results {
     float attention[ROWS * HEADS * DIM], activate[ROWS * COLS], gather[COLS], head[OUT];
 } Results;
 
-static const int32_t tokens[ROWS] = {5, 1, 90}, positions[ROWS] = {0, 1, 2}, last[] = {ROWS - 1}, pages[PAGES] = {1, 0};
+static const int32_t tokens[ROWS] = {5, 1, 90}, last[] = {ROWS - 1}, pages[PAGES] = {1, 0};
 
 static Data data_make(void) {
     Data d = {malloc(OUT * COLS), malloc(OUT * COLS / 16 * sizeof(uint16_t)), random_floats(ROWS * COLS, 2),
@@ -42,11 +43,9 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const size_t page = ops->kv_layer_bytes(b, &layout);
     uint8_t *cache = ops->alloc(b, PAGES * page, MEMORY_CACHE, &error);
     const int32_t *table = pages;
-    const SequenceChunk chunk = {.rows = ROWS, .tables = &table};
-    const Step step = {
-        .rows = ROWS, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
+    const StepSequence sequence = {.rows = ROWS, .tables = &table, .tokens = tokens};
     TEST_MSG(cache != NULL, "%s", error.text);
-    ops->begin(b, &step);
+    ops->begin(b, step_of(1, &sequence));
     TEST(ops->scratch(b, 64) != NULL);
     ops->embed(b, &(Embed){.rows = ROWS, .tokens = tokens, .table = &d->weight, .scale = 0.5f, .out = r->embed});
     ops->norm(b, ROWS, d->x, &norm, r->norm);
@@ -131,10 +130,7 @@ static void check_backend(const char *name, const Data *d) {
     check_lines(traced, plain->exact ? DTYPE_F32 : DTYPE_F16);
     walk(traced, d, &r[1]); /* a step counts for itself */
     check_lines(traced, plain->exact ? DTYPE_F32 : DTYPE_F16);
-    const SequenceChunk chunk = {.rows = 1};
-    const Step step = {
-        .rows = 1, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
-    traced->ops->begin(traced, &step);
+    traced->ops->begin(traced, step_of_rows(1, 0));
     check_line(traced, "head 128→96 4-bit g32", 0, 0, 0);
     free(r);
     backend_close(plain);

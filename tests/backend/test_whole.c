@@ -1,6 +1,7 @@
 /* Mixtures as a whole on backends that have such an operation: generated rows against `ref`, and each alone and among
  * others, with the same bits. Nothing to do where there is no GPU. */
 #include "backend/plugin.h"
+#include "backend/steps.h"
 #include "matrices.h"
 
 enum { COUNT = 7, COUNT_MAX = 11, GENERATED = 64 };
@@ -112,17 +113,7 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
     Backend *b = t->backend;
     const Whole *w = t->whole;
     const size_t bytes = (size_t)rows * (size_t)w->hidden * sizeof *x;
-    int32_t zeros[GENERATED] = {0};
-    const int32_t *tables[1] = {zeros};
-    const SequenceChunk chunk = {.rows = rows, .tables = tables};
-    const Step step = {.rows = rows,
-        .decode_rows = decode_rows,
-        .tokens = zeros,
-        .positions = zeros,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = 1};
-    b->ops->begin(b, &step);
+    b->ops->begin(b, step_of_rows(rows, decode_rows));
     b->ops->upload(b, t->x, x, bytes);
     b->ops->upload(b, t->residual, x, bytes);
     const Norm norm = {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/plugin.h"
+#include "backend/steps.h"
 #include "engine/sampler.h"
 #include "test.h"
 
@@ -92,17 +93,9 @@ static void check_device(Backend *b, int vocab) {
     TEST_MSG(there && out, "%s", error.text);
     b->ops->upload(b, there, logits, bytes);
     const int32_t zeros[ROWS] = {0}, *tables[1] = {zeros};
-    const SequenceChunk chunk = {.rows = ROWS, .tables = tables};
-    const Step step = {.rows = ROWS,
-        .tokens = zeros,
-        .positions = zeros,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = 1,
-        .output_count = ROWS,
-        .outputs = zeros,
-        .scales = scales};
-    b->ops->begin(b, &step);
+    const StepSequence sequence = {
+        .rows = ROWS, .tables = tables, .tokens = zeros, .output_count = ROWS, .scales = scales};
+    b->ops->begin(b, step_of(1, &sequence));
     const LogitSums op = {.rows = ROWS, .vocab = vocab, .logits = there, .scales = scales, .out = out};
     b->ops->sum_logits(b, &op);
     TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
@@ -183,22 +176,14 @@ static void check_sample(Backend *b, int vocab) {
     SamplerScratch s = scratch_of(vocab);
     static const int32_t zeros[DRAWS];
     const int32_t *tables[1] = {zeros};
-    const SequenceChunk chunk = {.rows = DRAWS, .tables = tables};
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         SampleParams sample_params[DRAWS];
         draws_of(sample_params, seed);
         logits_to_sample(logits, vocab, seed);
         b->ops->upload(b, there, logits, count * sizeof *logits);
-        const Step step = {.rows = DRAWS,
-            .tokens = zeros,
-            .positions = zeros,
-            .chunk_count = 1,
-            .chunks = &chunk,
-            .position_dims = 1,
-            .output_count = DRAWS,
-            .outputs = zeros,
-            .sample_params = sample_params};
-        b->ops->begin(b, &step);
+        const StepSequence sequence = {
+            .rows = DRAWS, .tables = tables, .tokens = zeros, .output_count = DRAWS, .sample_params = sample_params};
+        b->ops->begin(b, step_of(1, &sequence));
         b->ops->sample(b, &(LogitSampling){DRAWS, vocab, there, sample_params, work});
         const uint64_t ticket = b->ops->submit(b);
         TEST_MSG(b->ops->wait(b, ticket, &error), "%s", error.text);
