@@ -18,10 +18,9 @@ bool check_engine_options(const EngineOptions *o, Error *error) {
         return fail(error, ERROR_USAGE, "%d slots, must be 1 to %d", o->slots, RUNNER_ROWS_MAX / 2);
     if (o->prefill_size < 1 || o->prefill_size > RUNNER_ROWS_MAX / 2)
         return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, RUNNER_ROWS_MAX / 2);
-    if (o->rows_per_sequence < 0 || o->rows_per_sequence > ROWS_PER_SEQUENCE_MAX ||
-        o->rows_per_sequence > RUNNER_ROWS_MAX / 2 / o->slots)
-        return fail(error, ERROR_USAGE, "%d rows per sequence, must be 1 to %d, and %d in all slots together",
-            o->rows_per_sequence, ROWS_PER_SEQUENCE_MAX, RUNNER_ROWS_MAX / 2);
+    if (o->speculation.draft_tokens < 0 || o->speculation.draft_tokens > DRAFT_TOKENS_MAX)
+        return fail(
+            error, ERROR_USAGE, "%d draft tokens, must be 1 to %d", o->speculation.draft_tokens, DRAFT_TOKENS_MAX);
     if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
         return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
     return check_format(&o->kv_format, error);
@@ -73,5 +72,9 @@ bool check_request_options(const RequestOptions *o, int vocab, Error *error) {
         return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
     if (o->embeds && (o->choices != 1 || o->max_tokens != 1 || o->echo_logprobs || o->constraint))
         return fail(error, ERROR_USAGE, "a request that embeds has no answer");
+    if (o->prediction_count < 0 || o->prediction_count > PREDICTION_TOKENS_MAX)
+        return fail(
+            error, ERROR_USAGE, "a prediction of %d tokens, at most %d", o->prediction_count, PREDICTION_TOKENS_MAX);
+    if (!check_token_ids(o->prediction, o->prediction_count, vocab, "prediction", error)) return false;
     return check_format(o->kv_format, error) && check_positions(o, error) && check_sampling(&o->sampling, vocab, error);
 }

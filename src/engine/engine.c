@@ -279,6 +279,45 @@ static void finish_prompt_slice(
     settle(engine, request); /* while the step's logits last */
 }
 
+/* Samples the token behind output i of a slice of a choice. False: the choice has ended, or the request failed. */
+static bool sample_output(Engine *engine, const StepPlan *plan, const StepSlice *slice, int i) {
+    const int output = slice->output + i;
+    if (plan->builder.step.sample_params)
+        return take_sampled(engine, slice->request, slice->choice, runner_sampled(engine->runner)[output]);
+    know_sums(engine, plan, output);
+    float *logits = engine->logits + (size_t)output * (size_t)engine->vocab;
+    return next_token(engine, slice->request, slice->choice, logits);
+}
+
+/* Whether draft token i is what the answer has at its position, and the backend has sampled what follows it. */
+static bool is_accepted(const Engine *engine, const StepPlan *plan, const StepSlice *slice, int i) {
+    const Request *request = slice->request;
+    const int place = slice->choice->kv.length - request->prompt_count;
+    if (request_answer_id(request, slice->choice, place) != slice->choice->draft.tokens[i]) return false;
+    return !plan->builder.step.sample_params || runner_sampled(engine->runner)[slice->output + i + 1] >= 0;
+}
+
+/* Rows up to the first draft token that is not what was sampled become part of the sequence; the others are written
+ * again. A row whose token is known already, as it was forced, is not sampled from. */
+static void finish_choice_slice(Engine *engine, const StepPlan *plan, const StepSlice *slice) {
+    Request *request = slice->request;
+    AnswerChoice *choice = slice->choice;
+    Scheduler *s = &engine->scheduler;
+    const int known = slice->rows - slice->drafts;
+    sequence_spill(&s->sequences, request, choice, known);
+    kv_advance(engine->kv, &choice->kv, known);
+    if (slice->outputs == 0) return;
+    int accepted = 0;
+    bool goes_on = sample_output(engine, plan, slice, 0);
+    for (; goes_on && accepted < slice->drafts && is_accepted(engine, plan, slice, accepted); accepted++) {
+        sequence_spill(&s->sequences, request, choice, 1);
+        kv_advance(engine->kv, &choice->kv, 1);
+        if (sequence_tokens(request, choice) == choice->kv.length)
+            goes_on = sample_output(engine, plan, slice, accepted + 1);
+    }
+    speculation_note(&s->speculation, request, choice, slice->drafts, accepted);
+}
+
 static void finish_slice(Engine *engine, const StepPlan *plan, const StepSlice *slice) {
     Request *request = slice->request;
     const KvSequence *kv = sequence_of(request, slice->choice);
@@ -291,20 +330,12 @@ static void finish_slice(Engine *engine, const StepPlan *plan, const StepSlice *
         request->by_host = true;
         return;
     }
+    if (slice->choice) {
+        finish_choice_slice(engine, plan, slice);
+        return;
+    }
     float *logits = by_backend ? NULL : engine->logits + (size_t)slice->output * (size_t)engine->vocab;
-    if (!slice->choice) {
-        finish_prompt_slice(engine, request, plan, slice, logits, id);
-        return;
-    }
-    sequence_spill(&engine->scheduler.sequences, request, slice->choice, slice->rows);
-    kv_advance(engine->kv, &slice->choice->kv, slice->rows);
-    if (slice->outputs == 0) return;
-    if (sampled) {
-        (void)take_sampled(engine, request, slice->choice, id);
-        return;
-    }
-    know_sums(engine, plan, slice->output);
-    next_token(engine, request, slice->choice, logits);
+    finish_prompt_slice(engine, request, plan, slice, logits, id);
 }
 
 /* Prepares masks for the choices that sample after this step: running ones, and the first of each prompt that is
@@ -501,6 +532,7 @@ static void publish_stats(Engine *engine) {
         .spilled_bytes = disk.written_bytes,
         .restored_pages = disk.read,
     };
+    memcpy(engine->stats.drafts, s->speculation.stats, sizeof engine->stats.drafts);
     memcpy(engine->stats.kv_form_bytes, use.bytes, sizeof use.bytes);
     memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);
     engine->stats.experts = expert_stats(engine);
@@ -720,7 +752,8 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
     const int max_tokens = scheduler_fit(s, options, error);
     if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
         return NULL;
-    const RequestShape shape = {engine->vocab, model_hidden(engine->model), engine->pooling};
+    const RequestShape shape = {
+        engine->vocab, model_hidden(engine->model), engine->pooling, s->speculation.options.lookup};
     Request *request = request_new(options, &shape, max_tokens, error);
     if (!request) return NULL;
     mutex_lock(&engine->mutex);

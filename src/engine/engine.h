@@ -11,11 +11,37 @@
 typedef struct Engine Engine;
 typedef struct Request Request;
 
-enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000, ROWS_PER_SEQUENCE_MAX = 16 };
+enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000 };
+enum { DRAFT_TOKENS_MAX = 31 /* draft tokens of a step, of all its sequences together */, DRAFT_MODEL_TOKENS = 4 };
+enum { PREDICTION_TOKENS_MAX = 1 << 20 };
 enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* chosen by EngineOptions.fit */ };
 
 /* Pooling of the hidden rows of a text to one vector. */
 typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
+
+/* Where draft tokens come from. */
+typedef enum DraftSource {
+    DRAFT_LOOKUP,     /* an earlier place of the prompt or of an answer that continues alike */
+    DRAFT_PREDICTION, /* the request's predicted answer */
+    DRAFT_MODEL,
+    DRAFT_SOURCES
+} DraftSource;
+
+typedef struct DraftStats {
+    uint64_t drafted, accepted; /* tokens */
+} DraftStats;
+
+/* Speculative decoding (docs/design/speculation.md): draft tokens are computed as further rows of their sequence's
+ * step, and those that equal the sampled tokens are accepted. Answers do not depend on it. All zero: off. */
+typedef struct SpeculationOptions {
+    bool lookup;                 /* prompt lookup, in the prompt, the answers and the prediction of a request */
+    const char *draft_directory; /* directory of a draft model with the same vocabulary; NULL: none */
+    int draft_tokens; /* the most draft tokens of the draft model per step and sequence; 0: DRAFT_MODEL_TOKENS */
+    /* For tests. Writes at most `max` draft tokens for the answer at this position of the sequence and returns their
+     * number; they are verified whatever they cost. Thread: the engine's. NULL: none. */
+    int (*script)(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens);
+    void *script_context;
+} SpeculationOptions;
 
 typedef struct EngineOptions EngineOptions;
 struct EngineOptions {
@@ -26,10 +52,7 @@ struct EngineOptions {
                        GPU_LAYERS_… */
     struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
     int slots;                   /* sequences that run at once */
-    /* The most decode rows of a sequence in a step, 1 to ROWS_PER_SEQUENCE_MAX; 0: 1. slots × rows_per_sequence decides
-     * once, at open, whether decode rows have matrix products of their own (Step.uniform_matmul), so that bits do not
-     * depend on the number of rows in a step. */
-    int rows_per_sequence;
+    SpeculationOptions speculation;
     int queue_max;    /* requests that wait; one more is ERROR_BUSY */
     int prefill_size; /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with `fit` also 0: it chooses */
     /* Called first, on a copy of the options: sets those that are left open, as engine_fit() of fitting.h does. NULL:
@@ -88,9 +111,13 @@ typedef struct RequestOptions {
     bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
                          * implies logprobs ≥ 0 */
     const KvFormat *kv_format; /* copied; NULL: the engine's */
-    uint64_t cache_salt;       /* a hash of API key and salt: requests share prefixes only if it is equal */
-    bool cache_off;            /* finds nothing and leaves nothing to be found */
-    bool embeds;               /* the prompt's hidden rows are pooled, without sampling: choices 1, max_tokens 1 */
+    /* [prediction_count] Ids of a text that the answer may repeat in part: source of draft tokens. Copied; NULL: none.
+     */
+    const int32_t *prediction;
+    int prediction_count;
+    uint64_t cache_salt; /* a hash of API key and salt: requests share prefixes only if it is equal */
+    bool cache_off;      /* finds nothing and leaves nothing to be found */
+    bool embeds;         /* the prompt's hidden rows are pooled, without sampling: choices 1, max_tokens 1 */
     SamplingOptions sampling;
     Constraint *constraint; /* NULL: none; else the request takes a reference of its own */
 } RequestOptions;
@@ -123,6 +150,7 @@ typedef struct RequestStats {
      * memory, and that were not; bytes read; time without computation while an expert was loading. */
     uint64_t expert_hits, expert_misses, expert_read_bytes;
     double expert_stall_s;
+    DraftStats drafts[DRAFT_SOURCES];
 } RequestStats;
 
 NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
@@ -175,7 +203,8 @@ typedef struct EngineStats {
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up; found, at least in part; tokens found */
     uint64_t prefix_evictions;                           /* pages evicted to make room */
     uint64_t preempted, resumed;                         /* choices */
-    ExpertProviderStats experts;                         /* streamed experts; zero: none are streamed */
+    DraftStats drafts[DRAFT_SOURCES];
+    ExpertProviderStats experts; /* streamed experts; zero: none are streamed */
     bool damaged;  /* a mapped file of the model shrank, or its device failed: the model must be loaded again */
     bool lost;     /* the device failed: only another process can load the model again */
     bool stalled;  /* the current step takes too long (EngineOptions.stall_ms) */

@@ -1,15 +1,17 @@
 #include "engine/expert_memory.h"
 
 #include "base/log.h"
-#include "base/math.h"
 #include "engine/resources.h"
 #include "engine/scheduler.h"
 #include "fit/fit.h"
 
-int engine_decode_rows(const EngineOptions *options) { return options->slots * max_int(options->rows_per_sequence, 1); }
+int engine_draft_rows(const EngineOptions *options) {
+    const SpeculationOptions *s = &options->speculation;
+    return s->lookup || s->draft_directory || s->script ? DRAFT_TOKENS_MAX : 0;
+}
 
 RunnerOptions engine_runner_options(const EngineOptions *options) {
-    const int decode_rows = engine_decode_rows(options);
+    const int decode_rows = options->slots + engine_draft_rows(options);
     RunnerOptions runner = {.backend = options->backend, .outputs_max = decode_rows + ECHO_ROWS};
     runner.backend.rows_max = decode_rows + options->prefill_size;
     if (options->resources) runner.backend.pool = resources_pool(options->resources);

@@ -2,8 +2,8 @@
 #pragma once
 #include "engine/engine.h"
 
-/* The most decode rows of a step: slots × rows per sequence. */
-int engine_decode_rows(const EngineOptions *options);
+/* The most draft tokens of a step, whatever the backend is; 0: no speculative decoding. */
+int engine_draft_rows(const EngineOptions *options);
 /* The engine's runner: rows, outputs and hidden rows of its largest step. */
 RunnerOptions engine_runner_options(const EngineOptions *options);
 /* What experts and KV cache may take together where so much is free; 0: experts are not streamed. */

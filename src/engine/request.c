@@ -66,6 +66,12 @@ static bool request_map(Request *request, const RequestOptions *options, const R
     const size_t logits_at = layout_add(&layout, choices > 1 ? (size_t)vocab : 0, sizeof(float));
     const size_t embedding_at = layout_add(&layout, hidden, sizeof(float));
     const size_t sums_at = layout_add(&layout, hidden, sizeof(double));
+    const size_t predicted = (size_t)options->prediction_count;
+    const size_t prediction_at = layout_add(&layout, predicted, sizeof(int32_t));
+    const LookupShape texts = {options->prediction_count, options->prompt_count, request->max_tokens, options->choices};
+    size_t lookup = 0;
+    const bool looks_up = shape->lookup && !options->embeds && lookup_bytes(&texts, &lookup);
+    const size_t lookup_at = layout_add(&layout, lookup, 1);
     Layout one = {0};
     const size_t records_at = layout_add(&one, answer, request->record_bytes);
     const size_t history_at = layout_add(&one, history, 1);
@@ -92,6 +98,9 @@ static bool request_map(Request *request, const RequestOptions *options, const R
         memcpy(base + ids_at, sampling->bias_ids, biases * sizeof(int32_t));
         memcpy(base + values_at, sampling->bias_values, biases * sizeof(float));
     }
+    if (predicted > 0) memcpy(base + prediction_at, options->prediction, predicted * sizeof(int32_t));
+    request->prediction = (const int32_t *)(base + prediction_at);
+    if (looks_up) lookup_init(&request->lookup, &texts, base + lookup_at);
     request->sampling.bias_ids = (const int32_t *)(base + ids_at);
     request->sampling.bias_values = (const float *)(base + values_at);
     request->prompt_records = options->echo_logprobs ? base + echo_at : NULL;
@@ -103,6 +112,7 @@ static bool request_map(Request *request, const RequestOptions *options, const R
         uint8_t *own = base + choices_at + (size_t)i * one.size;
         choice->records = own + records_at;
         choice->mask = (uint64_t *)(void *)(own + mask_at);
+        draft_rule_init(&choice->draft.rule);
         sampler_init(&choice->sampler, &request->sampling, vocab, i, own + history_at);
     }
     return true;
@@ -120,6 +130,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->sampling = options->sampling;
     request->prompt_count = options->prompt_count;
     request->position_offset = options->position_offset;
+    request->prediction_count = options->prediction_count;
     request->max_tokens = max_tokens;
     request->choice_count = options->choices;
     request->choices = choices;
@@ -261,6 +272,13 @@ void request_add_experts(Request *request, const ExpertProviderStats *before, co
     mutex_unlock(&request->mutex);
 }
 
+void request_add_drafts(Request *request, DraftSource source, int drafted, int accepted) {
+    mutex_lock(&request->mutex);
+    request->drafts[source].drafted += (uint64_t)drafted;
+    request->drafts[source].accepted += (uint64_t)accepted;
+    mutex_unlock(&request->mutex);
+}
+
 /* Sums are in the order of the tokens, however the prompt was cut: the mean depends on the text alone. */
 void request_pool(Request *request, int first, int count, int hidden, const float *states) {
     for (int t = 0; t < count; t++) {
@@ -365,7 +383,7 @@ RequestStats request_stats(Request *request) {
     const int64_t answering = request->answering_ns ? request->answering_ns : end;
     size_t quantised = 0;
     for (int form = KV_FULL + 1; form < KV_FORMS; form++) quantised += request->kv_use.bytes[form];
-    const RequestStats stats = {
+    RequestStats stats = {
         .prompt_tokens = request->prompt_count,
         .cached_tokens = request->cached,
         .read_tokens = atomic_load(&request->prompt_read),
@@ -384,6 +402,7 @@ RequestStats request_stats(Request *request) {
         .prefill_s = seconds(admitted, answering),
         .decode_s = seconds(answering, end),
     };
+    memcpy(stats.drafts, request->drafts, sizeof stats.drafts);
     mutex_unlock(&request->mutex);
     return stats;
 }

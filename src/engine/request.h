@@ -4,7 +4,9 @@
 #include <stdatomic.h>
 
 #include "base/thread.h"
+#include "engine/draft.h"
 #include "engine/engine.h"
+#include "engine/lookup.h"
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
@@ -38,6 +40,8 @@ typedef struct AnswerChoice {
     int32_t jump_ahead[JUMP_AHEAD_MAX]; /* tokens that come next, whatever the logits are: */
     int jump_ahead_at, jump_ahead_count;
 
+    Draft draft;
+
     atomic_bool stop;
 
     /* under the request's mutex */
@@ -54,6 +58,8 @@ struct Request {
     const int32_t *positions;    /* [POSITION_DIMS_MAX][prompt_count]; NULL: the place in the cache plus the offset */
     int position_offset;
     int prompt_count, max_tokens, choice_count, top_max;
+    const int32_t *prediction; /* [prediction_count] */
+    int prediction_count;
     KvFormat format;
     uint64_t salt; /* cache salt: only prefixes with the same one are found */
     bool cache_off;
@@ -88,6 +94,7 @@ struct Request {
     int32_t first;             /* first token of the answer, if sampled already; −1: not yet */
     bool by_host;              /* what its logits were once must be seen to here */
     bool failed;
+    Lookup lookup; /* ids NULL: there is none */
 
     Mutex mutex;
     Condition changed;
@@ -95,14 +102,16 @@ struct Request {
     int prompt_written;
     int cached, preemptions;
     ExpertProviderStats experts; /* what the steps that it had rows in added to the source's */
-    KvUse kv_use;                /* pages of the choice that ended last */
-    size_t kv_f16_bytes;         /* bytes of these pages if all were in full precision */
+    DraftStats drafts[DRAFT_SOURCES];
+    KvUse kv_use;                                              /* pages of the choice that ended last */
+    size_t kv_f16_bytes;                                       /* bytes of these pages if all were in full precision */
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
 typedef struct RequestShape {
     int vocab, hidden;
     Pooling pooling; /* pooling of embedding requests */
+    bool lookup;     /* texts are looked up for draft tokens */
 } RequestShape;
 
 /* options are valid for this vocabulary; max_tokens is already cut; kv_format is said. The reference is the caller's.
@@ -126,6 +135,7 @@ void request_set_admitted(Request *request, int cached);
 int request_note_found(Request *request, int tokens);
 void request_count_preemption(Request *request);
 void request_add_experts(Request *request, const ExpertProviderStats *before, const ExpertProviderStats *after);
+void request_add_drafts(Request *request, DraftSource source, int drafted, int accepted);
 /* The states of prompt tokens `first` and following, some of which it may have had before; the last one is the end. */
 void request_pool(Request *request, int first, int count, int hidden, const float *states);
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);

@@ -34,11 +34,12 @@ static void step_plan_close(StepPlan *plan) {
 static bool open_steps(Scheduler *s, const StepCapacity *capacity, Error *error) {
     const size_t rows = (size_t)capacity->rows, outputs = (size_t)capacity->outputs;
     s->candidates = calloc((size_t)capacity->sequences, sizeof *s->candidates);
+    s->targets = calloc((size_t)capacity->sequences, sizeof *s->targets);
     s->tokens = calloc(rows, sizeof *s->tokens);
     s->positions = calloc(rows * POSITION_DIMS_MAX, sizeof *s->positions);
     s->scales = calloc(outputs, sizeof *s->scales);
     s->samples = calloc(outputs, sizeof *s->samples);
-    bool ok = s->candidates && s->tokens && s->positions && s->scales && s->samples;
+    bool ok = s->candidates && s->targets && s->tokens && s->positions && s->scales && s->samples;
     if (!ok) fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
     for (int i = 0; ok && i < (s->can_lookahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], capacity, error);
     return ok;
@@ -51,7 +52,8 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         .outputs = largest.outputs_max,
         .hidden_rows = largest.hidden_rows_max};
     const int most = runner_decode_rows_max(runner);
-    const bool uniform_matmul = most > 0 && engine_decode_rows(options) > most;
+    const bool uniform_matmul = most > 0 && options->slots > most;
+    const int drafts = engine_draft_rows(options);
     *s = (Scheduler){
         .slots = options->slots,
         .queue_max = options->queue_max,
@@ -62,7 +64,9 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         .sample_params = runner_samples(runner),
         .can_lookahead = runner_can_lookahead(runner),
     };
-    if (!open_steps(s, &capacity, error)) {
+    /* Draft tokens never decide which arithmetic a row has. */
+    const int room = most > 0 && !uniform_matmul ? min_int(drafts, most - options->slots) : drafts;
+    if (!open_steps(s, &capacity, error) || !speculation_open(&s->speculation, runner, options, room, error)) {
         scheduler_close(s);
         return false;
     }
@@ -82,7 +86,9 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
 
 void scheduler_close(Scheduler *s) {
     sequences_close(&s->sequences);
+    speculation_close(&s->speculation);
     free(s->candidates);
+    free(s->targets);
     free(s->tokens);
     free(s->positions);
     free(s->scales);

@@ -18,6 +18,7 @@
  * because another request may have the same tokens in its prompt. */
 #pragma once
 #include "engine/sequences.h"
+#include "engine/speculation.h"
 #include "model/step_builder.h"
 
 enum {
@@ -41,7 +42,8 @@ typedef struct StepCandidate {
     AnswerChoice *choice; /* NULL: the prompt */
     bool prefill;         /* has several tokens to compute, or is a prompt; otherwise one new token */
     bool decode;          /* its rows are decode rows */
-    int rows;             /* in this step */
+    int rows;             /* in this step, without draft tokens */
+    int drafts;           /* draft tokens that follow */
 } StepCandidate;
 
 /* Consecutive rows of a step that belong to one sequence. */
@@ -49,6 +51,7 @@ typedef struct StepSlice {
     Request *request;            /* retained until the step has ended */
     AnswerChoice *choice;        /* NULL: the prompt */
     int rows, position;          /* position: place in the cache of the first row */
+    int drafts;                  /* the last rows: draft tokens (choice->draft) */
     int output, outputs;         /* first output and their number; the last rows have them */
     int hidden_row, hidden_rows; /* the same of hidden states */
 } StepSlice;
@@ -59,6 +62,7 @@ typedef struct StepPlan {
     StepSlice *slices;   /* [slice_count] */
     int slice_count;
     int prompt_rows;  /* prefill rows that belong to prompts */
+    int draft_rows;   /* rows of draft tokens */
     bool lookahead;   /* begun before the step before it has ended */
     RunnerStep begun; /* used by the engine */
     int64_t begun_ns;
@@ -68,7 +72,7 @@ typedef struct Scheduler {
     Sequences sequences;
     int slots, queue_max, prefill_size;
     int decode_rows_max; /* decode rows of a step; 0: the runner has no arithmetic of their own */
-    bool uniform_matmul; /* Step.uniform_matmul, fixed at open: slots × rows per sequence exceed the runner's limit */
+    bool uniform_matmul; /* Step.uniform_matmul, fixed at open: there are more slots than the runner's limit */
     int context;         /* tokens a sequence may hold: the model's, or fewer if the page pool is smaller */
     int model_context;
     size_t pool; /* bytes of the page pool */
@@ -95,7 +99,9 @@ typedef struct Scheduler {
     SampleParams *samples;       /* [outputs] working memory */
     bool sample_params;          /* the runner samples */
     bool can_lookahead;
-    double prompt_row_s; /* measured time per prefill row; 0: not known yet */
+    Speculation speculation;
+    DraftTarget *targets; /* [sequences] working memory */
+    double prompt_row_s;  /* measured time per prefill row; 0: not known yet */
 } Scheduler;
 
 NODISCARD bool scheduler_open(

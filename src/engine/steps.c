@@ -2,6 +2,8 @@
  * none are left, pages that only the prefix cache holds are released; then the youngest sequence is preempted. It
  * leaves its pages to the prefix cache and is computed again later. So the oldest sequence always continues, except
  * while requests with late token masks hold the pages: those are not in the step and cannot be preempted. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/math.h"
@@ -62,6 +64,8 @@ static int prefill_limit(const Scheduler *s) {
 
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
     if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->prompt_rows;
+    if (plan->prompt_rows == 0)
+        step_costs_note(&s->speculation.costs, plan->builder.step.rows, plan->draft_rows, seconds);
 }
 
 /* Rows left for prefill candidates. */
@@ -105,6 +109,48 @@ static void share_prefill(Scheduler *s) {
     }
 }
 
+/* ---- drafts ---- */
+
+/* Draft tokens that a choice can take: the last token of an answer is sampled behind them. */
+static int drafts_most(const Request *r, const AnswerChoice *choice) {
+    const int left = r->max_tokens - choice->generated - 1;
+    return max_int(min_int(min_int(left, kv_step_rows(&choice->kv) - 1), DRAFT_TOKENS_MAX), 0);
+}
+
+/* Rows of answers may be followed by draft tokens. */
+static void add_drafts(Scheduler *s) {
+    int rows = 0, decode_rows = 0, streams = 0, count = 0;
+    bool prompts = false;
+    if (s->speculation.rows_max == 0) return;
+    for (int i = 0; i < s->candidate_count; i++) {
+        StepCandidate *candidate = &s->candidates[i];
+        rows += candidate->rows;
+        decode_rows += candidate->decode ? candidate->rows : 0;
+        streams += candidate->choice && candidate->rows > 0;
+        prompts = prompts || !candidate->choice;
+        if (candidate->prefill) continue;
+        s->targets[count++] =
+            (DraftTarget){candidate->request, candidate->choice, drafts_most(candidate->request, candidate->choice)};
+    }
+    const int room = s->decode_rows_max ? s->decode_rows_max - decode_rows : DRAFT_TOKENS_MAX;
+    speculation_plan(&s->speculation, s->targets, count, streams, rows, prompts, room);
+    for (int i = 0; i < s->candidate_count; i++) {
+        StepCandidate *candidate = &s->candidates[i];
+        candidate->drafts = candidate->prefill ? 0 : candidate->choice->draft.count;
+    }
+}
+
+/* Whether a running answer would have draft tokens in the next step. */
+static bool wants_drafts(Scheduler *s) {
+    int count = 0;
+    if (s->speculation.rows_max == 0) return false;
+    for (Request *r = s->active.first; r; r = r->next)
+        for (int i = 0; i < r->choice_count; i++)
+            if (r->choices[i].state == CHOICE_RUNNING)
+                s->targets[count++] = (DraftTarget){r, &r->choices[i], drafts_most(r, &r->choices[i])};
+    return speculation_wanted(&s->speculation, s->targets, count);
+}
+
 /* ---- pages ---- */
 
 /* Closes the youngest prompt sequence that only waits for slots of further choices: it can be computed again. */
@@ -136,8 +182,12 @@ static void reserve(Scheduler *s, StepCandidate *candidate) {
     KvSequence *kv = sequence_of(candidate->request, candidate->choice);
     while (kv->tables) {
         Error error = {0};
-        if (kv_reserve(s->sequences.kv, kv, candidate->rows, &error)) return;
+        if (kv_reserve(s->sequences.kv, kv, candidate->rows + candidate->drafts, &error)) return;
         const bool full = error.code == ERROR_LIMIT;
+        if (full && candidate->drafts > 0) { /* nothing gives way to a draft */
+            candidate->drafts = 0;
+            continue;
+        }
         if (full && make_room(s, candidate)) continue;
         if (full && candidate > s->candidates) {
             scheduler_preempt(s, candidate->request, candidate->choice);
@@ -192,7 +242,7 @@ static void set_positions(Scheduler *s, const StepSlice *slice, StepSequence *se
 }
 
 static void plan_begin(StepPlan *plan, bool uniform_matmul, bool lookahead) {
-    plan->slice_count = plan->prompt_rows = 0;
+    plan->slice_count = plan->prompt_rows = plan->draft_rows = 0;
     plan->lookahead = lookahead;
     step_begin(&plan->builder, uniform_matmul);
 }
@@ -208,26 +258,29 @@ static void add_candidate(Scheduler *s, StepPlan *plan, const StepCandidate *can
     Request *r = candidate->request;
     const AnswerChoice *choice = candidate->choice;
     const KvSequence *kv = sequence_of(r, candidate->choice);
-    const int rows = candidate->rows;
-    if (rows == 0 || !kv->tables || r->failed) return; /* another candidate of the request may have failed */
-    const bool last = kv->length + rows == sequence_tokens(r, choice);
-    const int wanted = r->whole && !choice ? rows : last;
+    const int known = candidate->rows, drafts = candidate->drafts, rows = known + drafts;
+    if (known == 0 || !kv->tables || r->failed) return; /* another candidate of the request may have failed */
+    const bool last = kv->length + known == sequence_tokens(r, choice);
+    const int wanted = r->whole && !choice ? rows : last + drafts;
     const StepSlice slice = {.request = r,
         .choice = candidate->choice,
         .rows = rows,
+        .drafts = drafts,
         .position = kv->length,
         .output = plan->builder.step.output_count,
         .outputs = r->pooling ? 0 : wanted,
         .hidden_row = plan->builder.step.hidden_row_count,
         .hidden_rows = r->pooling ? wanted : 0};
-    sequence_text(r, choice, kv->length, rows, s->tokens);
+    sequence_text(r, choice, kv->length, known, s->tokens);
+    if (drafts > 0) memcpy(s->tokens + known, choice->draft.tokens, (size_t)drafts * sizeof *s->tokens);
     StepSequence sequence = {.rows = rows,
         .decode = candidate->decode,
         .kv = kv,
         .tokens = s->tokens,
         .hidden_row_count = slice.hidden_rows};
     if (candidate->prefill && !candidate->decode) plan->prompt_rows += rows;
-    add_slice(s, plan, &slice, choice ? choice->generated : 0, &sequence);
+    plan->draft_rows += drafts;
+    add_slice(s, plan, &slice, choice ? choice->generated + drafts : 0, &sequence);
 }
 
 /* Prompts that have begun continue with pages from disk, the oldest first, for a limited time per step. */
@@ -259,6 +312,7 @@ void scheduler_plan(Scheduler *s, StepPlan *plan) {
     plan_begin(plan, s->uniform_matmul, false);
     collect_candidates(s);
     share_prefill(s);
+    add_drafts(s);
     for (int i = 0; i < s->candidate_count; i++)
         if (s->candidates[i].rows > 0) reserve(s, &s->candidates[i]);
     add_candidates(s, plan, false, false);
@@ -305,7 +359,7 @@ static bool add_lookahead(Scheduler *s, StepPlan *plan, const StepSlice *before)
 }
 
 bool scheduler_plan_lookahead(Scheduler *s, const StepPlan *under_way, StepPlan *plan) {
-    if (!all_continue(s, under_way)) return false;
+    if (!all_continue(s, under_way) || wants_drafts(s)) return false;
     plan_begin(plan, s->uniform_matmul, true);
     for (int i = 0; i < under_way->slice_count; i++) {
         const StepSlice *slice = &under_way->slices[i];

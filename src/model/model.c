@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include "model/loader/load.h"
@@ -162,6 +163,22 @@ void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) 
         *bytes += cost.weight_bytes;
         *operations += cost.operations;
     }
+}
+
+bool model_expert_fanout(const Model *model, int rows_max, float *fanout) {
+    const Spec *spec = &model->spec;
+    int layers = 0;
+    for (int rows = 1; rows <= rows_max; rows++) fanout[rows] = 0;
+    for (int i = 0; i < spec->layer_count; i++) {
+        const MoeComponent *moe = layer_moe(&spec->layers[i]);
+        if (!moe) continue;
+        layers++;
+        const double experts = moe->experts, used = moe->top_k;
+        for (int rows = 1; rows <= rows_max; rows++)
+            fanout[rows] += (float)((1 - pow(1 - used / experts, rows)) * experts / used);
+    }
+    for (int rows = 1; rows <= rows_max && layers; rows++) fanout[rows] /= (float)layers;
+    return layers > 0;
 }
 
 const char *model_largest_file(const Model *model) {

@@ -61,6 +61,10 @@ uint64_t model_expert_floor(const Model *model); /* least for model_hold_experts
 /* Bytes of the experts that one token uses in all layers; a smaller cache has few hits. */
 uint64_t model_expert_working_set(const Model *model);
 
+/* Expert weights that independent rows of a step read, relative to those of one row: [rows ≤ rows_max], from 1 on.
+ * False: the model has no experts. */
+bool model_expert_fanout(const Model *model, int rows_max, float *fanout);
+
 /* Drops pages of the mapped files that hold matrices of layers from `first` on, which are bound to a device. They are
  * read again on access. */
 void model_drop_host_pages(const Model *model, int first);

@@ -108,6 +108,7 @@ int model_context(const Model *model) { return fake.context; }
 bool model_experts_cut(const Model *model, int *used, int *made_for) { return false; }
 ExpertProvider *model_experts(const Model *model) { return NULL; }
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context) {}
+bool model_expert_fanout(const Model *model, int rows_max, float *fanout) { return false; }
 uint64_t model_expert_floor(const Model *model) { return 0; }
 uint64_t model_expert_working_set(const Model *model) { return 0; }
 bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) { return false; }

@@ -1,0 +1,36 @@
+/* Speculative decoding: draft tokens for running answers, from the request's own text or a draft model. The target
+ * verifies them as further rows of one step; each row is sampled with the random number that its position has, and
+ * the first token that differs ends the run, so answers do not depend on drafts. Thread: the engine's. */
+#pragma once
+#include "engine/request.h"
+#include "engine/step_costs.h"
+
+typedef struct Speculation {
+    SpeculationOptions options;
+    int rows_max;  /* draft tokens of a step; 0: off */
+    bool streamed; /* experts are: only long matches are worth their reading */
+    int eos_count;
+    int32_t eos[EOS_MAX];
+    StepCosts costs;
+    DraftStats stats[DRAFT_SOURCES];
+} Speculation;
+
+/* An answer with one token to compute, which may be followed by draft tokens. */
+typedef struct DraftTarget {
+    Request *request;
+    AnswerChoice *choice;
+    int most; /* draft tokens */
+} DraftTarget;
+
+/* rows_max: the most draft tokens of a step that the runner can compute. */
+NODISCARD bool speculation_open(
+    Speculation *speculation, const Runner *runner, const EngineOptions *options, int rows_max, Error *error);
+void speculation_close(Speculation *speculation); /* safe on a zeroed one */
+/* Sets the draft of each target; count 0: none. streams, rows: sequences and rows of the step without drafts; prompts:
+ * the step has rows of prompts; room: draft tokens at most. */
+void speculation_plan(
+    Speculation *speculation, const DraftTarget *targets, int count, int streams, int rows, bool prompts, int room);
+/* Whether the next step would have drafts if it followed what is known now. */
+bool speculation_wanted(Speculation *speculation, const DraftTarget *targets, int count);
+/* A step sampled tokens of a choice and accepted so many of its draft tokens. */
+void speculation_note(Speculation *speculation, Request *request, AnswerChoice *choice, int drafts, int accepted);

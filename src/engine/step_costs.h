@@ -1,0 +1,17 @@
+/* Durations of decode steps by their number of rows, relative to each other: a model of the machine at first, then what
+ * was measured. Thread: the engine's. */
+#pragma once
+#include <stdbool.h>
+
+enum { STEP_COSTS_ROWS = 64 };
+
+typedef struct StepCosts {
+    float cost[STEP_COSTS_ROWS + 1]; /* [rows]; cost[1] is 1 */
+    double unit_s;                   /* duration of cost 1; 0: not measured yet */
+} StepCosts;
+
+/* device: of a GPU, otherwise of a CPU. fanout: expert weights that rows read, relative to one row, [rows]; NULL: the
+ * model has no experts. */
+void step_costs_init(StepCosts *costs, bool device, const float *fanout);
+/* A step of so many rows, of which `drafts` are draft tokens, took so long. */
+void step_costs_note(StepCosts *costs, int rows, int drafts, double seconds);

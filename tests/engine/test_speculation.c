@@ -1,0 +1,376 @@
+/* Speculative decoding: answers with scripted drafts, right and wrong ones of every length, and with looked-up ones
+ * equal the answers without: tokens, logprobs, finish, prompt tokens; whatever the cache's form, the device and the
+ * requests around them are. test_speculation REQUESTS: so many per setting. */
+#include "engine/engine_fixture.h"
+#include "engine/draft_rule.h"
+#include "engine/lookup.h"
+
+enum { CASES_MAX = 4000, CHOICES = 12, WORDS = (300 + 63) / 64, WRONG = 20 /* of 100 scripted tokens */ };
+
+static int case_count = SANITIZED ? 24 : 60;
+
+/* ---- a constraint ---- */
+
+/* The state is a hash of the tokens so far: it says which tokens may follow, and now and then which must. */
+static uint32_t state_behind(uint32_t state, int32_t id) {
+    uint64_t seed = (uint64_t)state << 32 | (uint32_t)id;
+    return (uint32_t)test_random(&seed);
+}
+static bool automaton_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
+    memset(mask, 0, WORDS * sizeof *mask);
+    *any = state % 5 == 0;
+    for (int32_t id = 0; id < 300; id++)
+        if (state_behind(state, id) % 4 == 0 || id == 7) mask[id / 64] |= (uint64_t)1 << (id % 64);
+    return true;
+}
+static bool automaton_forced(
+    Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
+    *count = 0;
+    for (int most = state % 6 == 1 ? 1 + (int)(state >> 8) % 4 : 0; *count < most; (*count)++)
+        tokens[*count] = 5 + (int32_t)(state >> (4 * *count)) % 290;
+    return true;
+}
+static bool automaton_accept(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
+    *state = state_behind(*state, token);
+    return true;
+}
+static void automaton_free(Constraint *constraint) { free(constraint); }
+static const ConstraintOps automaton_ops = {automaton_mask, automaton_forced, automaton_accept, automaton_free};
+
+/* ---- requests ---- */
+
+typedef struct Answer {
+    Seen seen[CHOICES];
+    uint64_t prompt;
+} Answer;
+
+static Answer *known, *answers; /* [CASES_MAX]; without drafts, with them */
+
+static void make(Case *c, int number) {
+    make_case(c, (uint64_t)number);
+    c->options.sampling.seed = (uint64_t)number; /* by which a script knows it */
+    if (number % 9 == 4) c->options.sampling.min_tokens = 5 + number % 20;
+    if (number % 10 == 3) { /* longer than the room that is kept for an answer */
+        c->options.max_tokens = 600;
+        c->options.sampling.ignore_eos = true;
+    }
+    if (number % 11 == 2) c->options.sampling.ignore_eos = true;
+    if (number % 6 == 5) { /* a text with repetitions, and a prediction */
+        for (int i = 20; i < c->options.prompt_count; i++) c->prompt[i] = c->prompt[i % 20];
+        c->options.prediction = c->prompt;
+        c->options.prediction_count = c->options.prompt_count / 2;
+    }
+    if (number % 2) return;
+    Constraint *constraint = malloc(sizeof *constraint);
+    constraint_init(constraint, &automaton_ops, 12345, WORDS);
+    c->options.constraint = constraint;
+}
+
+/* All requests, as many at a time as the queue has room for. */
+static void run_cases(Engine *engine, Answer *out) {
+    enum { AT_ONCE = 32 };
+    static Case cases[AT_ONCE];
+    for (int first = 0; first < case_count; first += AT_ONCE) {
+        Request *requests[AT_ONCE];
+        const int end = first + AT_ONCE < case_count ? first + AT_ONCE : case_count;
+        for (int i = first; i < end; i++) {
+            make(&cases[i - first], i);
+            requests[i - first] = submit(engine, &cases[i - first].options);
+            constraint_release(cases[i - first].options.constraint);
+        }
+        for (int i = first; i < end; i++) {
+            const RequestOptions *o = &cases[i - first].options;
+            read_all(requests[i - first], o->choices, out[i].seen);
+            out[i].prompt = o->echo_logprobs ? prompt_hash(requests[i - first], o->prompt_count) : 0;
+            request_free(requests[i - first]);
+        }
+    }
+}
+
+/* ---- drafts ---- */
+
+typedef struct Script {
+    int tokens; /* per draft; 0: a random number */
+    int prompts[CASES_MAX];
+} Script;
+static Script scripts;
+
+/* The known answer, with wrong tokens in between. */
+static int script(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens) {
+    const Script *s = context;
+    const Seen *seen = &known[seed].seen[choice];
+    uint64_t state = seed * 7919 + (uint64_t)choice * 104729 + (uint64_t)position * 31 + (uint64_t)s->tokens;
+    const int wanted = s->tokens ? s->tokens : (int)(test_random(&state) % DRAFT_TOKENS_MAX);
+    const int count = wanted < max ? wanted : max;
+    for (int i = 0; i < count; i++) {
+        const int at = position - s->prompts[seed] + i;
+        const bool right = at < seen->count && test_random(&state) % 100 >= WRONG;
+        tokens[i] = right ? seen->ids[at] : (int32_t)(test_random(&state) % (uint64_t)fake.vocab);
+    }
+    return count;
+}
+
+typedef struct Setting {
+    const char *name;
+    int slots, prefill, window, decode_rows, refuse;
+    bool quantised, device;
+    size_t kv_bytes;
+} Setting;
+
+static const Setting settings[] = {
+    {"one after the other", 1, 64, 0, 0, 0, false, false, 0},
+    {"among others", 8, 48, 0, 0, 0, false, false, 0},
+    {"windows", 5, 48, 70, 0, 0, false, false, 0},
+    {"quantised", 5, 48, 0, 0, 0, true, false, 0},
+    {"short of pages", 8, 48, 0, 0, 0, false, false, (size_t)8 * FAKE_PAGE_BYTES},
+    {"a device", 6, 48, 0, 0, 0, false, true, 0},
+    {"a device that refuses", 6, 48, 200, 0, 7, false, true, 0},
+    {"decode arithmetic", 6, 48, 0, 20, 0, false, true, 0},
+    {"uniform arithmetic", 8, 48, 0, 4, 0, true, true, 0},
+};
+
+static Engine *open_setting(const Setting *s, const SpeculationOptions *speculation) {
+    Error error = {0};
+    fake_reset();
+    fake.window = s->window;
+    fake.quantised = s->quantised;
+    fake.sample_params = s->device;
+    fake.decode_rows = s->decode_rows;
+    fake.refuse = s->refuse;
+    fake.eos_logit = 1;
+    const KvFormat format = {.k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 128, .hot = 128};
+    const EngineOptions options = {.directory = "fake",
+        .slots = s->slots,
+        .queue_max = 64,
+        .prefill_size = s->prefill,
+        .kv_format = s->quantised ? format : (KvFormat){0},
+        .kv_bytes = s->kv_bytes ? s->kv_bytes : (size_t)FAKE_PAGES * FAKE_PAGE_BYTES,
+        .speculation = *speculation};
+    Engine *engine = engine_open(&options, &error);
+    if (!engine) fprintf(stderr, "%s\n", error.text);
+    CHECK(engine != NULL);
+    return engine;
+}
+
+static DraftStats drafts_of(Engine *engine) {
+    const EngineStats stats = engine_stats(engine);
+    DraftStats all = {0};
+    for (int i = 0; i < DRAFT_SOURCES; i++) {
+        all.drafted += stats.drafts[i].drafted;
+        all.accepted += stats.drafts[i].accepted;
+    }
+    return all;
+}
+
+static uint64_t preempted; /* choices, in this setting */
+
+static bool same_answer(const Case *c, const Answer *a, const Answer *b) {
+    bool same = a->prompt == b->prompt;
+    for (int k = 0; k < c->options.choices; k++)
+        same = same && a->seen[k].count == b->seen[k].count && a->seen[k].finish == b->seen[k].finish &&
+            a->seen[k].hash == b->seen[k].hash;
+    return same;
+}
+
+static DraftStats compare(const Setting *s, const char *drafts, const SpeculationOptions *speculation) {
+    Engine *engine = open_setting(s, speculation);
+    run_cases(engine, answers);
+    wait_idle(engine);
+    const DraftStats stats = drafts_of(engine);
+    preempted += engine_stats(engine).preempted;
+    close_engine(engine);
+    int different = 0;
+    static Case c;
+    for (int i = 0; i < case_count; i++) {
+        make(&c, i);
+        constraint_release(c.options.constraint);
+        if (same_answer(&c, &known[i], &answers[i])) continue;
+        if (different++ == 0) TEST_MSG(false, "%s, %s: request %d", s->name, drafts, i);
+    }
+    TEST_MSG(different == 0, "%s, %s: %d of %d requests differ", s->name, drafts, different, case_count);
+    return stats;
+}
+
+static void check_setting(const Setting *s) {
+    static const int lengths[] = {1, 7, DRAFT_TOKENS_MAX, 0};
+    Engine *engine = open_setting(s, &(SpeculationOptions){0});
+    static Case c;
+    for (int i = 0; i < case_count; i++) {
+        make(&c, i);
+        constraint_release(c.options.constraint);
+        scripts.prompts[i] = c.options.prompt_count;
+    }
+    run_cases(engine, known);
+    TEST(drafts_of(engine).drafted == 0);
+    close_engine(engine);
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "drafts of %d", lengths[i]);
+        scripts.tokens = lengths[i];
+        const DraftStats stats = compare(s, name, &(SpeculationOptions){.script = script, .script_context = &scripts});
+        const double part = (double)stats.accepted / (double)stats.drafted;
+        TEST_MSG(stats.drafted > (uint64_t)case_count && part < 0.9, "%s, %s: %llu drafted, %.2f accepted", s->name,
+            name, (unsigned long long)stats.drafted, part);
+        TEST_MSG(lengths[i] != 1 || part > 0.6, "%s, %s: %.2f accepted", s->name, name, part);
+    }
+    (void)compare(s, "lookup", &(SpeculationOptions){.lookup = true});
+    TEST_MSG(!s->kv_bytes || preempted > 0, "%s: nothing was preempted", s->name);
+    preempted = 0;
+}
+
+/* ---- steps ---- */
+
+/* A right draft of 7 saves 7 of 8 steps. */
+static void check_steps(void) {
+    const Setting *s = &settings[0];
+    static Case c;
+    make_prompt(&c, 10, 1);
+    c.options.max_tokens = 64;
+    c.options.sampling.ignore_eos = true;
+    c.options.sampling.seed = 1;
+    Engine *engine = open_setting(s, &(SpeculationOptions){0});
+    known[1].seen[0] = run_one(engine, &c.options);
+    close_engine(engine);
+    scripts.prompts[1] = 10;
+    scripts.tokens = 7;
+    engine = open_setting(s, &(SpeculationOptions){.script = script, .script_context = &scripts});
+    const Seen seen = run_one(engine, &c.options);
+    TEST(seen.hash == known[1].seen[0].hash && seen.count == 64);
+    const DraftStats stats = drafts_of(engine);
+    TEST_MSG(fake_steps() == 64 - (int)stats.accepted, "%d steps, %llu accepted", fake_steps(),
+        (unsigned long long)stats.accepted);
+    close_engine(engine);
+}
+
+/* ---- lookup ---- */
+
+static void check_lookup(void) {
+    static const int32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 1, 2, 9}, prediction[] = {40, 41, 42, 43};
+    const LookupShape shape = {COUNT_OF(prediction), COUNT_OF(prompt), 50, 2};
+    size_t bytes = 0;
+    TEST(lookup_bytes(&shape, &bytes));
+    void *memory = calloc(1, bytes);
+    Lookup l;
+    int32_t out[8];
+    lookup_init(&l, &shape, memory);
+    lookup_begin(&l, prediction, prompt);
+    lookup_add(&l, 0, 3);
+    LookupMatch m = lookup_find(&l, 0, 3, out); /* a single token */
+    TEST(m.count == 3 && m.length == 1 && !m.prediction && out[0] == 4 && out[2] == 6);
+    lookup_add(&l, 0, 4);
+    lookup_add(&l, 0, 5);
+    m = lookup_find(&l, 0, 8, out); /* past the prompt's end, into the answer, and on from there */
+    TEST(m.count == 8 && m.length == 3 && out[0] == 6 && out[4] == 9 && out[5] == 3 && out[7] == 5);
+    lookup_add(&l, 0, 41);
+    m = lookup_find(&l, 0, 8, out); /* the prediction ends */
+    TEST(m.count == 2 && m.prediction && out[0] == 42 && out[1] == 43);
+    lookup_add(&l, 1, 5); /* the other answer: its place behind 9 is known only there */
+    m = lookup_find(&l, 1, 8, out);
+    TEST(m.count > 0);
+    lookup_add(&l, 1, 41);
+    m = lookup_find(&l, 1, 8, out); /* 5 41 is what the first answer ends with: nothing follows it yet */
+    TEST(m.length <= 2);
+    lookup_add(&l, 0, 50);
+    lookup_add(&l, 0, 51);
+    m = lookup_find(&l, 1, 8, out);
+    TEST(m.count == 2 && m.length == 2 && out[0] == 50 && out[1] == 51);
+    for (int i = 0; i < 6; i++) lookup_add(&l, 0, i % 2 ? 61 : 60);
+    m = lookup_find(&l, 0, 5, out); /* a loop goes on */
+    TEST(m.count == 5 && out[0] == 60 && out[1] == 61 && out[4] == 60);
+    lookup_add(&l, 0, 99);
+    TEST(lookup_find(&l, 0, 5, out).count == 0);
+    free(memory);
+    TEST(!lookup_bytes(&(LookupShape){0, 10, INT32_MAX, 2}, &bytes));
+}
+
+/* ---- the rule ---- */
+
+static float gain(float p, int k, float cost) {
+    float tokens = 1, reach = p;
+    for (int i = 0; i < k; i++, reach *= p) tokens += reach;
+    return tokens / cost;
+}
+
+/* One stream: drafts that are always right get long, wrong ones cost at most the ledger, unlikely ones stay away. */
+static void check_rule(void) {
+    StepCosts costs;
+    DraftRule rule;
+    step_costs_init(&costs, false, NULL);
+    draft_rule_init(&rule);
+    double time = 0, tokens = 0;
+    int longest = 0;
+    for (int i = 0; i < 200; i++) {
+        DraftOffer offer = {&rule, draft_bucket(20), DRAFT_TOKENS_MAX};
+        const float cost = draft_choose(&costs, 1, 1, &offer, 1, DRAFT_TOKENS_MAX);
+        longest = offer.count > longest ? offer.count : longest;
+        time += 1 + (double)cost;
+        tokens += 1 + offer.count;
+        draft_note(&rule, draft_bucket(20), offer.count, offer.count, cost);
+    }
+    TEST_MSG(longest >= 24 && tokens / time > 3, "%d, %.2f", longest, tokens / time);
+    for (int length = 1; length < 30; length += 3) {
+        draft_rule_init(&rule);
+        time = tokens = 0;
+        for (int i = 0; i < 400; i++) {
+            DraftOffer offer = {&rule, draft_bucket(length), DRAFT_TOKENS_MAX};
+            const float cost = draft_choose(&costs, 1, 1, &offer, 1, DRAFT_TOKENS_MAX);
+            time += 1 + (double)cost;
+            tokens += 1;
+            draft_note(&rule, draft_bucket(length), offer.count, 0, cost);
+        }
+        TEST_MSG(tokens / time > 0.975, "matches of %d, all wrong: %.3f", length, tokens / time);
+    }
+    draft_rule_init(&rule);
+    DraftOffer best = {&rule, draft_bucket(4), DRAFT_TOKENS_MAX};
+    rule.balance = 40;
+    (void)draft_choose(&costs, 1, 1, &best, 1, DRAFT_TOKENS_MAX);
+    const float p = draft_probability(&rule, draft_bucket(4));
+    for (int k = 1; k < DRAFT_TOKENS_MAX; k++)
+        TEST(gain(p, k, costs.cost[1 + k]) <= gain(p, best.count, costs.cost[1 + best.count]) * 1.0001f);
+}
+
+/* Several streams share the rows of a step; the cliff of a cost table is seen. */
+static void check_streams(void) {
+    StepCosts costs;
+    DraftRule rules[8];
+    DraftOffer offers[8];
+    step_costs_init(&costs, false, NULL);
+    for (int rows = 13; rows <= STEP_COSTS_ROWS; rows++) costs.cost[rows] = 100;
+    for (int rows = 1; rows <= 12; rows++) costs.cost[rows] = 1 + 0.01f * (float)rows;
+    for (int i = 0; i < 8; i++) {
+        draft_rule_init(&rules[i]);
+        rules[i].balance = 40;
+        offers[i] = (DraftOffer){&rules[i], draft_bucket(i < 2 ? 20 : 1), 10};
+    }
+    (void)draft_choose(&costs, 8, 8, offers, 8, DRAFT_TOKENS_MAX);
+    int total = 0;
+    for (int i = 0; i < 8; i++) total += offers[i].count;
+    TEST_MSG(
+        total == 4 && offers[0].count + offers[1].count == 4, "%d, %d, %d", total, offers[0].count, offers[1].count);
+    /* What was measured replaces the model of the machine. */
+    step_costs_init(&costs, false, NULL);
+    for (int i = 0; i < 100; i++) {
+        step_costs_note(&costs, 1, 0, 0.040);
+        step_costs_note(&costs, 5, 4, 0.160);
+    }
+    TEST_MSG(fabsf(costs.cost[5] - 4) < 0.1f && costs.cost[6] > costs.cost[5] * 0.9f, "%.2f %.2f",
+        (double)costs.cost[5], (double)costs.cost[6]);
+    TEST(draft_length(&costs, &rules[0], 1, 1, 0.45f, 4) == 0 || costs.cost[2] < 1.5f);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) case_count = (int)strtol(argv[1], NULL, 10);
+    if (case_count > CASES_MAX) case_count = CASES_MAX;
+    known = calloc(CASES_MAX, sizeof *known);
+    answers = calloc(CASES_MAX, sizeof *answers);
+    CHECK(known && answers);
+    fake_reset();
+    check_lookup();
+    check_rule();
+    check_streams();
+    check_steps();
+    for (size_t i = 0; i < COUNT_OF(settings); i++) check_setting(&settings[i]);
+    free(known);
+    free(answers);
+    return test_done();
+}
