@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "import/gguf/gguf.h"
+#include "model/spec.h"
 
 struct Model {
     int unused;
@@ -108,6 +109,10 @@ int model_context(const Model *model) { return fake.context; }
 bool model_experts_cut(const Model *model, int *used, int *made_for) { return false; }
 ExpertProvider *model_experts(const Model *model) { return NULL; }
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context) {}
+const Spec *model_spec(const Model *model) {
+    static const Spec spec;
+    return &spec;
+}
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) { return false; }
 uint64_t model_expert_floor(const Model *model) { return 0; }
 uint64_t model_expert_working_set(const Model *model) { return 0; }
