@@ -236,6 +236,7 @@ static void check_steps(void) {
     engine = open_setting(s, &(SpeculationOptions){.script = script, .script_context = &scripts});
     const Seen seen = run_one(engine, &c.options);
     TEST(seen.hash == known[1].seen[0].hash && seen.count == 64);
+    wait_idle(engine);
     const DraftStats stats = drafts_of(engine);
     TEST_MSG(fake_steps() == 64 - (int)stats.accepted, "%d steps, %llu accepted", fake_steps(),
         (unsigned long long)stats.accepted);
