@@ -9,6 +9,6 @@ typedef struct Draft {
     int count;
     DraftSource source;
     int bucket;
-    float cost; /* of the rows, in tokens */
+    float cost; /* cost of the rows, in tokens */
     DraftRule rule;
 } Draft;

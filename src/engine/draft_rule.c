@@ -13,7 +13,7 @@ enum {
 };
 static const float LEDGER_START = 0.5f, LEDGER_SHARE = 0.02f; /* tokens; share of an answer's tokens */
 static const float GAIN_LEAST = 1.01f;
-static const float KEPT_LOOKUP = 0.97f, KEPT_MODEL = 0.95f; /* of the counts, per use */
+static const float KEPT_LOOKUP = 0.97f, KEPT_MODEL = 0.95f; /* kept share of the counts, per use */
 static const float STARTS[DRAFT_BUCKETS] = {0.35f, 0.5f, 0.6f, 0.7f, 0.8f, 0.88f, 0.95f, 0.75f};
 
 void draft_rule_init(DraftRule *rule) {

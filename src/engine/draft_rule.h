@@ -7,8 +7,8 @@
 #include "engine/step_costs.h"
 
 enum {
-    DRAFT_MATCH_BUCKETS = 7,                  /* of lookups, by the length of the match */
-    DRAFT_BUCKET_MODEL = DRAFT_MATCH_BUCKETS, /* of the draft model */
+    DRAFT_MATCH_BUCKETS = 7,                  /* buckets of lookups, by the length of the match */
+    DRAFT_BUCKET_MODEL = DRAFT_MATCH_BUCKETS, /* bucket of the draft model */
     DRAFT_BUCKETS,
     DRAFT_SILENT_STEPS = 32, /* after so many steps without a draft a single token is tried */
 };

@@ -95,7 +95,7 @@ void lookup_begin(Lookup *l, const int32_t *prediction, const int32_t *prompt) {
 
 void lookup_add(Lookup *l, int choice, int32_t id) {
     const int last = last_place(l, choice), place = answer_at(l, choice) + l->lengths[choice];
-    bool first = true; /* of the answers: the prompt's last place is indexed once */
+    bool first = true; /* no answer has a token: the prompt's last place is indexed once */
     for (int i = 0; i < l->shape.choices && first; i++) first = l->lengths[i] == 0;
     CHECK(l->lengths[choice] < l->shape.answer);
     if (l->lengths[choice] > 0 || first) index_place(l, last);
@@ -141,7 +141,7 @@ LookupMatch lookup_find(const Lookup *l, int choice, int max, int32_t *tokens) {
     int place = find_match(l, last, &match.length);
     if (place < 0) return match;
     match.prediction = place < l->shape.prediction;
-    int written = 0; /* of the tokens that continue the text, so many were read already */
+    int written = 0; /* tokens read again, of those that continue the text */
     for (; match.count < max; match.count++) {
         const int next = place < 0 ? -1 : place_behind(l, choice, place);
         if (next < 0 && place != last && place >= 0) break; /* the end of another text */

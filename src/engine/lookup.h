@@ -31,7 +31,7 @@ typedef struct Lookup {
 /* What follows a match. */
 typedef struct LookupMatch {
     int count;       /* tokens */
-    int length;      /* of the match, ≤ LOOKUP_MATCH_MAX */
+    int length;      /* tokens of the match, ≤ LOOKUP_MATCH_MAX */
     bool prediction; /* the match is in the prediction */
 } LookupMatch;
 

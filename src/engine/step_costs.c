@@ -38,7 +38,7 @@ static void move_costs(StepCosts *c, int rows, float ratio) {
         c->cost[r] *= 1 + rate * (ratio - 1) / (float)(1 << min_int(r > rows ? r - rows : rows - r, 20));
     for (int r = rows + 1; r <= STEP_COSTS_ROWS; r++) c->cost[r] = fmaxf(c->cost[r], c->cost[r - 1]);
     for (int r = rows - 1; r >= 1; r--) c->cost[r] = fminf(c->cost[r], c->cost[r + 1]);
-    for (int r = 1; r <= STEP_COSTS_ROWS; r++) c->cost[r] = fmaxf(c->cost[r], 1); /* of one row */
+    for (int r = 1; r <= STEP_COSTS_ROWS; r++) c->cost[r] = fmaxf(c->cost[r], 1); /* the cost of one row */
 }
 
 void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {
