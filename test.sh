@@ -135,6 +135,7 @@ if [ "$mode" = long ]; then
     beside 2 openapi "$python" tests/server/check_openapi.py --count 3000
     beside 2 soak "$python" bench/kv_cache.py soak tiny --count 5000 --checked 0.5
     beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 1000
+    beside 2 images "$python" tests/media/check_images.py --count 2000 --sizes 40
     wait
     step real "$python" tests/real/check_real.py
     finish
@@ -148,7 +149,7 @@ step unit unit build
 # test_engine_sharing compares numbers of real models in the engine: test_sharing (a fake model) and test_engine_model have
 # its threads and its memory.
 kernels=-DAPUS_KERNELS=$PWD/build/libkernels.a
-asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
+asan_targets=(tests-{base,media,tensor,weights,cache,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
     unit build-asan -LE '^(backend|family)$' -E '^test_engine_sharing$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
@@ -163,6 +164,7 @@ beside 2 lint tools/lint.sh
 beside 2 app-lint tests/app/run.sh lint
 beside 2 tokenizers "$python" tests/text/check_tokenizers.py --count 2000
 beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 200
+beside 2 images "$python" tests/media/check_images.py
 beside 2 templates "$python" tests/text/check_templates.py
 beside 2 grammar "$python" tests/text/check_grammar.py
 beside 2 logits "$python" tests/model/check_logits.py --every 3

@@ -14,7 +14,8 @@ done
 # Libraries that a Mac has from its SDK or from Homebrew: the headers of this machine's.
 libraries=$(mktemp -d)
 trap 'rm -rf "$libraries"' EXIT
-for name in curl openssl editline; do
+ln -s /usr/include/{jpeglib,jmorecfg,jerror,png,pngconf,pnglibconf}.h "/usr/include/$(uname -m)-linux-gnu/jconfig.h" "$libraries/"
+for name in curl openssl editline webp; do
     mkdir "$libraries/$name"
     for place in /usr/include/"$name" /usr/include/"$(uname -m)"-linux-gnu/"$name"; do
         [ ! -d "$place" ] || ln -sf "$place"/* "$libraries/$name/"

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 allowed() {
     case $1 in
     base) echo "" ;;
+    media) echo "base" ;;
     tensor) echo "base" ;;
     backend) echo "tensor base" ;;
     weights) echo "tensor base" ;;
@@ -19,7 +20,7 @@ allowed() {
     text) echo "base" ;;
     engine) echo "fit family model cache backend tensor base" ;;
     hub) echo "base" ;;
-    chat) echo "engine text model base" ;;
+    chat) echo "engine text model media base" ;;
     library) echo "import hub base" ;;
     server) echo "library chat engine text hub base" ;;
     cli) echo "server library chat engine fit import family model cache backend tensor text hub base" ;;
