@@ -112,8 +112,8 @@ typedef struct BidirectionalSpan {
     int begin, end;
 } BidirectionalSpan;
 
-/* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i and (window == 0 or
- * j > i − window), or i and j lie in one span. */
+/* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i, or i and j lie in
+ * one span; and window == 0 or j > i − window. */
 typedef struct SequenceChunk {
     int row, rows;                /* rows row ≤ r < row + rows of the step */
     int position;                 /* position of the first row in its sequence: its place in the cache */
@@ -130,6 +130,11 @@ typedef struct EmbeddingRange {
     int row, rows;
     const float *values; /* [rows, hidden]; borrowed until the step has been waited for */
     bool in_backend;     /* values is memory of the first layer's backend; otherwise of the host */
+    /* Added to the rows behind each of the first layers (DeepStack, arXiv 2406.04334). Layer i's are [rows, hidden] at
+     * deepstack + i · deepstack_stride, memory of the first layer's backend. */
+    int deepstack_layers; /* 0: none */
+    const float *deepstack;
+    int64_t deepstack_stride; /* floats */
 } EmbeddingRange;
 
 /* A step: a ragged batch without padding, at most Backend.rows_max rows. Built by model/step_builder.h. All arrays are
@@ -200,6 +205,8 @@ struct Rope {
     float scale;              /* multiplies the rotated values of q and k (yarn, longrope: mscale); 1 otherwise */
     int mrope_section[POSITION_DIMS_MAX]; /* pairs rotated by each position dimension, in order; all 0: every pair uses
                                              dimension 0 */
+    bool mrope_interleaved;               /* pairs 1, 4, … use dimension 1 instead, mrope_section[1] of them; pairs
+                                             2, 5, … dimension 2; all others dimension 0 (Qwen3-VL) */
     /* Dynamic NTK scaling, if positions > 0: from that position on the frequencies are those of a theta that grows with
      * the row's own position. (mlx_lm/models/rope_utils.py lets theta grow with the length of the call instead, which
      * would make a row depend on how the text is cut; token by token it is the same.) */

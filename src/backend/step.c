@@ -9,7 +9,6 @@ AttentionRange attention_range(const SequenceChunk *chunk, int window, int posit
     for (int i = 0; i < chunk->span_count; i++) {
         const BidirectionalSpan *span = &chunk->spans[i];
         if (position < span->begin || position >= span->end) continue;
-        if (span->begin < seen.first) seen.first = span->begin;
         seen.end = span->end;
     }
     return seen;
@@ -49,6 +48,14 @@ void rope_angles(const Rope *rope, const Step *step, int row, float *angles) {
         return;
     }
     int i = 0;
+    if (rope->mrope_interleaved && step->position_dims > 1) {
+        for (; i < pairs; i++) {
+            const int axis =
+                i < POSITION_DIMS_MAX * rope->mrope_section[i % POSITION_DIMS_MAX] ? i % POSITION_DIMS_MAX : 0;
+            angles[i] = (float)position[axis * step->rows] * rope->frequencies[i];
+        }
+        return;
+    }
     for (int axis = 0; axis < step->position_dims; axis++) {
         const int end = i + rope->mrope_section[axis] < pairs ? i + rope->mrope_section[axis] : pairs;
         for (; i < end; i++) angles[i] = (float)position[axis * step->rows] * rope->frequencies[i];

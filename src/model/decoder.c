@@ -51,6 +51,18 @@ static void embed(const Stage *stage, const Step *step) {
     stage->backend->ops->embed(stage->backend, &op);
 }
 
+/* Adds what the step gives for the rows behind layer i. */
+static void add_deepstack(const Stage *stage, int i, const Step *step) {
+    const int64_t hidden = stage->bound->spec->hidden;
+    for (int r = 0; r < step->embedding_count; r++) {
+        const EmbeddingRange *range = &step->embeddings[r];
+        if (i >= range->deepstack_layers) continue;
+        CHECK(stage->number == 0);
+        stage->backend->ops->add(stage->backend, range->rows, hidden, stage->residual + range->row * hidden,
+            range->deepstack + i * range->deepstack_stride, 1, NULL);
+    }
+}
+
 /* A number of where the pages of all entries lie; never 0. */
 static uint64_t cache_number(const Spec *spec, const KvLayer *entries) {
     uint64_t hash = 0;
@@ -85,6 +97,7 @@ float *decoder_forward(
             stream_layer(&stage, i, &step);
         else
             walk_layer(&stage, i, &(Rows){.rows = step.rows, .decode_rows = decode_rows_for_matmul(&step)});
+        add_deepstack(&stage, i, &step);
     }
     float *results = decoder_outputs(&stage, &step);
     tickets[stage.number] = stage.backend->ops->submit(stage.backend);

@@ -163,7 +163,7 @@ static void advance(const Stage *stage, const Rows *rows, Cursor *at) {
 
 bool stream_two_batches(const Stage *stage, const Step *step) {
     if (!stage->schedule->two_batch_overlap || step->chunk_count < 2 || step->chunk_count > MICRO_BATCH_CHUNKS_MAX ||
-        stage->tile_rows != step->rows || step->rows > LAYER_TILE_ROWS_MAX)
+        stage->tile_rows != step->rows || step->rows > LAYER_TILE_ROWS_MAX || step->embedding_count > 0)
         return false;
     Tile tiles[PROVIDER_MICRO_BATCHES];
     Step steps[PROVIDER_MICRO_BATCHES];

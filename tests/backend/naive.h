@@ -6,7 +6,8 @@
 static inline bool naive_sees(const Sequence *seq, int window, int i, int j) {
     for (int n = 0; n < seq->span_count; n++) {
         const BidirectionalSpan *span = &seq->spans[n];
-        if (span->begin <= i && i < span->end && span->begin <= j && j < span->end) return true;
+        if (span->begin <= i && i < span->end && span->begin <= j && j < span->end)
+            return window == 0 || j > i - window;
     }
     return j <= i && (window == 0 || j > i - window);
 }
@@ -19,6 +20,10 @@ static inline double naive_angle(const Bench *b, const Sequence *seq, int t, int
         if (pair >= end && pair < end + rope->mrope_section[n]) axis = n;
         end += rope->mrope_section[n];
     }
+    if (b->position_dims > 1 && rope->mrope_interleaved)
+        axis = pair % 3 == 1 && pair / 3 < rope->mrope_section[1] ? 1
+            : pair % 3 == 2 && pair / 3 < rope->mrope_section[2]  ? 2
+                                                                  : 0;
     const int place = seq->places ? seq->places[axis * seq->tokens + t] : t;
     if (rope->dynamic.positions == 0 || place < rope->dynamic.positions)
         return (double)((float)place * rope->frequencies[pair]);

@@ -27,11 +27,12 @@ static void make_places(int32_t *places) {
 
 /* ---- through attention ---- */
 
-static void check_position_dims(const Shape *shape, int time, int height, int width) {
+static void check_position_dims(const Shape *shape, int time, int height, int width, bool interleaved) {
     static int32_t places[POSITION_DIMS_MAX * TOKENS];
     make_places(places);
     Bench b = bench_make(shape);
     set_mrope_section(&b, time, height, width);
+    b.rope.mrope_interleaved = interleaved;
     b.sequence[0].places = places;
     b.sequence[0].span_count = 1; /* as an image has it */
     b.sequence[0].spans[0] = (BidirectionalSpan){50, 158};
@@ -104,7 +105,7 @@ static void turn_by(Backend *backend, Bench *b, const Rope *const *ropes, int co
 static void check_several_ropes(const char *name, const Shape *shape) {
     Backend *backend = open_backend(name, 2, false, ROWS_MAX);
     if (!backend) return; /* not on this machine */
-    enum { ROPES = 6 };
+    enum { ROPES = 7 };
     Bench b = bench_make(shape);
     Rope ropes[ROPES];
     const Rope *one[ROPES], *all[ROPES];
@@ -120,6 +121,8 @@ static void check_several_ropes(const char *name, const Shape *shape) {
     ropes[4] = ropes[3];
     ropes[4].dynamic.factor = 3;
     ropes[5].frequencies = other;
+    ropes[6] = ropes[2];
+    ropes[6].mrope_interleaved = true;
     const int64_t count = 20 * out_width(shape);
     float *alone = random_floats(count, 0), *after = random_floats(count, 0), *before = random_floats(count, 0);
     for (int i = 0; i < ROPES; i++) {
@@ -159,19 +162,25 @@ static void check_angles(void) {
     static const float frequencies[PAIRS] = {1, 0.5f, 0.25f, 0.125f, 0, 2};
     static const struct {
         int position_dims, mrope_section[POSITION_DIMS_MAX], axis_of[PAIRS];
+        bool interleaved;
     } cases[] = {
-        {1, {0, 0, 0}, {0, 0, 0, 0, 0, 0}},
-        {3, {0, 0, 0}, {0, 0, 0, 0, 0, 0}},
-        {1, {2, 2, 2}, {0, 0, 0, 0, 0, 0}},
-        {3, {2, 2, 2}, {0, 0, 1, 1, 2, 2}},
-        {3, {1, 2, 3}, {0, 1, 1, 2, 2, 2}},
-        {3, {1, 1, 1}, {0, 1, 2, 0, 0, 0}}, /* the rest turns by axis 0 */
-        {3, {2, 0, 4}, {0, 0, 2, 2, 2, 2}},
-        {3, {0, 3, 3}, {1, 1, 1, 2, 2, 2}},
+        {1, {0, 0, 0}, {0, 0, 0, 0, 0, 0}, false},
+        {3, {0, 0, 0}, {0, 0, 0, 0, 0, 0}, false},
+        {1, {2, 2, 2}, {0, 0, 0, 0, 0, 0}, false},
+        {3, {2, 2, 2}, {0, 0, 1, 1, 2, 2}, false},
+        {3, {1, 2, 3}, {0, 1, 1, 2, 2, 2}, false},
+        {3, {1, 1, 1}, {0, 1, 2, 0, 0, 0}, false}, /* the rest turns by axis 0 */
+        {3, {2, 0, 4}, {0, 0, 2, 2, 2, 2}, false},
+        {3, {0, 3, 3}, {1, 1, 1, 2, 2, 2}, false},
+        {3, {2, 2, 2}, {0, 1, 2, 0, 1, 2}, true},
+        {3, {4, 1, 1}, {0, 1, 2, 0, 0, 0}, true},
+        {3, {3, 2, 1}, {0, 1, 2, 0, 1, 0}, true},
+        {1, {2, 2, 2}, {0, 0, 0, 0, 0, 0}, true},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         Rope rope = {.dims = 2 * PAIRS, .frequencies = frequencies, .scale = 1};
         memcpy(rope.mrope_section, cases[c].mrope_section, sizeof rope.mrope_section);
+        rope.mrope_interleaved = cases[c].interleaved;
         const Step step = {.rows = ROWS, .positions = positions, .position_dims = cases[c].position_dims};
         for (int row = 0; row < ROWS; row++) {
             float angles[PAIRS];
@@ -242,8 +251,10 @@ int main(void) {
     check_angles();
     check_dynamic_angles();
     check_plan();
-    check_position_dims(&half, 6, 5, 5);
-    check_position_dims(&part, 4, 4, 2);
+    check_position_dims(&half, 6, 5, 5, false);
+    check_position_dims(&part, 4, 4, 2, false);
+    check_position_dims(&half, 6, 5, 5, true);
+    check_position_dims(&part, 6, 3, 3, true);
     check_moved_places(&half);
     check_dynamic(&half, 100);
     check_dynamic(&part, 20);

@@ -64,7 +64,8 @@ static bool step_given(
         if (last && last->row + last->rows == t)
             last->rows++;
         else
-            ranges[range_count++] = (EmbeddingRange){t, 1, g->values + (at + t) * hidden, g->in_backend};
+            ranges[range_count++] = (EmbeddingRange){
+                .row = t, .rows = 1, .values = g->values + (at + t) * hidden, .in_backend = g->in_backend};
     }
     const StepSequence sequence = {
         .tokens = g->each ? g->tokens + at : NULL, .embedding_count = range_count, .embeddings = ranges};

@@ -2,9 +2,9 @@
  * damaged and foreign files. With arguments it prints digests for check_images.py instead. */
 #include <stdio.h>
 
-#include "base/digest.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/sha256.h"
 #include "media/image.h"
 #include "test.h"
 

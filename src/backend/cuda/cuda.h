@@ -184,6 +184,7 @@ static inline RopeParams cuda_rope_params(const Rope *rope) {
         .interleaved = rope->interleaved,
         .frequencies = rope->frequencies,
         .scale = rope->scale,
+        .mrope_interleaved = rope->mrope_interleaved,
         .dynamic_positions = rope->dynamic.positions,
         .dynamic_theta = rope->dynamic.theta,
         .dynamic_factor = rope->dynamic.factor};

@@ -273,6 +273,7 @@ typedef struct RopeParams {
     const float *frequencies;
     float scale;
     int mrope_section[3];
+    int mrope_interleaved;
     int dynamic_positions;
     float dynamic_theta, dynamic_factor;
 } RopeParams;

@@ -84,8 +84,8 @@ static void compute_angles(void *argument, int index, int count) {
 
 static bool same_angles(const Rope *a, const Rope *b) {
     return a->dims == b->dims && !memcmp(a->mrope_section, b->mrope_section, sizeof a->mrope_section) &&
-        a->dynamic.positions == b->dynamic.positions && a->dynamic.theta == b->dynamic.theta &&
-        a->dynamic.factor == b->dynamic.factor &&
+        a->mrope_interleaved == b->mrope_interleaved && a->dynamic.positions == b->dynamic.positions &&
+        a->dynamic.theta == b->dynamic.theta && a->dynamic.factor == b->dynamic.factor &&
         (a->frequencies == b->frequencies ||
             !memcmp(a->frequencies, b->frequencies, (size_t)(a->dims / 2) * sizeof(float)));
 }

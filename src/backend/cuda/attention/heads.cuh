@@ -15,9 +15,13 @@ static __device__ float angle_of(
     const RopeParams &rope, const StepRows &step, int row, int pair, int first, float frequency) {
     if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
     int axis = 0;
-    for (int end = 0; axis < step.position_dims; axis++) {
-        end += rope.mrope_section[axis];
-        if (pair < end) break;
+    if (rope.mrope_interleaved) {
+        axis = pair < 3 * rope.mrope_section[pair % 3] ? pair % 3 : 0;
+    } else {
+        for (int end = 0; axis < step.position_dims; axis++) {
+            end += rope.mrope_section[axis];
+            if (pair < end) break;
+        }
     }
     const int position = axis < step.position_dims ? __ldcg(step.positions + axis * step.rows + row) : first;
     return (float)position * frequency;
