@@ -12,6 +12,9 @@
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/pool.h"
 
+typedef struct RecurrentKernels RecurrentKernels; /* recurrent/recurrent.h */
+extern const RecurrentKernels recurrent_kernels_avx2, recurrent_kernels_avx512, recurrent_kernels_neon;
+
 typedef struct CpuKernels {
     const char *name;            /* "avx2", "avx512", "amx", "neon" */
     const char *description;     /* "avx512 (vnni, vbmi)" */
@@ -25,6 +28,7 @@ typedef struct CpuKernels {
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits_row)(int64_t count, float *x, float scale, float cap);
     const AttentionKernels *attention; /* attention_impl.h */
+    const RecurrentKernels *recurrent; /* recurrent/recurrent_impl.h */
 } CpuKernels;
 extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 bool neon_available(void); /* with all extensions that *_neon.c is compiled for */
@@ -59,6 +63,7 @@ struct CpuBackend {
     RopeTable ropes[CPU_ROPES];
     int rope_count;          /* valid in this step */
     uint8_t *attention;      /* attention_shared_bytes, then attention_thread_bytes per thread */
+    uint8_t *recurrent;      /* recurrent_scratch_bytes() per thread */
     struct BiasTurns *turns; /* [BIAS_FREQUENCIES] rotations of key biases; attention_codes.c */
     int turn_count;
 };
@@ -71,6 +76,12 @@ void cpu_matmul(Backend *, const Matmul *);
 void cpu_glu(Backend *, const Glu *);
 void cpu_matmul_add(Backend *, const MatmulAdd *);
 size_t linear_work_bytes(int rows_max, int threads);
+
+/* recurrent/recurrent.c */
+void cpu_conv(Backend *, const Conv *);
+void cpu_recurrence(Backend *, const Recurrence *);
+void cpu_mamba(Backend *, const Mamba *);
+void cpu_gated_norm(Backend *, const GatedNorm *);
 
 /* vector.c: a backend over one table of kernels */
 NODISCARD Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, Error *error);

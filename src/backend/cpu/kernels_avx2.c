@@ -12,4 +12,5 @@ const CpuKernels cpu_kernels_avx2 = {
     .activate_row = activate_row,
     .logits_row = logits_row,
     .attention = &attention_kernels,
+    .recurrent = &recurrent_kernels_avx2,
 };

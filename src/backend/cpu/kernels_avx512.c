@@ -12,6 +12,7 @@ const CpuKernels cpu_kernels_avx512 = {
     .activate_row = activate_row,
     .logits_row = logits_row,
     .attention = &attention_kernels,
+    .recurrent = &recurrent_kernels_avx512,
 };
 
 const CpuKernels cpu_kernels_amx = {
@@ -23,4 +24,5 @@ const CpuKernels cpu_kernels_amx = {
     .activate_row = activate_row,
     .logits_row = logits_row,
     .attention = &attention_kernels,
+    .recurrent = &recurrent_kernels_avx512,
 };

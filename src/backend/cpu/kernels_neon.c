@@ -26,4 +26,5 @@ const CpuKernels cpu_kernels_neon = {
     .activate_row = activate_row,
     .logits_row = logits_row,
     .attention = &attention_kernels,
+    .recurrent = &recurrent_kernels_neon,
 };

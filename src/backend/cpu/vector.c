@@ -6,6 +6,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
+#include "backend/cpu/recurrent/recurrent.h"
 #include "backend/latent.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
@@ -140,6 +141,7 @@ static void vector_close(Backend *backend) {
     host_release(backend, cpu->work);
     host_release(backend, cpu->scratch);
     host_release(backend, cpu->attention);
+    host_release(backend, cpu->recurrent);
     host_release(backend, cpu->turns);
     host_release(backend, cpu->ropes[0].cosines);
     free(cpu);
@@ -173,6 +175,10 @@ static const BackendOps vector_ops = {
     .matmul_add = cpu_matmul_add,
     .attention = cpu_attention,
     .latent = host_latent,
+    .conv = cpu_conv,
+    .recurrence = cpu_recurrence,
+    .mamba = cpu_mamba,
+    .gated_norm = cpu_gated_norm,
     .route = cpu_route,
     .experts = vector_experts,
     .activate = vector_activate,
@@ -192,6 +198,7 @@ static bool take_memory(CpuBackend *cpu, const BackendOptions *options, Error *e
     if (!(cpu->work = host_alloc(backend, cpu->work_bytes, MEMORY_STEP, error)) ||
         !(cpu->scratch = host_alloc(backend, options->scratch_bytes, MEMORY_STEP, error)) ||
         !(cpu->attention = host_alloc(backend, attention, MEMORY_STEP, error)) ||
+        !(cpu->recurrent = host_alloc(backend, (size_t)threads * recurrent_scratch_bytes(), MEMORY_STEP, error)) ||
         !(cpu->turns = host_alloc(backend, attention_turns_bytes(), MEMORY_STEP, error)))
         return false;
     float *tables = host_alloc(backend, 2 * CPU_ROPES * table * sizeof(float), MEMORY_STEP, error);

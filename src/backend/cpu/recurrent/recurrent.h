@@ -1,0 +1,55 @@
+/* backend/cpu/recurrent/: recurrent layers of the vector backends. recurrent.c shares the work among threads;
+ * recurrent_impl.h computes one item of it and is compiled once per instruction set.
+ *
+ * Every sum has one order, which depends on the position alone: over the elements of a key from the first to the last,
+ * over the tail from the anchor on. Channels, heads and elements of values do not depend on each other, so the lanes of
+ * vectors are these. */
+#pragma once
+#include "backend/cpu/cpu.h"
+#include "backend/recurrent.h"
+
+enum {
+    CONV_ITEM = 256, /* channels of a part that are one item */
+    MAMBA_ITEM = 16, /* channels that are one item */
+};
+
+/* An operation over the rows of a step. Items of the first phase are done before the second begins. */
+typedef struct RecurrentJob {
+    const CpuBackend *cpu;
+    const Conv *conv;
+    const Recurrence *recurrence;
+    const Mamba *mamba;
+    const GatedNorm *gated_norm;
+} RecurrentJob;
+
+/* A chunk's row that begins a run of rows in one page. */
+typedef struct PageRows {
+    int first, rows; /* rows of the chunk */
+    int begin;       /* position of the first row in its page */
+    int32_t page;    /* −1: not stored */
+} PageRows;
+/* The run that begins at a row of the chunk. */
+PageRows page_rows(const RecurrentPart *place, const SequenceChunk *chunk, int first);
+/* The page of the position before a chunk; it must not begin the text. */
+int32_t page_before(const RecurrentPart *place, const SequenceChunk *chunk);
+
+/* What of the conv's inputs a chunk leaves in pages, and where those before it are: in recurrent.c, as it is copying.
+ */
+typedef struct ConvHistory {
+    const float *input[CONV_TAPS_MAX - 1]; /* of all channels, oldest first; NULL: zeros */
+} ConvHistory;
+ConvHistory conv_history(const Conv *op, const SequenceChunk *chunk);
+
+struct RecurrentKernels {
+    /* Channels [first, first + count) of a part over the rows of a chunk; at: the part's first channel in pages. */
+    void (*conv)(const Conv *op, const SequenceChunk *chunk, int part, int64_t at, int64_t first, int64_t count);
+    /* Normalises, rotates and scales q and k of one key head in the rows of one page, writes k into the page and the
+     * products of these rows with the keys of the page into op->work. */
+    void (*products)(const RecurrentJob *job, const SequenceChunk *chunk, int first_row, int key_head);
+    /* One value head over a chunk. scratch: recurrent_scratch_bytes(). */
+    void (*head)(const RecurrentJob *job, const SequenceChunk *chunk, int head, float *scratch);
+    /* Channels [first, first + MAMBA_ITEM) at most, over a chunk. */
+    void (*mamba)(const RecurrentJob *job, const SequenceChunk *chunk, int64_t first, float *scratch);
+    void (*gated_norm)(const GatedNorm *op, int64_t row);
+};
+size_t recurrent_scratch_bytes(void); /* of a thread */
