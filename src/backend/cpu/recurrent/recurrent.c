@@ -8,10 +8,10 @@ enum {
     SMALL_FLOATS = 1 << 15, /* below this an operation is not worth waking threads */
 };
 
-/* Of a head: state, columns, results, updates, weights of the anchor, two states of Mamba. */
+/* The memory of a head: state, columns and their products, updates, weights of the anchor, decays. */
 size_t recurrent_scratch_bytes(void) {
     const size_t d = RECURRENT_DIM_MAX, c = C;
-    return (d * d + 2 * c * d + 2 * c * d + c * d + c * d + 4 * c * d + 16 * d) * sizeof(float);
+    return (d * d + 2 * c * d + 2 * c * d + c * d + c * d + c * d + 2 * d) * sizeof(float);
 }
 
 static float *scratch_of(const CpuBackend *cpu, int index) {

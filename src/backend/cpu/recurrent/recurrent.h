@@ -13,7 +13,7 @@ enum {
     MAMBA_ITEM = 16, /* channels that are one item */
 };
 
-/* An operation over the rows of a step. Items of the first phase are done before the second begins. */
+/* One operation over the rows of a step: the pointer of its kind is set. */
 typedef struct RecurrentJob {
     const CpuBackend *cpu;
     const Conv *conv;
@@ -22,9 +22,9 @@ typedef struct RecurrentJob {
     const GatedNorm *gated_norm;
 } RecurrentJob;
 
-/* A chunk's row that begins a run of rows in one page. */
+/* Consecutive rows of a chunk in one page. */
 typedef struct PageRows {
-    int first, rows; /* rows of the chunk */
+    int first, rows; /* the first of these rows in the chunk, and their number */
     int begin;       /* position of the first row in its page */
     int32_t page;    /* −1: not stored */
 } PageRows;
@@ -33,10 +33,9 @@ PageRows page_rows(const RecurrentPart *place, const SequenceChunk *chunk, int f
 /* The page of the position before a chunk; it must not begin the text. */
 int32_t page_before(const RecurrentPart *place, const SequenceChunk *chunk);
 
-/* What of the conv's inputs a chunk leaves in pages, and where those before it are: in recurrent.c, as it is copying.
- */
+/* The inputs of the convolution before a chunk. */
 typedef struct ConvHistory {
-    const float *input[CONV_TAPS_MAX - 1]; /* of all channels, oldest first; NULL: zeros */
+    const float *input[CONV_TAPS_MAX - 1]; /* inputs of all channels at a position, oldest first; NULL: zeros */
 } ConvHistory;
 ConvHistory conv_history(const Conv *op, const SequenceChunk *chunk);
 
@@ -52,4 +51,4 @@ struct RecurrentKernels {
     void (*mamba)(const RecurrentJob *job, const SequenceChunk *chunk, int64_t first, float *scratch);
     void (*gated_norm)(const GatedNorm *op, int64_t row);
 };
-size_t recurrent_scratch_bytes(void); /* of a thread */
+size_t recurrent_scratch_bytes(void); /* bytes of a thread's scratch */
