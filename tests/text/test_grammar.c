@@ -119,6 +119,12 @@ static void test_refusals(void) {
             "nothing fits", ERROR_UNSUPPORTED},
         {GRAMMAR_REGEX, "(a", "byte 2", ERROR_FORMAT},
         {GRAMMAR_REGEX, "(a)\\1", "\\1", ERROR_UNSUPPORTED},
+        {GRAMMAR_REGEX, "a*********", "byte 10: too many repeats", ERROR_FORMAT},
+        {GRAMMAR_REGEX, "a\\bc", "byte 2: a word boundary is not supported", ERROR_UNSUPPORTED},
+        {GRAMMAR_REGEX, "(?:^a)*", "byte 7: repeating an assertion is not supported", ERROR_UNSUPPORTED},
+        {GRAMMAR_REGEX, "(?i:a)", "byte 1: this kind of group is not supported", ERROR_UNSUPPORTED},
+        {GRAMMAR_REGEX, "\\p{lu}", "byte 3: the property \\p{lu} is not known", ERROR_UNSUPPORTED}, /* case counts */
+        {GRAMMAR_REGEX, "[c-\\d]", "byte 5: the range ends", ERROR_FORMAT},
         {GRAMMAR_GBNF, "root ::= a", "rule a is not defined", ERROR_FORMAT},
         {GRAMMAR_GBNF, "root ::= \"a\"\nroot ::= \"b\"", "line 2", ERROR_FORMAT},
         {GRAMMAR_GBNF, "root ::= a \"x\"\na ::= b \"y\"\nb ::= a | \"z\"", "begins with itself", ERROR_UNSUPPORTED},

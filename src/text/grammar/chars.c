@@ -66,62 +66,12 @@ void chars_fold(Budget *budget, Chars *set) {
     chars_normalize(set);
 }
 
-bool chars_add_named(Budget *budget, Chars *set, char letter) {
-    static const UnicodeRange digits[] = {{'0', '9'}}, word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
-                              space[] = {{9, 13}, {0x20, 0x20}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
-                                  {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000},
-                                  {0xFEFF, 0xFEFF}};
-    const struct {
-        char letter;
-        const UnicodeRange *ranges;
-        size_t count;
-    } sets[] = {{'d', digits, COUNT_OF(digits)}, {'w', word, COUNT_OF(word)}, {'s', space, COUNT_OF(space)}};
-    for (size_t i = 0; i < COUNT_OF(sets); i++) {
-        if ((letter | 0x20) != sets[i].letter) continue;
-        Chars named = {0};
-        for (size_t k = 0; k < sets[i].count; k++)
-            chars_add(budget, &named, sets[i].ranges[k].first, sets[i].ranges[k].last);
-        if (letter != sets[i].letter) chars_negate(budget, &named);
-        chars_add_all(budget, set, &named);
-        chars_free(budget, &named);
-        return true;
-    }
-    return false;
-}
-
-static uint32_t categories_named(Slice name) {
-    static const char letters[CATEGORY_COUNT][3] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
-        "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co",
-        "Cs", "Cc"};
-    static const struct {
-        const char *name;
-        uint32_t categories;
-    } words[] = {{"Letter", UNICODE_L}, {"Mark", UNICODE_M}, {"Number", UNICODE_N}, {"Punctuation", UNICODE_P},
-        {"Symbol", UNICODE_S}, {"Separator", UNICODE_Z}, {"Uppercase_Letter", UNICODE_SET(CATEGORY_LU)},
-        {"Lowercase_Letter", UNICODE_SET(CATEGORY_LL)}, {"digit", UNICODE_SET(CATEGORY_ND)}};
-    uint32_t found = 0;
-    for (unsigned i = 0; i < CATEGORY_COUNT; i++) {
-        const char first[] = {letters[i][0], '\0'};
-        if (slice_is(name, letters[i]) || slice_is(name, first)) found |= UNICODE_SET(i);
-    }
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (slice_is(name, words[i].name)) found |= words[i].categories;
-    return found;
-}
-
-bool chars_add_property(Budget *budget, Chars *set, Slice name, bool negated) {
-    const uint32_t categories = categories_named(name);
-    Chars named = {0};
-    if (!categories) return false;
+void chars_add_categories(Budget *budget, Chars *set, uint32_t categories) {
     for (uint32_t code = 0, first = 0; code <= UNICODE_MAX + 1u; code++) {
         const bool in = code <= UNICODE_MAX && unicode_set(code) & categories;
-        if (!in && first < code) chars_add(budget, &named, first, code - 1);
+        if (!in && first < code) chars_add(budget, set, first, code - 1);
         if (!in) first = code + 1;
     }
-    if (negated) chars_negate(budget, &named);
-    chars_add_all(budget, set, &named);
-    chars_free(budget, &named);
-    return true;
 }
 
 /* --- Spellings ---------------------------------------------------------------------------------------------------- */

@@ -10,10 +10,8 @@ typedef struct Chars {
 
 void chars_add(Budget *budget, Chars *set, uint32_t first, uint32_t last);
 void chars_add_all(Budget *budget, Chars *set, const Chars *more);
-/* \d, \w, \s (and their capitals, which are the rest) as ECMA-262 has them; false: no such letter. */
-bool chars_add_named(Budget *budget, Chars *set, char letter);
-bool chars_add_property(Budget *budget, Chars *set, Slice name, bool negated); /* \p{…}; false: not known */
-void chars_normalize(Chars *set);                                              /* sorted and disjoint */
+void chars_add_categories(Budget *budget, Chars *set, uint32_t categories); /* UNICODE_SET… */
+void chars_normalize(Chars *set);                                           /* sorted and disjoint */
 void chars_negate(Budget *budget, Chars *set);
 void chars_fold(Budget *budget, Chars *set); /* whatever differs from a member only in case */
 void chars_free(Budget *budget, Chars *set);

@@ -1,6 +1,6 @@
-/* Regular expressions (ECMA-262, with the u flag: what JSON Schema asks for) as lexemes. Not kept, and refused: back
- * references, look-behind, word boundaries, look-ahead inside of groups. Greedy and lazy are the same here: the
- * language counts, not the match. Internal to text/grammar. Failures show in the lexicon's budget. */
+/* Regular expressions of ECMA-262 (regex_parse(), REGEX_ECMA) as lexemes: the second back end of the tree. Refused as
+ * well: look-ahead inside of groups. Greedy and lazy are the same here: the language counts, not the match. Internal to
+ * text/grammar. Failures show in the lexicon's budget. */
 #pragma once
 #include "text/grammar/chars.h"
 
@@ -16,6 +16,6 @@ Lex pattern_in_text(Lexicon *x, Slice pattern);
 /* The JSON strings, quotes included, in which there is a match. */
 Lex pattern_in_json(Lexicon *x, Slice pattern);
 
-/* One item of a class at *at: a character, or behind a backslash a set. Shared with other spellings of classes: the
- * code of a character, or −1 when it was a set, which was added. False: a failure. */
+/* The escape at *at, behind a backslash, for other spellings of classes: *code is a character, or −1 for a set, which
+ * was added. False: a failure. */
 bool pattern_escape(Lexicon *x, Slice text, size_t *at, Chars *set, int64_t *code);

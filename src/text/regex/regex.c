@@ -127,7 +127,6 @@ static void compile_node(Compiler *compiler, const Node *node) {
     if (compiler->failed) return;
     uint32_t at;
     switch (node->kind) {
-    case NODE_EMPTY: return;
     case NODE_SET: compiler->ops[emit(compiler, OP_SET)].set = node->set; return;
     case NODE_CAT:
         for (const Node *child = node->first; child; child = child->next) compile_node(compiler, child);
@@ -153,7 +152,9 @@ Regex *regex_compile(Slice pattern, Error *error) {
         return NULL;
     }
     regex->arena.limit = 64 << 20;
-    Node *tree = regex_parse(&regex->arena, pattern, error);
+    const RegexSyntax syntax = {
+        .dialect = REGEX_ONIGURUMA, .depth_max = REGEX_DEPTH_MAX, .size_max = REGEX_PATTERN_MAX};
+    Node *tree = regex_parse(&regex->arena, pattern, &syntax, error);
     Compiler compiler = {.ops = tree ? malloc(REGEX_PROGRAM_MAX * sizeof(Op)) : NULL};
     bool ok = compiler.ops;
     if (ok) {

@@ -8,8 +8,8 @@
  *
  * Why an engine of our own: ids are equal to the reference's only when the syntax is Oniguruma's, down to what \s and
  * nested classes mean, and when characters are those of one Unicode version on every machine (text/unicode). A library
- * brings another dialect, or the Unicode of the day. In this folder lives the engine alone: set (classes of
- * characters), parse (pattern to tree), regex (tree to program, and the matcher). */
+ * brings another dialect, or the Unicode of the day. In this folder: set (classes of characters), parse (pattern to
+ * tree, in this dialect and in ECMA-262's, which grammars use), regex (tree to program, and the matcher). */
 #pragma once
 #include "base/error.h"
 #include "base/slice.h"

@@ -1,20 +1,26 @@
-/* Regular expressions: from a pattern to a tree. */
+/* Regular expressions: from a pattern to a tree, in both dialects. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
-#include "text/regex/regex_program.h"
-#include "text/unicode/unicode.h"
+#include "text/regex/regex.h"
+#include "text/regex/regex_ast.h"
 
-enum { RANGES_PER_SET_MAX = 4096 };
+enum {
+    RANGES_PER_SET_MAX = 1 << 16,
+    REPEATS_OF_ONE_MAX = 8, /* quantifiers behind one another */
+    ASCII = 128
+};
 
 typedef struct Parser {
     Arena *arena;
     Slice pattern;
     size_t at;
-    int depth;
-    bool fold;    /* (?i) */
-    bool dot_all; /* (?m): the dot takes line feeds too */
+    bool ecma; /* the dialect */
+    int depth, depth_max;
+    bool fold;                    /* (?i) */
+    bool dot_all;                 /* (?m) of Oniguruma, s of ECMA-262: the dot takes line ends too */
+    const CharSet *single[ASCII]; /* sets of one character without fold, made once */
     Error *error;
 } Parser;
 
@@ -30,8 +36,14 @@ static void *parse_unsupported(Parser *parser, const char *what) {
     return NULL;
 }
 static void *parse_no_memory(Parser *parser) {
-    fail(parser->error, ERROR_MEMORY, "no memory for a regular expression");
+    fail(parser->error, arena_failure(parser->arena),
+        parser->arena->limited ? "a regular expression takes too much memory" : "no memory for a regular expression");
     return NULL;
+}
+static bool parse_deeper(Parser *parser) {
+    if (++parser->depth <= parser->depth_max) return true;
+    return fail(parser->error, ERROR_LIMIT,
+        "regular expression, byte %zu: groups and classes are nested more than %d deep", parser->at, parser->depth_max);
 }
 
 static bool at_end(const Parser *parser) { return parser->at >= parser->pattern.size; }
@@ -79,60 +91,68 @@ static void set_add_child(CharSet *set, CharSet *child) {
     set->child = charset_finish(child);
 }
 
-/* What is not of the categories. Case plays no part in it. */
-static bool set_add_negated(Parser *parser, CharSet *set, uint32_t categories) {
-    CharSet *item = set_new(parser);
+/* Adds all but the item, without fold. */
+static bool set_add_negated(CharSet *set, CharSet *item) {
     if (!item) return false;
-    item->categories = categories;
     item->negated = true;
     item->fold = false;
     set_add_child(set, item);
     return true;
 }
 
+static bool set_add_categories(Parser *parser, CharSet *set, uint32_t categories, bool negated) {
+    if (!negated) {
+        set->categories |= categories;
+        return true;
+    }
+    CharSet *item = set_new(parser);
+    if (item) item->categories = categories;
+    return set_add_negated(set, item);
+}
+
+static bool set_add_ranges(Parser *parser, CharSet *set, const UnicodeRange *ranges, size_t count) {
+    bool ok = true;
+    for (size_t i = 0; ok && i < count; i++) ok = set_add_range(parser, set, ranges[i].first, ranges[i].last);
+    return ok;
+}
+
 /* --- Escapes -------------------------------------------------------------------------------------------------- */
 
-/* Categories by their two letters, or by the first, which stands for all that begin with it, or by a word. 0: none. */
-static uint32_t categories_named(const char *name, size_t size) {
-    static const char letters[CATEGORY_COUNT][3] = {"cn", "lu", "ll", "lt", "lm", "lo", "mn", "mc", "me", "nd", "nl",
-        "no", "pc", "pd", "ps", "pe", "pi", "pf", "po", "sm", "sc", "sk", "so", "zs", "zl", "zp", "cc", "cf", "co",
-        "cs", "cc"};
+static bool is_named(const Parser *parser, Slice name, const char *want) {
+    return parser->ecma ? slice_is(name, want) : unicode_same_name(name.data, name.size, want);
+}
+
+/* Categories by their two letters, or by the first, which stands for all that begin with it, or by a word. 0: none.
+ * Oniguruma compares names without case and separators. */
+static uint32_t categories_named(const Parser *parser, Slice name) {
+    static const char letters[CATEGORY_COUNT][2][3] = {{"Cn", "cn"}, {"Lu", "lu"}, {"Ll", "ll"}, {"Lt", "lt"},
+        {"Lm", "lm"}, {"Lo", "lo"}, {"Mn", "mn"}, {"Mc", "mc"}, {"Me", "me"}, {"Nd", "nd"}, {"Nl", "nl"}, {"No", "no"},
+        {"Pc", "pc"}, {"Pd", "pd"}, {"Ps", "ps"}, {"Pe", "pe"}, {"Pi", "pi"}, {"Pf", "pf"}, {"Po", "po"}, {"Sm", "sm"},
+        {"Sc", "sc"}, {"Sk", "sk"}, {"So", "so"}, {"Zs", "zs"}, {"Zl", "zl"}, {"Zp", "zp"}, {"Cc", "cc"}, {"Cf", "cf"},
+        {"Co", "co"}, {"Cs", "cs"}, {"Cc", "cc"}};
     static const struct {
-        const char *name;
+        const char *ecma, *oniguruma; /* NULL: not a name there */
         uint32_t categories;
-    } words[] = {{"letter", UNICODE_L}, {"mark", UNICODE_M}, {"number", UNICODE_N}, {"digit", UNICODE_SET(CATEGORY_ND)},
-        {"punctuation", UNICODE_P}, {"punct", UNICODE_P}, {"symbol", UNICODE_S}, {"separator", UNICODE_Z},
-        {"space", UNICODE_WHITE}, {"whitespace", UNICODE_WHITE}, {"any", UNICODE_SETS(CATEGORY_CN, CATEGORY_CC_SPACE)}};
+    } words[] = {{"Letter", "letter", UNICODE_L}, {"Mark", "mark", UNICODE_M}, {"Number", "number", UNICODE_N},
+        {"digit", "digit", UNICODE_SET(CATEGORY_ND)}, {"Punctuation", "punctuation", UNICODE_P},
+        {NULL, "punct", UNICODE_P}, {"Symbol", "symbol", UNICODE_S}, {"Separator", "separator", UNICODE_Z},
+        {"Uppercase_Letter", NULL, UNICODE_SET(CATEGORY_LU)}, {"Lowercase_Letter", NULL, UNICODE_SET(CATEGORY_LL)},
+        {NULL, "space", UNICODE_WHITE}, {NULL, "whitespace", UNICODE_WHITE},
+        {NULL, "any", UNICODE_SETS(CATEGORY_CN, CATEGORY_CC_SPACE)}};
     uint32_t found = 0;
     for (unsigned i = 0; i < CATEGORY_COUNT; i++) {
-        const char first[] = {letters[i][0], '\0'};
-        bool named = unicode_same_name(name, size, letters[i]) || unicode_same_name(name, size, first);
-        if (named) found |= UNICODE_SET(i);
+        const char *both = letters[i][!parser->ecma];
+        const char first[] = {both[0], '\0'};
+        if (is_named(parser, name, both) || is_named(parser, name, first)) found |= UNICODE_SET(i);
     }
     for (size_t i = 0; i < COUNT_OF(words); i++) {
-        if (unicode_same_name(name, size, words[i].name)) found = words[i].categories;
+        const char *word = parser->ecma ? words[i].ecma : words[i].oniguruma;
+        if (word && is_named(parser, name, word)) found |= words[i].categories;
     }
     return found;
 }
 
-/* \p{Name}: at the opening brace. */
-static bool parse_property(Parser *parser, CharSet *set, bool negated) {
-    if (!accept(parser, "{")) return parse_fail(parser, "expected { behind \\p");
-    if (accept(parser, "^")) negated = !negated;
-    size_t start = parser->at;
-    while (!at_end(parser) && peek(parser) != '}') parser->at++;
-    if (at_end(parser)) return parse_fail(parser, "\\p{ without }");
-    Slice name = {parser->pattern.data + start, parser->at - start};
-    parser->at++;
-    uint32_t categories = categories_named(name.data, name.size);
-    if (categories && negated) return set_add_negated(parser, set, categories);
-    set->categories |= categories;
-    if (categories) return true;
-    unsigned script = unicode_script_named(name.data, name.size);
-    if (!script) {
-        return fail(parser->error, ERROR_UNSUPPORTED,
-            "regular expression, byte %zu: the property \\p{%.*s} is not known", start, SLICE_SHOWN(name));
-    }
+static bool set_add_script(Parser *parser, CharSet *set, unsigned script, bool negated) {
     CharSet *item = set_new(parser);
     if (!item) return false;
     item->script = script;
@@ -142,70 +162,138 @@ static bool parse_property(Parser *parser, CharSet *set, bool negated) {
     return true;
 }
 
+/* \p{Name}, of ECMA-262 also \p{gc=Name}: at the opening brace. */
+static bool parse_property(Parser *parser, CharSet *set, bool negated) {
+    if (!accept(parser, "{")) return parse_fail(parser, "expected { behind \\p");
+    if (!parser->ecma && accept(parser, "^")) negated = !negated;
+    if (parser->ecma && !accept(parser, "gc=")) (void)accept(parser, "General_Category=");
+    const size_t start = parser->at;
+    while (!at_end(parser) && peek(parser) != '}') parser->at++;
+    if (at_end(parser)) return parse_fail(parser, "\\p{ without }");
+    const Slice name = {parser->pattern.data + start, parser->at - start};
+    parser->at++;
+    const uint32_t categories = categories_named(parser, name);
+    if (categories) return set_add_categories(parser, set, categories, negated);
+    const unsigned script = parser->ecma ? 0 : unicode_script_named(name.data, name.size);
+    if (script) return set_add_script(parser, set, script, negated);
+    return fail(parser->error, ERROR_UNSUPPORTED, "regular expression, byte %zu: the property \\p{%.*s} is not known",
+        start, SLICE_SHOWN(name));
+}
+
 static bool set_add_hex(Parser *parser, CharSet *set) {
     return set_add_range(parser, set, '0', '9') && set_add_range(parser, set, 'a', 'f') &&
         set_add_range(parser, set, 'A', 'F');
 }
 
-/* \xHH, \x{…}, \uHHHH: behind the letter. */
-static bool parse_hex(Parser *parser, int digits, uint32_t *code) {
-    bool braces = digits == 2 && accept(parser, "{");
-    int limit = braces ? 8 : digits, count = 0;
+/* Up to `most` digits; returns how many. */
+static int parse_digits(Parser *parser, int most, uint32_t *code) {
+    int count = 0;
     *code = 0;
-    for (; count < limit; count++) {
-        char c = peek(parser);
-        int digit = c >= '0' && c <= '9' ? c - '0'
-            : c >= 'a' && c <= 'f'       ? c - 'a' + 10
-            : c >= 'A' && c <= 'F'       ? c - 'A' + 10
-                                         : -1;
-        if (digit < 0 || at_end(parser)) break;
+    for (; count < most && !at_end(parser); count++, parser->at++) {
+        const char c = peek(parser);
+        const int digit = c >= '0' && c <= '9'       ? c - '0'
+            : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10
+                                                     : -1;
+        if (digit < 0) break;
         *code = *code << 4 | (uint32_t)digit;
-        parser->at++;
     }
-    if (!count || (digits == 4 && count != 4)) return parse_fail(parser, "expected hexadecimal digits");
+    return count;
+}
+
+/* Where the code is a high surrogate, \uHHHH of a low one completes it. */
+static void parse_pair(Parser *parser, uint32_t *code) {
+    const size_t before = parser->at;
+    uint32_t low;
+    if (*code < 0xD800 || *code > 0xDBFF || !accept(parser, "\\u")) return;
+    if (parse_digits(parser, 4, &low) == 4 && low >= 0xDC00 && low <= 0xDFFF)
+        *code = 0x10000 + ((*code - 0xD800) << 10) + (low - 0xDC00);
+    else
+        parser->at = before;
+}
+
+/* Behind \x or \u. Oniguruma: \xH, \xHH, \x{1…8}, \uHHHH. ECMA-262: \xHH, \uHHHH, also as a pair, \u{1…6}. */
+static bool parse_hex(Parser *parser, bool u, uint32_t *code) {
+    const bool braces = u == parser->ecma && accept(parser, "{");
+    const int least = braces || (!u && !parser->ecma) ? 1 : u ? 4 : 2;
+    const int most = braces ? (parser->ecma ? 6 : 8) : u ? 4 : 2;
+    if (parse_digits(parser, most, code) < least) return parse_fail(parser, "expected hexadecimal digits");
     if (braces && !accept(parser, "}")) return parse_fail(parser, "expected }");
     if (*code > UNICODE_MAX) return parse_fail(parser, "not a code point");
+    if (parser->ecma && u && !braces) parse_pair(parser, code);
     return true;
+}
+
+/* \d, \w, \s of ECMA-262 and their capitals, which are the rest; *found false: another letter. */
+static bool parse_ecma_set(Parser *parser, CharSet *set, uint32_t letter, bool *found) {
+    static const UnicodeRange digits[] = {{'0', '9'}}, word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                              space[] = {{9, 13}, {0x20, 0x20}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
+                                  {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000},
+                                  {0xFEFF, 0xFEFF}};
+    static const struct {
+        uint32_t letter;
+        const UnicodeRange *ranges;
+        size_t count;
+    } sets[] = {{'d', digits, COUNT_OF(digits)}, {'w', word, COUNT_OF(word)}, {'s', space, COUNT_OF(space)}};
+    *found = false;
+    for (size_t i = 0; i < COUNT_OF(sets); i++) {
+        if ((letter | 0x20) != sets[i].letter) continue;
+        *found = true;
+        if (letter == sets[i].letter) return set_add_ranges(parser, set, sets[i].ranges, sets[i].count);
+        CharSet *item = set_new(parser);
+        return item && set_add_ranges(parser, item, sets[i].ranges, sets[i].count) && set_add_negated(set, item);
+    }
+    return true;
+}
+
+/* The sets of Oniguruma. */
+static bool parse_oniguruma_set(Parser *parser, CharSet *set, uint32_t letter, bool *found) {
+    *found = true;
+    switch (letter) {
+    case 's':
+    case 'S': return set_add_categories(parser, set, UNICODE_WHITE, letter == 'S');
+    case 'd':
+    case 'D': return set_add_categories(parser, set, UNICODE_SET(CATEGORY_ND), letter == 'D');
+    case 'w': set->word = true; return true;
+    case 'W': set->not_word = true; return true;
+    case 'h': return set_add_hex(parser, set);
+    default: *found = false; return true;
+    }
+}
+
+/* Escapes of one character. */
+static bool parse_control(Parser *parser, uint32_t letter, uint32_t *code) {
+    static const char both[] = "n\nr\rt\tf\fv\v0\0", oniguruma[] = "a\ae\x1B";
+    const char *const lists[] = {both, oniguruma};
+    const size_t sizes[] = {sizeof both - 1, parser->ecma ? 0 : sizeof oniguruma - 1};
+    for (size_t list = 0; list < COUNT_OF(lists); list++)
+        for (size_t i = 0; i < sizes[list]; i += 2)
+            if ((uint32_t)lists[list][i] == letter) {
+                *code = (uint32_t)lists[list][i + 1];
+                return true;
+            }
+    const bool control = parser->ecma && letter == 'c' && (peek(parser) | 0x20) >= 'a' && (peek(parser) | 0x20) <= 'z';
+    if (control) *code = parser->pattern.data[parser->at++] & 31;
+    return control;
 }
 
 /* Behind a backslash. A class escape is added to set (*single = false); a character is returned in *code. */
 static bool parse_escape(Parser *parser, CharSet *set, bool *single, uint32_t *code) {
+    bool found;
     if (at_end(parser)) return parse_fail(parser, "a lone backslash at the end");
     *single = false;
-    uint32_t c = next_code(parser);
-    switch (c) {
-    case 's': set->categories |= UNICODE_WHITE; return true;
-    case 'S': return set_add_negated(parser, set, UNICODE_WHITE);
-    case 'd': set->categories |= UNICODE_SET(CATEGORY_ND); return true;
-    case 'D': return set_add_negated(parser, set, UNICODE_SET(CATEGORY_ND));
-    case 'w': set->word = true; return true;
-    case 'W': set->not_word = true; return true;
-    case 'h': return set_add_hex(parser, set);
-    case 'p': return parse_property(parser, set, false);
-    case 'P': return parse_property(parser, set, true);
-    default: break;
-    }
+    const size_t start = parser->at;
+    const uint32_t c = next_code(parser);
+    if (c == 'p' || c == 'P') return parse_property(parser, set, c == 'P');
+    const bool ok = parser->ecma ? parse_ecma_set(parser, set, c, &found) : parse_oniguruma_set(parser, set, c, &found);
+    if (!ok || found) return ok;
     *single = true;
     *code = c;
-    switch (c) {
-    case 'n': *code = '\n'; return true;
-    case 'r': *code = '\r'; return true;
-    case 't': *code = '\t'; return true;
-    case 'f': *code = '\f'; return true;
-    case 'v': *code = '\v'; return true;
-    case 'a': *code = '\a'; return true;
-    case 'e': *code = 0x1B; return true;
-    case '0': *code = 0; return true;
-    case 'x': return parse_hex(parser, 2, code);
-    case 'u': return parse_hex(parser, 4, code);
-    default: break;
-    }
-    bool alphanumeric = (c >= '1' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (alphanumeric) {
-        return fail(parser->error, ERROR_UNSUPPORTED, "regular expression, byte %zu: the escape \\%c is not supported",
-            parser->at - 1, (int)c);
-    }
-    return true;
+    if (c == 'x' || c == 'u') return parse_hex(parser, c == 'u', code);
+    if (parse_control(parser, c, code)) return true;
+    const bool alphanumeric = (c >= '1' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (!alphanumeric) return true;
+    return fail(parser->error, ERROR_UNSUPPORTED, "regular expression, byte %zu: the escape \\%c is not supported",
+        start, (int)c);
 }
 
 /* --- Classes -------------------------------------------------------------------------------------------------- */
@@ -278,7 +366,7 @@ static CharSet *parse_class_union(Parser *parser, bool may_start_with_bracket) {
 
 /* At the opening bracket. [^a&&b] negates the whole of a&&b. */
 static CharSet *parse_class(Parser *parser) {
-    if (++parser->depth > REGEX_DEPTH_MAX) return parse_fail(parser, "classes and groups are nested too deeply");
+    if (!parse_deeper(parser)) return NULL;
     parser->at++;
     bool negated = accept(parser, "^");
     CharSet *whole = parse_class_union(parser, true), *last = whole;
@@ -311,6 +399,41 @@ static CharSet *parse_class(Parser *parser) {
     return charset_finish(outer);
 }
 
+/* One item of a class of ECMA-262. *single false: a set, which was added. */
+static bool parse_ecma_item(Parser *parser, CharSet *set, bool *single, uint32_t *code) {
+    *single = true;
+    if (accept(parser, "\\b")) {
+        *code = '\b';
+        return true;
+    }
+    if (accept(parser, "\\")) return parse_escape(parser, set, single, code);
+    *code = next_code(parser);
+    return true;
+}
+
+/* At the opening bracket. */
+static CharSet *parse_ecma_class(Parser *parser) {
+    CharSet *set = set_new(parser);
+    if (!set) return NULL;
+    parser->at++;
+    set->negated = accept(parser, "^");
+    while (!at_end(parser) && peek(parser) != ']') {
+        bool single;
+        uint32_t first, last;
+        if (!parse_ecma_item(parser, set, &single, &first)) return NULL;
+        if (!single) continue;
+        last = first;
+        if (peek(parser) == '-' && parser->at + 1 < parser->pattern.size && !looking_at(parser, "-]")) {
+            parser->at++;
+            if (!parse_ecma_item(parser, set, &single, &last)) return NULL;
+            if (!single || last < first) return parse_fail(parser, "the range ends before it begins");
+        }
+        if (!set_add_range(parser, set, first, last)) return NULL;
+    }
+    if (!accept(parser, "]")) return parse_fail(parser, "the class does not end");
+    return charset_finish(set);
+}
+
 /* --- Nodes ---------------------------------------------------------------------------------------------------- */
 
 static Node *node_new(Parser *parser, NodeKind kind, Node *first) {
@@ -318,6 +441,8 @@ static Node *node_new(Parser *parser, NodeKind kind, Node *first) {
     if (!node) return parse_no_memory(parser);
     node->kind = kind;
     node->first = first;
+    node->edges = kind == NODE_ASSERT || kind == NODE_LOOK;
+    for (const Node *child = first; child; child = child->next) node->edges = node->edges || child->edges;
     return node;
 }
 
@@ -329,9 +454,13 @@ static Node *node_of_set(Parser *parser, const CharSet *set) {
 }
 
 static Node *node_of_code(Parser *parser, uint32_t code) {
+    const bool shared = code < ASCII && !parser->fold;
+    if (shared && parser->single[code]) return node_of_set(parser, parser->single[code]);
     CharSet *set = set_new(parser);
     if (!set || !set_add_range(parser, set, code, code)) return NULL;
-    return node_of_set(parser, charset_finish(set));
+    charset_finish(set);
+    if (shared) parser->single[code] = set;
+    return node_of_set(parser, set);
 }
 
 static Node *node_of_assert(Parser *parser, AssertKind kind) {
@@ -344,7 +473,9 @@ static Node *parse_dot(Parser *parser) {
     CharSet *set = set_new(parser);
     if (!set) return NULL;
     set->negated = true;
-    if (!parser->dot_all && !set_add_range(parser, set, '\n', '\n')) return NULL;
+    set->fold = false;
+    static const UnicodeRange ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+    if (!parser->dot_all && !set_add_ranges(parser, set, ends, parser->ecma ? COUNT_OF(ends) : 1)) return NULL;
     return node_of_set(parser, charset_finish(set));
 }
 
@@ -354,14 +485,17 @@ static Node *parse_atom_escape(Parser *parser) {
         AssertKind kind;
     } asserts[] = {{"b", ASSERT_WORD}, {"B", ASSERT_NOT_WORD}, {"A", ASSERT_START}, {"z", ASSERT_END},
         {"Z", ASSERT_LAST_LINE_END}};
-    for (size_t i = 0; i < COUNT_OF(asserts); i++) {
+    if (parser->ecma && (peek(parser) == 'b' || peek(parser) == 'B'))
+        return parse_unsupported(parser, "a word boundary");
+    for (size_t i = 0; !parser->ecma && i < COUNT_OF(asserts); i++) {
         if (accept(parser, asserts[i].text)) return node_of_assert(parser, asserts[i].kind);
     }
     CharSet *set = set_new(parser);
     bool single;
     uint32_t code;
     if (!set) return NULL;
-    set->fold = false; /* (?i) concerns characters and classes in brackets; a lone \\p{Lu} stays what it is */
+    /* (?i) of Oniguruma concerns characters and classes in brackets: a lone \p{Lu} stays what it is. */
+    if (!parser->ecma) set->fold = false;
     if (!parse_escape(parser, set, &single, &code)) return NULL;
     return single ? node_of_code(parser, code) : node_of_set(parser, charset_finish(set));
 }
@@ -392,28 +526,44 @@ static bool parse_options(Parser *parser, bool *failed) {
     return false;
 }
 
+/* Behind "?<". */
+static bool parse_group_name(Parser *parser) {
+    while (!at_end(parser) && peek(parser) != '>') parser->at++;
+    return accept(parser, ">") || parse_fail(parser, "the name of a group does not end");
+}
+
+/* A group of its own kind, up to its closing parenthesis. */
+static Node *node_around(Parser *parser, NodeKind kind, bool negative) {
+    Node *inside = parse_alternatives(parser);
+    Node *node = inside ? node_new(parser, kind, inside) : NULL;
+    if (node) node->negative = negative;
+    return node;
+}
+
+/* Behind the opening parenthesis, without look-ahead: the kinds of groups of ECMA-262. */
+static bool begin_ecma_group(Parser *parser) {
+    if (accept(parser, "?:") || peek(parser) != '?') return true;
+    if (accept(parser, "?<") || accept(parser, "?P<")) return parse_group_name(parser);
+    parse_unsupported(parser, "this kind of group");
+    return false;
+}
+
 /* Behind the opening parenthesis. */
 static Node *parse_group_inside(Parser *parser) {
-    bool fold = parser->fold, dot_all = parser->dot_all;
+    const bool fold = parser->fold, dot_all = parser->dot_all;
     Node *node;
-    if (accept(parser, "?#")) return parse_unsupported(parser, "a comment");
+    if (!parser->ecma && accept(parser, "?#")) return parse_unsupported(parser, "a comment");
     if (accept(parser, "?<=") || accept(parser, "?<!")) return parse_unsupported(parser, "look-behind");
-    bool positive = accept(parser, "?="), negative = !positive && accept(parser, "?!");
-    if (positive || negative) {
-        node = node_new(parser, NODE_LOOK, NULL);
-        if (!node) return NULL;
-        node->negative = negative;
-        node->first = parse_alternatives(parser);
-        if (!node->first) return NULL;
+    if (accept(parser, "?=")) {
+        node = node_around(parser, NODE_LOOK, false);
+    } else if (accept(parser, "?!")) {
+        node = node_around(parser, NODE_LOOK, true);
+    } else if (parser->ecma) {
+        node = begin_ecma_group(parser) ? parse_alternatives(parser) : NULL;
     } else if (accept(parser, "?>")) {
-        node = node_new(parser, NODE_ATOMIC, NULL);
-        if (!node) return NULL;
-        node->first = parse_alternatives(parser);
-        if (!node->first) return NULL;
+        node = node_around(parser, NODE_ATOMIC, false);
     } else if (accept(parser, "?<")) {
-        while (!at_end(parser) && peek(parser) != '>') parser->at++;
-        if (!accept(parser, ">")) return parse_fail(parser, "the name of a group does not end");
-        node = parse_alternatives(parser);
+        node = parse_group_name(parser) ? parse_alternatives(parser) : NULL;
     } else if (accept(parser, "?")) {
         bool failed, group = parse_options(parser, &failed);
         if (failed) return NULL;
@@ -436,15 +586,15 @@ static Node *parse_group_inside(Parser *parser) {
 static Node *parse_atom(Parser *parser) {
     switch (peek(parser)) {
     case '(':
-        if (++parser->depth > REGEX_DEPTH_MAX) return parse_fail(parser, "classes and groups are nested too deeply");
+        if (!parse_deeper(parser)) return NULL;
         parser->at++;
         Node *node = parse_group_inside(parser);
         parser->depth--;
         return node;
-    case '[': return node_of_set(parser, parse_class(parser));
+    case '[': return node_of_set(parser, parser->ecma ? parse_ecma_class(parser) : parse_class(parser));
     case '.': parser->at++; return parse_dot(parser);
-    case '^': parser->at++; return node_of_assert(parser, ASSERT_LINE_START);
-    case '$': parser->at++; return node_of_assert(parser, ASSERT_LINE_END);
+    case '^': parser->at++; return node_of_assert(parser, parser->ecma ? ASSERT_START : ASSERT_LINE_START);
+    case '$': parser->at++; return node_of_assert(parser, parser->ecma ? ASSERT_END : ASSERT_LINE_END);
     case '\\': parser->at++; return parse_atom_escape(parser);
     case '*':
     case '+':
@@ -453,31 +603,27 @@ static Node *parse_atom(Parser *parser) {
     }
 }
 
-/* {n}, {n,}, {,m}, {n,m}. False and nothing consumed when it is not one: the brace is then a character. */
+static bool parse_count(Parser *parser, uint32_t *count) {
+    const size_t start = parser->at;
+    uint64_t value = 0;
+    for (; peek(parser) >= '0' && peek(parser) <= '9'; parser->at++)
+        value = value < REPEAT_FOREVER ? value * 10 + (uint64_t)(peek(parser) - '0') : value;
+    *count = value < REPEAT_FOREVER ? (uint32_t)value : REPEAT_FOREVER - 1;
+    return parser->at > start;
+}
+
+/* {n}, {n,}, {n,m}, of Oniguruma also {,m}. False and nothing consumed when it is not one: the brace is then a
+ * character. */
 static bool parse_interval(Parser *parser, uint32_t *min, uint32_t *max, bool *exact) {
-    size_t start = parser->at++;
-    uint64_t bound[2] = {0, REPEAT_FOREVER};
-    bool given[2] = {false, false}, comma = false;
-    for (; !at_end(parser); parser->at++) {
-        char c = peek(parser);
-        if (c >= '0' && c <= '9') {
-            uint64_t old = given[comma] ? bound[comma] : 0;
-            bound[comma] = old < 1000000 ? old * 10 + (uint64_t)(c - '0') : old;
-            given[comma] = true;
-        } else if (c == ',' && !comma) {
-            comma = true;
-        } else {
-            break;
-        }
-    }
-    if (!accept(parser, "}") || (!given[0] && !given[1])) {
-        parser->at = start;
-        return false;
-    }
+    const size_t start = parser->at++;
+    const bool has_min = parse_count(parser, min), comma = (has_min || !parser->ecma) && accept(parser, ",");
     *exact = !comma;
-    *min = (uint32_t)bound[0];
-    *max = comma ? (uint32_t)bound[1] : *min;
-    return true;
+    *max = *min;
+    const bool has_max = comma && parse_count(parser, max);
+    if (comma && !has_max) *max = REPEAT_FOREVER;
+    if ((has_min || has_max) && accept(parser, "}")) return true;
+    parser->at = start;
+    return false;
 }
 
 static Node *repeat_new(Parser *parser, Node *what, uint32_t min, uint32_t max, RepeatMode mode) {
@@ -489,71 +635,92 @@ static Node *repeat_new(Parser *parser, Node *what, uint32_t min, uint32_t max, 
     return node;
 }
 
+/* Whether the node can be repeated. Oniguruma repeats groups that hold assertions. */
+static bool check_repeated(Parser *parser, const Node *node, uint32_t min, uint32_t max) {
+    const bool unrolled = !parser->ecma /* by the matcher */,
+               bare = node->kind == NODE_LOOK || node->kind == NODE_ASSERT;
+    if (min > max) return parse_fail(parser, "a repeat ends before it begins");
+    if (unrolled && (min > REGEX_PROGRAM_MAX || (max != REPEAT_FOREVER && max > REGEX_PROGRAM_MAX)))
+        return parse_fail(parser, "a repeat count is too large");
+    if (parser->ecma ? node->edges : bare) return parse_unsupported(parser, "repeating an assertion");
+    return true;
+}
+
+/* How the quantifier at hand repeats. In Oniguruma {n}? is an optional {n}, and {n,m}+ repeats what {n,m} takes. */
+static RepeatMode parse_mode(Parser *parser, bool interval, bool exact) {
+    if ((parser->ecma || !exact) && accept(parser, "?")) return REPEAT_LAZY;
+    if (!parser->ecma && !interval && accept(parser, "+")) return REPEAT_POSSESSIVE;
+    return REPEAT_GREEDY;
+}
+
 static Node *parse_repeats(Parser *parser, Node *node) {
     for (int count = 0; node; count++) {
-        char c = peek(parser);
+        const char c = peek(parser);
         uint32_t min = c == '+', max = c == '?' ? 1 : REPEAT_FOREVER;
         bool interval = false, exact = false;
         if (c == '{') {
             interval = parse_interval(parser, &min, &max, &exact);
             if (!interval) return node;
-            if (min > max) return parse_fail(parser, "a repeat ends before it begins");
-            if (min > REGEX_PROGRAM_MAX || (max != REPEAT_FOREVER && max > REGEX_PROGRAM_MAX)) {
-                return parse_fail(parser, "a repeat count is too large");
-            }
         } else if (c == '*' || c == '+' || c == '?') {
             parser->at++;
         } else {
             return node;
         }
-        if (count >= 8) return parse_fail(parser, "too many repeats of one thing");
-        if (node->kind == NODE_LOOK || node->kind == NODE_ASSERT) {
-            return parse_unsupported(parser, "repeating something without a width");
-        }
-        /* In this dialect {n}? is an optional {n}, and {n,m}+ repeats what {n,m} takes. */
-        RepeatMode mode = REPEAT_GREEDY;
-        if (!exact && accept(parser, "?")) {
-            mode = REPEAT_LAZY;
-        } else if (!interval && accept(parser, "+")) {
-            mode = REPEAT_POSSESSIVE;
-        }
-        node = repeat_new(parser, node, min, max, mode);
+        if (count >= REPEATS_OF_ONE_MAX) return parse_fail(parser, "too many repeats of one thing");
+        if (!check_repeated(parser, node, min, max)) return NULL;
+        node = repeat_new(parser, node, min, max, parse_mode(parser, interval, exact));
     }
     return NULL;
 }
 
 static Node *parse_sequence(Parser *parser) {
-    Node *sequence = node_new(parser, NODE_CAT, NULL);
-    if (!sequence) return NULL;
-    Node **tail = &sequence->first;
+    Node *first = NULL, **tail = &first;
     while (!at_end(parser) && peek(parser) != '|' && peek(parser) != ')') {
-        Node *node = parse_repeats(parser, parse_atom(parser));
+        /* A brace behind nothing is a character; ECMA-262 does not repeat it. */
+        const bool brace = parser->ecma && peek(parser) == '{';
+        Node *node = parse_atom(parser);
+        if (!brace) node = parse_repeats(parser, node);
         if (!node) return NULL;
         *tail = node;
         tail = &node->next;
     }
-    return sequence;
+    return node_new(parser, NODE_CAT, first);
 }
 
 static Node *parse_alternatives(Parser *parser) {
-    Node *first = parse_sequence(parser);
+    Node *first = parse_sequence(parser), *last = first;
     if (!first || peek(parser) != '|' || at_end(parser)) return first;
-    Node *choice = node_new(parser, NODE_ALT, first), *last = first;
-    while (choice && accept(parser, "|")) {
-        Node *more = parse_sequence(parser);
-        if (!more) return NULL;
-        last->next = more;
-        last = more;
+    while (accept(parser, "|")) {
+        last->next = parse_sequence(parser);
+        last = last->next;
+        if (!last) return NULL;
     }
-    return choice;
+    return node_new(parser, NODE_ALT, first);
 }
 
-Node *regex_parse(Arena *arena, Slice pattern, Error *error) {
-    Parser parser = {.arena = arena, .pattern = pattern, .error = error};
-    if (pattern.size > REGEX_PATTERN_MAX) return parse_fail(&parser, "the pattern is too long");
+Node *regex_parse(Arena *arena, Slice pattern, const RegexSyntax *syntax, Error *error) {
+    Parser parser = {.arena = arena,
+        .pattern = pattern,
+        .ecma = syntax->dialect == REGEX_ECMA,
+        .depth_max = syntax->depth_max,
+        .fold = syntax->fold,
+        .dot_all = syntax->dot_all,
+        .error = error};
+    if (syntax->size_max && pattern.size > syntax->size_max) return parse_fail(&parser, "the pattern is too long");
     if (!utf8_valid(pattern)) return parse_fail(&parser, "the pattern is not UTF-8");
     Node *node = parse_alternatives(&parser);
     if (!node) return NULL;
     if (!at_end(&parser)) return parse_fail(&parser, "a parenthesis too many");
     return node;
+}
+
+bool regex_parse_escape(
+    Arena *arena, Slice text, RegexDialect dialect, size_t *at, const CharSet **set, uint32_t *code, Error *error) {
+    Parser parser = {.arena = arena, .pattern = text, .at = *at, .ecma = dialect == REGEX_ECMA, .error = error};
+    CharSet *own = set_new(&parser);
+    bool single;
+    if (!own || !parse_escape(&parser, own, &single, code)) return false;
+    *at = parser.at;
+    *set = single ? NULL : charset_finish(own);
+    return true;
 }

@@ -1,8 +1,7 @@
 /* Regular expressions: what a class of characters holds. */
 #include <stdlib.h>
 
-#include "text/regex/regex_program.h"
-#include "text/unicode/unicode.h"
+#include "text/regex/regex_ast.h"
 
 static int compare_ranges(const void *a, const void *b) {
     const UnicodeRange *x = a, *y = b;
