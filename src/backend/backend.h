@@ -189,12 +189,32 @@ typedef enum ActivationKind {
     ACT_RELU2,
     ACT_NONE,
     ACT_SILU_CLAMPED, /* gated products only: g·σ(a·g)·(u + 1), g = min(gate, b), u = up within ±b (gpt-oss) */
+    ACT_XIELU, /* activate() only: x > 0: a·x² + c·x, else b·(e^min(x, −1e-6) − 1 − x) + c·x (arXiv 2411.13010) */
+    ACT_CLAMP, /* activate() only: x within ±a */
 } ActivationKind;
 
 typedef struct Activation {
     ActivationKind kind;
-    float a, b; /* parameters of the kind; 0 where it has none */
+    float a, b, c; /* parameters of the kind; 0 where it has none */
 } Activation;
+
+/* out[r, i] = act(x[r, i]) · y[r · y_stride + i] for rows of `width` floats. */
+typedef struct Multiply {
+    int rows;
+    int64_t width;
+    const float *x;
+    Activation activation; /* one that GLUs can have */
+    const float *y;
+    int64_t y_stride; /* floats; 0: one row of y for all */
+    float *out;       /* may be x */
+} Multiply;
+
+/* Factor on the queries of long sequences, 1 + scale · ln(1 + ⌊(position + offset) / length⌋): Llama 4, Ministral 3. */
+typedef struct QueryScaling {
+    float scale; /* 0: none */
+    int length, offset;
+} QueryScaling;
+float query_scale(const QueryScaling *scaling, int position);
 
 /* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are
  * computed as (float)position × frequency in f32, as mlx does. Only the first dims of a head rotate. */
@@ -306,8 +326,9 @@ typedef struct Routing {
     const float *shared_logits; /* [rows] logits whose sigmoid is the shared expert's weight; NULL: weight 1 */
     bool shared_pair; /* shared_logits are [rows, 2]: the softmax of both gives the factor of the other weights and the
                          weight of the shared expert */
-    int32_t *index;   /* [rows, top_k + shared] */
-    float *weight;    /* [rows, top_k + shared] */
+    const float *expert_scale; /* [experts] factors of the weights, at last; NULL: none */
+    int32_t *index;            /* [rows, top_k + shared] */
+    float *weight;             /* [rows, top_k + shared] */
 } Routing;
 
 /* Stages of the experts operation. With a source, EXPERTS_REQUEST starts loading and EXPERTS_COMPUTE computes, so that
@@ -353,8 +374,10 @@ typedef struct Embed {
     float scale;
     int given_count;
     const EmbeddingRange *given; /* [given_count] Step.embeddings */
+    bool placeholder;            /* TOKEN_GIVEN and ids beyond the table read token 0 instead; given_count is 0 */
     float *out;                  /* [rows, table->cols] */
 } Embed;
+int32_t embed_token(const Embed *op, int row); /* row of the table that is read, unless the row is given */
 
 /* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to the visible keys
  * (SequenceChunk). */
@@ -553,6 +576,9 @@ typedef struct BackendOps {
     void (*moe_block)(Backend *, const MoeBlock *); /* optional, without a source; NULL: the operations in turn */
     /* out = act(x), elementwise, for MLPs without a gate. out may be x */
     void (*activate)(Backend *, int64_t count, const float *x, Activation activation, float *out);
+    void (*multiply)(Backend *, const Multiply *);
+    /* x[r] *= the factor of row r, for rows of width floats: queries before or after RoPE */
+    void (*scale_queries)(Backend *, int rows, int64_t width, const QueryScaling *, float *x);
     /* out[i] = x[index[i]] for rows of width floats: the rows whose logits are wanted */
     void (*gather)(Backend *, int count, const int32_t *index, const float *x, int64_t width, float *out);
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */

@@ -102,12 +102,13 @@ static void plan_sum_logits(Backend *backend, const LogitSums *op) { check_rows(
 static void plan_embed(Backend *backend, const Embed *e) {
     check_rows(backend, "rows of an embedding", e->rows);
     for (int i = 0; i < e->rows; i++)
-        expect(backend, e->tokens[i] >= (e->given_count ? TOKEN_GIVEN : 0) && e->tokens[i] < e->table->rows, "token id",
-            e->tokens[i], e->table->rows);
+        expect(backend,
+            e->placeholder || (e->tokens[i] >= (e->given_count ? TOKEN_GIVEN : 0) && e->tokens[i] < e->table->rows),
+            "token id", e->tokens[i], e->table->rows);
 }
 
 static void plan_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
-    check_rows(backend, "rows of a norm", rows);
+    expect(backend, rows > 0, "rows of a norm", rows, 1); /* a head may be a row */
     check_width(backend, "width of a norm", norm->width, NORM_WIDTH_MAX);
 }
 
@@ -273,6 +274,17 @@ static void plan_activate(Backend *backend, int64_t count, const float *x, Activ
     expect(backend, count > 0, "elements of an activation", count, 1);
 }
 
+static void plan_multiply(Backend *backend, const Multiply *op) {
+    check_rows(backend, "rows of a product of elements", op->rows);
+    check_width(backend, "width of a product of elements", op->width, MATRIX_COLS_MAX);
+    expect(backend, op->activation.kind <= ACT_SILU_CLAMPED, "activation of a product", op->activation.kind, ACT_NONE);
+}
+
+static void plan_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    check_rows(backend, "rows of scaled queries", rows);
+    expect(backend, scaling->length > 0, "length of a query scaling", scaling->length, 1);
+}
+
 static void plan_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     for (int i = 0; i < count; i++)
         expect(backend, index[i] >= 0 && index[i] < backend->rows_max, "row to gather", index[i], backend->rows_max);
@@ -284,7 +296,7 @@ static void plan_logits(Backend *backend, int64_t count, float *x, float scale, 
 
 static void plan_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
-    check_rows(backend, "rows of a sum", rows);
+    expect(backend, rows > 0, "rows of a sum", rows, 1);
     check_norm(backend, "width of the norm before a sum", norm, width);
 }
 
@@ -326,6 +338,8 @@ static const BackendOps plan_ops = {
     .route = plan_route,
     .experts = plan_experts,
     .activate = plan_activate,
+    .multiply = plan_multiply,
+    .scale_queries = plan_scale_queries,
     .gather = plan_gather,
     .logits = plan_logits,
     .sum_logits = plan_sum_logits,

@@ -32,6 +32,15 @@ int kv_cold_end(const KvQuantView *quant, int position) {
     return end > quant->sink ? end : quant->sink;
 }
 
+int32_t embed_token(const Embed *op, int row) {
+    const int32_t token = op->tokens[row];
+    return op->placeholder && (token == TOKEN_GIVEN || token >= op->table->rows) ? 0 : token;
+}
+
+float query_scale(const QueryScaling *scaling, int position) {
+    return 1 + scaling->scale * logf((float)(1 + (position + scaling->offset) / scaling->length));
+}
+
 static float dynamic_step(const Rope *rope, int position) {
     const double grown =
         (double)rope->dynamic.factor * (position + 1) / rope->dynamic.positions - ((double)rope->dynamic.factor - 1);

@@ -308,6 +308,28 @@ static void parallel_activate(Backend *backend, int64_t count, const float *x, A
     part->ops->activate(part, count / t->count, parallel_at(t, p, x), activation, parallel_at(t, p, out));
 }
 
+/* All ranks have both factors whole. */
+static void parallel_multiply(Backend *backend, const Multiply *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Multiply own = *op;
+            own.x = parallel_at(t, p, op->x);
+            own.y = parallel_at(t, p, op->y);
+            own.out = parallel_at(t, p, op->out);
+            part->ops->multiply(part, &own);
+        }
+}
+
+static void parallel_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part)
+    part->ops->scale_queries(part, rows, width / t->count, scaling, parallel_at(t, p, x));
+}
+
 static void parallel_gather(
     Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     Parallel *t = parallel_of(backend);
@@ -374,6 +396,8 @@ void parallel_operations(BackendOps *ops) {
     ops->route = parallel_route;
     ops->experts = parallel_experts;
     ops->activate = parallel_activate;
+    ops->multiply = parallel_multiply;
+    ops->scale_queries = parallel_scale_queries;
     ops->gather = parallel_gather;
     ops->logits = parallel_logits;
     ops->sum_logits = parallel_sum_logits;

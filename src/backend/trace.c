@@ -25,6 +25,8 @@ typedef enum Kind {
     KIND_ROUTE,
     KIND_EXPERTS,
     KIND_ACTIVATE,
+    KIND_MULTIPLY,
+    KIND_SCALE_QUERIES,
     KIND_GATHER,
     KIND_LOGITS,
     KIND_ADD,
@@ -109,6 +111,8 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_ROUTE] = "route",
         [KIND_EXPERTS] = "experts",
         [KIND_ACTIVATE] = "activate",
+        [KIND_MULTIPLY] = "multiply",
+        [KIND_SCALE_QUERIES] = "scale_queries",
         [KIND_GATHER] = "gather",
         [KIND_LOGITS] = "logits",
         [KIND_ADD] = "add"};
@@ -477,6 +481,22 @@ static void trace_activate(Backend *backend, int64_t count, const float *x, Acti
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
+static void trace_multiply(Backend *backend, const Multiply *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_MULTIPLY);
+    const int64_t start = clock_ns();
+    t->inner->ops->multiply(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_SCALE_QUERIES);
+    const int64_t start = clock_ns();
+    t->inner->ops->scale_queries(t->inner, rows, width, scaling, x);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
 static void trace_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_GATHER);
@@ -544,6 +564,8 @@ static const BackendOps trace_ops = {
     .route = trace_route,
     .experts = trace_experts,
     .activate = trace_activate,
+    .multiply = trace_multiply,
+    .scale_queries = trace_scale_queries,
     .gather = trace_gather,
     .logits = trace_logits,
     .sum_logits = trace_sum_logits,

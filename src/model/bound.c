@@ -94,10 +94,20 @@ static void bind_rope(void *context, const Rope **rope) {
 static void check_groups(const Layer *layer) {
     for (int c = 0; c < layer->component_count; c++) {
         const Component *component = &layer->components[c];
-        CHECK(!component->parallel || (c > 0 && !component->input_norm));
+        CHECK(!component->parallel || c > 0);
         CHECK(
             c + 1 == layer->component_count || !component[1].parallel || component->parallel || component->input_norm);
     }
+}
+
+/* The norms through which the layer's largest group of parallel components reads. */
+static int group_norms(const Layer *layer) {
+    int most = 1, own = 1;
+    for (int c = 1; c < layer->component_count; c++) {
+        own = layer->components[c].parallel ? own + (layer->components[c].input_norm != NULL) : 1;
+        most = own > most ? own : most;
+    }
+    return most;
 }
 
 /* Whether the layer's backend has the operations of its components. */
@@ -108,6 +118,15 @@ static bool check_operations(const Bound *bound, int i, Error *error) {
             return fail(error, ERROR_UNSUPPORTED, "layer %d: the backend %s cannot compute recurrent layers", i,
                 backend->ops->name);
     return true;
+}
+
+static void bind_layer_inputs(Binder *b) {
+    LayerInputs *inputs = &b->bound->layer_inputs;
+    *inputs = b->bound->spec->layer_inputs;
+    if (!inputs->width) return;
+    bind_weight(b, &inputs->embedding);
+    bind_weight(b, &inputs->projection);
+    bind_norm(b, &inputs->norm);
 }
 
 static bool bind_layers(Bound *bound, int split, Error *error) {
@@ -130,6 +149,8 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
         if (!check_operations(bound, i, error)) return false;
         layer_visit(&bound->layers[i], &visitor);
         check_groups(&bound->layers[i]);
+        const int norms = group_norms(&bound->layers[i]);
+        bound->group_norms = norms > bound->group_norms ? norms : bound->group_norms;
         const int64_t width = layer_width(&bound->layers[i]);
         bound->width = width > bound->width ? width : bound->width;
     }
@@ -138,6 +159,9 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     bound->head = spec->head;
     binder.backend = bound_backend(bound, 0);
     bind_weight(&binder, &bound->embedding);
+    bound->position_embedding = spec->position_embedding;
+    if (bound->position_embedding.rows) bind_weight(&binder, &bound->position_embedding);
+    bind_layer_inputs(&binder);
     if (spec->tied && bound_backend(bound, spec->layer_count - 1) == binder.backend) {
         bound->head = bound->embedding;
     } else {
@@ -160,7 +184,8 @@ static bool open_seam(Bound *bound, Error *error) {
     Backend *upper = bound->backends[1];
     const int rows = bound->backends[0]->rows_max;
     size_t floats, bytes;
-    if (!size_mul((size_t)rows, (size_t)bound->spec->hidden, &floats) || !size_mul(floats, sizeof(float), &bytes))
+    if (!size_mul((size_t)rows, (size_t)bound_residual_width(bound), &floats) ||
+        !size_mul(floats, sizeof(float), &bytes))
         return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
     bound->staging = take_staging(upper, bytes, error);
     if (bound->staging) bound->arrival = upper->ops->alloc(upper, bytes, MEMORY_STEP, error);
@@ -178,7 +203,7 @@ static void close_seam(Bound *bound) {
 
 bool bound_open(Bound *bound, const Spec *spec, Backend *const *backends, int backend_count, int split, Error *error) {
     CHECK(backend_count >= 1 && backend_count <= BACKENDS_MAX && (split > 0) == (backend_count > 1));
-    *bound = (Bound){.spec = spec, .backend_count = backend_count};
+    *bound = (Bound){.spec = spec, .backend_count = backend_count, .group_norms = 1};
     for (int i = 0; i < backend_count; i++) bound->backends[i] = backends[i];
     const bool ok = bind_layers(bound, split, error) && (backend_count == 1 || open_seam(bound, error));
     if (!ok) bound_close(bound);
@@ -195,5 +220,7 @@ void bound_close(Bound *bound) {
     arena_free(&bound->arena);
     *bound = (Bound){0};
 }
+
+int64_t bound_residual_width(const Bound *bound) { return bound->spec->hidden + bound->layer_inputs.embedding.cols; }
 
 Backend *bound_backend(const Bound *bound, int layer) { return bound->backends[bound->place[layer]]; }

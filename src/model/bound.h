@@ -14,12 +14,17 @@ typedef struct Bound {
     uint8_t *place;                  /* [layer_count] number of the layer's backend; it never decreases */
     Layer *layers;                   /* [layer_count] */
     Weight embedding;                /* on the first layer's backend */
+    Weight position_embedding;       /* the same; rows 0: none */
+    LayerInputs layer_inputs;        /* the same; width 0: none */
     const Norm *final_norm;          /* on the last layer's backend */
     Weight head;                     /* the same */
     bool coarse_head;                /* 8-bit activations for the head of a precise family */
     int64_t width;                   /* floats of work per row, of the widest component */
-    void *staging;                   /* [rows_max, hidden] host memory between two backends; NULL: there is one */
-    float *arrival;                  /* [rows_max, hidden] the second backend's residual; NULL: there is one */
+    int group_norms;                 /* most norms through which a group of parallel components reads; at least 1 */
+    /* [rows_max, bound_residual_width()] host memory between two backends, and the second one's residual; NULL: there
+     * is one backend. */
+    void *staging;
+    float *arrival;
 
     Arena arena;
     struct Binding *bindings; /* to undo */
@@ -31,4 +36,6 @@ typedef struct Bound {
 NODISCARD bool bound_open(
     Bound *bound, const Spec *spec, Backend *const *backends, int backend_count, int split, Error *error);
 void bound_close(Bound *bound); /* safe on a zeroed one */
+/* Floats per row of the residual and the layers' inputs behind it. */
+int64_t bound_residual_width(const Bound *bound);
 Backend *bound_backend(const Bound *bound, int layer);

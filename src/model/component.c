@@ -9,6 +9,8 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_RECURRENT] = &recurrent_ops,
     [COMPONENT_SHORT_CONV] = &short_conv_ops,
     [COMPONENT_MAMBA] = &mamba_ops,
+    [COMPONENT_LAYER_INPUT] = &layer_input_ops,
+    [COMPONENT_SCALE] = &scale_ops,
 };
 
 const ComponentOps *component_ops(ComponentKind kind) { return kinds[kind]; }
@@ -112,6 +114,7 @@ ComponentCost component_cost_of_weights(const Weight *const *weights, int count)
 }
 
 const char *activation_name(Activation activation) {
-    static const char *const names[] = {"silu", "gelu", "gelu tanh", "relu²", "no activation", "clamped silu"};
+    static const char *const names[] = {
+        "silu", "gelu", "gelu tanh", "relu²", "no activation", "clamped silu", "xielu", "clamp"};
     return names[activation.kind];
 }

@@ -34,6 +34,9 @@ typedef struct ComponentCall {
     const Norm *norm; /* applied to x first; NULL: none */
     float *work;      /* [rows · the component's width] */
     float *residual;  /* [rows, hidden] += scale · output_norm(result) */
+    int hidden;
+    const float *layer_inputs; /* [rows, layer_inputs_stride] LayerInputs of the rows; NULL: there are none */
+    int64_t layer_inputs_stride;
     const Norm *output_norm;
     float scale;
     int micro_batch; /* for expert providers */
@@ -55,7 +58,8 @@ typedef struct ComponentOps {
     void (*prefetch)(const Component *, const ComponentCall *);
 } ComponentOps;
 
-extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops, mamba_ops;
+extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops, mamba_ops,
+    layer_input_ops, scale_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

@@ -21,9 +21,11 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     stage->walk = backend->ops->begin(backend, step);
     stage->tile_rows =
         number == 0 && schedule->tile_rows && schedule->tile_rows < rows ? schedule->tile_rows : step->rows;
-    stage->residual = number ? bound->arrival : backend->ops->scratch(backend, rows * hidden);
+    stage->rows = step->rows;
+    stage->residual = number ? bound->arrival : backend->ops->scratch(backend, rows * bound_residual_width(bound));
+    stage->layer_inputs = bound->layer_inputs.width ? stage->residual + rows * hidden : NULL;
     stage->work = backend->ops->scratch(backend, stage->tile_rows * bound->width);
-    stage->normed = backend->ops->scratch(backend, rows * hidden);
+    stage->normed = backend->ops->scratch(backend, bound->group_norms * rows * hidden);
     stage->prefetch_work = schedule->can_prefetch ? backend->ops->scratch(backend, bound->width) : NULL;
 }
 
@@ -31,7 +33,7 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
  * earlier walk without computing what came before. */
 static void stage_follow(Stage *stage, const Step *step, uint64_t *ticket) {
     const Bound *bound = stage->bound;
-    const size_t bytes = (size_t)step->rows * (size_t)bound->spec->hidden * sizeof(float);
+    const size_t bytes = (size_t)step->rows * (size_t)bound_residual_width(bound) * sizeof(float);
     *ticket = stage->backend->ops->submit(stage->backend);
     backend_move(
         stage->backend, stage->residual, bound->backends[stage->number + 1], bound->arrival, bytes, bound->staging);
@@ -63,6 +65,39 @@ static void add_deepstack(const Stage *stage, int i, const Step *step) {
     }
 }
 
+static void add_positions(const Stage *stage, const Step *step) {
+    const Bound *bound = stage->bound;
+    float *rows = stage->normed;
+    const Embed op = {
+        .rows = step->rows, .tokens = step->positions, .table = &bound->position_embedding, .scale = 1, .out = rows};
+    stage->backend->ops->embed(stage->backend, &op);
+    stage->backend->ops->add(stage->backend, step->rows, bound->spec->hidden, stage->residual, rows, 1, NULL);
+}
+
+static void compute_layer_inputs(const Stage *stage, const Step *step) {
+    const LayerInputs *inputs = &stage->bound->layer_inputs;
+    const BackendOps *ops = stage->backend->ops;
+    const int64_t width = inputs->embedding.cols;
+    float *projected = ops->scratch(stage->backend, step->rows * width);
+    if (!stage->walk) return;
+    const Embed embed = {.rows = step->rows,
+        .tokens = step->tokens,
+        .table = &inputs->embedding,
+        .scale = inputs->scale * inputs->embedding_scale,
+        .placeholder = true,
+        .out = stage->layer_inputs};
+    const Matmul project = {.rows = step->rows,
+        .decode_rows = decode_rows_for_matmul(step),
+        .x = stage->residual,
+        .count = 1,
+        .weight = {&inputs->projection},
+        .out = {projected}};
+    ops->embed(stage->backend, &embed);
+    ops->matmul(stage->backend, &project);
+    ops->add(stage->backend, (int)(step->rows * width / inputs->width), inputs->width, stage->layer_inputs, projected,
+        inputs->scale, inputs->norm);
+}
+
 /* A number of where the pages of all entries lie; never 0. */
 static uint64_t cache_number(const Spec *spec, const KvLayer *entries) {
     uint64_t hash = 0;
@@ -86,6 +121,8 @@ float *decoder_forward(
     step.decode_rows = decode_rows_on(bound->backends[0], given);
     stage_begin(&stage, 0, &step);
     if (stage.walk) embed(&stage, &step);
+    if (stage.walk && bound->position_embedding.rows) add_positions(&stage, &step);
+    if (stage.layer_inputs) compute_layer_inputs(&stage, &step);
     const bool walked = stage.walk && stream_two_batches(&stage, &step);
     for (int i = 0; i < bound->spec->layer_count && !walked; i++) {
         if (bound->place[i] != stage.number) {

@@ -1,22 +1,42 @@
 /* The arguments of components. */
 #include "model/decoder_internal.h"
 
+/* The number of the norm that component c reads through, among those of its group. */
+static int group_norm(const Layer *layer, int c) {
+    int number = 0;
+    for (; c > 0 && layer->components[c].parallel; c--) number += layer->components[c].input_norm != NULL;
+    return number;
+}
+
+/* Normalises the inputs of the group that begins with component c. */
+static void normalise_group(const Stage *stage, const Layer *layer, int c, const Rows *rows) {
+    const int64_t hidden = stage->bound->spec->hidden, at = (int64_t)rows->first * hidden;
+    const int64_t each = (int64_t)stage->rows * hidden;
+    for (int i = c; i < layer->component_count && (i == c || layer->components[i].parallel); i++)
+        if (layer->components[i].input_norm)
+            stage->backend->ops->norm(stage->backend, rows->rows, stage->residual + at, layer->components[i].input_norm,
+                stage->normed + group_norm(layer, i) * each + at);
+}
+
 ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
     const Layer *layer = &stage->bound->layers[i];
     const Component *component = &layer->components[c];
-    const int64_t at = (int64_t)rows->first * stage->bound->spec->hidden;
+    const Spec *spec = stage->bound->spec;
+    const int64_t at = (int64_t)rows->first * spec->hidden, inputs = spec->layer_inputs.embedding.cols;
+    const int64_t group_at = group_norm(layer, c) * (int64_t)stage->rows * spec->hidden + at;
     const bool grouped = is_grouped(layer, c);
-    if (grouped && !component->parallel)
-        stage->backend->ops->norm(
-            stage->backend, rows->rows, stage->residual + at, component->input_norm, stage->normed + at);
+    if (grouped && !component->parallel) normalise_group(stage, layer, c, rows);
     return (ComponentCall){.backend = stage->backend,
         .entry = component->cache_entry < 0 ? NULL : &stage->entries[component->cache_entry],
         .rows = rows->rows,
         .decode_rows = rows->decode_rows,
-        .x = grouped ? stage->normed + at : stage->residual + at,
+        .x = grouped ? stage->normed + group_at : stage->residual + at,
         .norm = grouped ? NULL : component->input_norm,
         .work = stage->work,
         .residual = stage->residual + at,
+        .hidden = spec->hidden,
+        .layer_inputs = stage->layer_inputs ? stage->layer_inputs + rows->first * inputs : NULL,
+        .layer_inputs_stride = inputs,
         .output_norm = component->output_norm,
         .scale = component->residual_scale,
         .micro_batch = rows->micro_batch};

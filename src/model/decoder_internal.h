@@ -11,10 +11,13 @@ typedef struct Stage {
     Backend *backend;
     int number;           /* number of the backend */
     bool walk;            /* operations must be called; false: the backend repeats an earlier walk */
+    int rows;             /* rows of the step */
     int tile_rows;        /* rows that a layer computes at once */
     float *residual;      /* [rows, hidden]; the second backend's is Bound.arrival */
     float *work;          /* [tile_rows, Bound.width] used by one component after another */
-    float *normed;        /* [rows, hidden] the input of parallel components; at the end, rows with outputs */
+    float *normed;        /* [Bound.group_norms, rows, hidden] inputs of parallel components; at the end, rows with
+                             outputs */
+    float *layer_inputs;  /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */
     float *prefetch_work; /* [Bound.width]; NULL: no prefetch */
 } Stage;
 
@@ -35,7 +38,8 @@ static inline bool is_grouped(const Layer *layer, int c) {
 
 /* ---- decoder_call.c ---- */
 
-/* The call of component c of layer i. If c begins a group of parallel components, normalises the input of the group. */
+/* The call of component c of layer i. If c begins a group of parallel components, normalises the inputs of the group.
+ */
 ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows);
 
 /* ---- decoder_stream.c ---- */

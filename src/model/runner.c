@@ -120,6 +120,10 @@ static bool can_divide(const Model *model, int parts, Error *error) {
             const bool is_attention = component->kind == COMPONENT_ATTENTION;
             if (component->kind == COMPONENT_MLA)
                 what = "latent attention";
+            else if (is_attention && (attention->v_norm || attention->head_norm))
+                what = "norms of values or of each head's own";
+            else if (component->kind == COMPONENT_MOE && component->moe.dense.gate.rows)
+                what = "a feed-forward network beside experts";
             else if (is_attention && attention->op.norm_full)
                 what = "norms over all heads together";
             else if (has_sub_norm(component))

@@ -12,23 +12,31 @@
 /* A new kind needs an enumerator here, a struct of parameters in Component, a row in component.c and a file in
  * components/. */
 typedef enum ComponentKind {
-    COMPONENT_ATTENTION,  /* grouped-query attention */
-    COMPONENT_MLA,        /* multi-head latent attention */
-    COMPONENT_GLU,        /* gated feed-forward network */
-    COMPONENT_MLP,        /* feed-forward network without a gate */
-    COMPONENT_MOE,        /* MoE block */
-    COMPONENT_RECURRENT,  /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
-    COMPONENT_SHORT_CONV, /* gated short convolution */
-    COMPONENT_MAMBA,      /* Mamba-1 */
+    COMPONENT_ATTENTION,   /* grouped-query attention */
+    COMPONENT_MLA,         /* multi-head latent attention */
+    COMPONENT_GLU,         /* gated feed-forward network */
+    COMPONENT_MLP,         /* feed-forward network without a gate */
+    COMPONENT_MOE,         /* MoE block */
+    COMPONENT_RECURRENT,   /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
+    COMPONENT_SHORT_CONV,  /* gated short convolution */
+    COMPONENT_MAMBA,       /* Mamba-1 */
+    COMPONENT_LAYER_INPUT, /* per-layer input of the token (Gemma 3n and 4) */
+    COMPONENT_SCALE,       /* multiplies the residual */
 } ComponentKind;
 
 /* o · attention(q, k, v). A component without k and v rows attends to a cache entry that an earlier one fills. */
 typedef struct AttentionComponent {
-    Attention op;         /* what is known at load; of op.kv only the layout's widths; forward() sets q, k, v and out */
-    Weight q, k, v, o;    /* q, k and v may be views of one fused matrix */
-    Weight gate;          /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
-    const Norm *sub_norm; /* norm of the attended values, before o; NULL: none */
-    float value_scale;    /* multiplies the values; if it is not 1, o has no bias and no output norm follows */
+    Attention op;       /* what is known at load; of op.kv only the layout's widths; forward() sets q, k, v and out */
+    Weight q, k, v, o;  /* q, k and v may be views of one fused matrix */
+    Weight gate;        /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
+    const Norm *v_norm; /* norm of each head of v; NULL: none. With v rows 0 and k rows above 0, v is k as projected */
+    float clip;         /* q, k and v are kept within ±clip; 0: they are not */
+    /* A norm of each head of q and k, before op.q_norm, with factors for each element of all heads; NULL: none. */
+    const Norm *head_norm;
+    const float *q_factors, *k_factors; /* [heads·head_dim], [kv_heads·head_dim] */
+    QueryScaling query_scaling;         /* excludes op.q_norm */
+    const Norm *sub_norm;               /* norm of the attended values, before o; NULL: none */
+    float value_scale; /* multiplies the values; if it is not 1, o has no bias and no output norm follows */
 } AttentionComponent;
 
 /* Mla of backend.h. */
@@ -65,9 +73,15 @@ typedef struct MoeComponent {
     int groups, topk_group;
     bool group_best, norm_topk_prob;
     float jitter_eps, epsilon, scale;
-    Weight *gate, *up, *down; /* [experts + shared]; without addresses where a provider reads them */
-    ExpertProvider *source;   /* reads routed experts on demand; NULL: they are in memory */
-    int source_layer;         /* the provider's number of this layer */
+    Weight *gate, *up, *down;  /* [experts + shared]; without addresses where a provider reads them */
+    const Norm *router_norm;   /* norm of the router's own input, the residual; NULL: it reads what the experts read */
+    const float *expert_scale; /* [experts] Routing.expert_scale */
+    /* A feed-forward network beside the experts, which reads dense_input_norm(residual); gate rows 0: none. The block's
+     * result is dense_output_norm(its result) + experts_output_norm(the experts' sum). */
+    GluComponent dense;
+    const Norm *dense_input_norm, *dense_output_norm, *experts_output_norm;
+    ExpertProvider *source; /* reads routed experts on demand; NULL: they are in memory */
+    int source_layer;       /* the provider's number of this layer */
     Activation activation;
 } MoeComponent;
 
@@ -103,11 +117,20 @@ typedef struct MambaComponent {
     const Norm *dt_norm, *b_norm, *c_norm; /* NULL: none */
 } MambaComponent;
 
+/* projection · (act(gate · x) ∘ the layer's input of the token) (LayerInputs) */
+typedef struct LayerInputComponent {
+    Weight gate, projection; /* [width, hidden], [hidden, width] */
+    Activation activation;
+    int layer; /* whose input it is */
+} LayerInputComponent;
+
 /* Adds to the residual h: h += residual_scale · output_norm(f(input_norm(h))). Pre-norm has only the input norm,
  * post-norm only the output norm, sandwich norms are both. */
 typedef struct Component {
     ComponentKind kind;
-    bool parallel; /* reads the same normalised residual as the component before it; input_norm is NULL */
+    /* Reads the residual that the component before it reads, with its own input_norm, or, if that is NULL, the same
+     * normalised residual. */
+    bool parallel;
     float residual_scale;
     int cache_entry;         /* entry of the model's cache; the first component that names it fills it; −1: none */
     const Norm *input_norm;  /* NULL: none; never NULL before a parallel component */
@@ -121,10 +144,12 @@ typedef struct Component {
         RecurrentComponent recurrent;
         ShortConvComponent short_conv;
         MambaComponent mamba;
+        LayerInputComponent layer_input;
+        float scale_factor; /* COMPONENT_SCALE */
     };
 } Component;
 
-enum { LAYER_COMPONENTS_MAX = 3 };
+enum { LAYER_COMPONENTS_MAX = 4 };
 
 /* Components in order: usually attention and a feed-forward network; a layer may have only one of them, or none. At
  * most one is an MoE block. */
@@ -145,6 +170,17 @@ typedef struct Tally {
     uint64_t parameters, bytes;
 } Tally;
 
+/* Inputs of the layers from the token itself (Gemma 3n): for layer l the elements l·width … (l + 1)·width of
+ * scale · (norm(projection · h) + embedding_scale · embedding[token]), h being the embedding as the first layer reads
+ * it; the norm is that of each layer's elements. */
+typedef struct LayerInputs {
+    int width;         /* elements of one layer; 0: there are no inputs */
+    Weight embedding;  /* [vocab or less, layer_count · width]; ids beyond it and given rows read token 0 */
+    Weight projection; /* [layer_count · width, hidden] */
+    const Norm *norm;  /* [width] */
+    float scale, embedding_scale;
+} LayerInputs;
+
 typedef struct Spec {
     const char *family; /* model_type of config.json */
     int hidden, vocab;
@@ -153,6 +189,8 @@ typedef struct Spec {
     int positions;     /* max_position_embeddings */
     Weight embedding;
     float embedding_scale;
+    Weight position_embedding; /* [positions, hidden] added to the embeddings; rows 0: none */
+    LayerInputs layer_inputs;
     Layer *layers; /* [layer_count] */
     const Norm *final_norm;
     Weight head;

@@ -411,6 +411,7 @@ static void fence_route(Backend *backend, const Routing *op) {
         fence_own_floats(
             f, op->shared_logits, (int64_t)op->rows * (1 + op->shared_pair), "what a shared expert's weight is from");
     if (op->bias) fence_own_floats(f, op->bias, op->experts, "a router's bias that was not bound");
+    if (op->expert_scale) fence_own_floats(f, op->expert_scale, op->experts, "factors that were not bound");
     fence_own_floats(f, op->weight, slots, "weights of experts put elsewhere");
     fence_own(f, op->index, (size_t)slots * sizeof *op->index, "numbers of experts put elsewhere");
     Backend *inner = fence_enter_step(f);
@@ -441,6 +442,22 @@ static void fence_activate(Backend *backend, int64_t count, const float *x, Acti
     fence_own_floats(f, out, count, "what an activation writes");
     Backend *inner = fence_enter_step(f);
     inner->ops->activate(inner, count, x, activation, out);
+    fence_leave(f);
+}
+static void fence_multiply(Backend *backend, const Multiply *op) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, op->x, op->rows * op->width, "what a product of elements reads");
+    fence_own_floats(f, op->y, (op->rows - 1) * op->y_stride + op->width, "what a product of elements reads");
+    fence_own_floats(f, op->out, op->rows * op->width, "what a product of elements writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->multiply(inner, op);
+    fence_leave(f);
+}
+static void fence_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, x, rows * width, "queries that are scaled");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->scale_queries(inner, rows, width, scaling, x);
     fence_leave(f);
 }
 static void fence_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
@@ -527,6 +544,8 @@ static const BackendOps fence_ops = {
     .route = fence_route,
     .experts = fence_experts,
     .activate = fence_activate,
+    .multiply = fence_multiply,
+    .scale_queries = fence_scale_queries,
     .gather = fence_gather,
     .logits = fence_logits,
     .add = fence_add,

@@ -318,6 +318,20 @@ static void mirror_activate(Backend *backend, int64_t count, const float *x, Act
     m->inner->ops->activate(m->inner, count, in, activation, mirror_share(m, out, count));
     mirror_done(m);
 }
+static void mirror_multiply(Backend *backend, const Multiply *op) {
+    Mirror *m = mirror_of(backend);
+    Multiply there = *op;
+    there.x = mirror_bring(m, op->x, op->rows * op->width);
+    there.y = mirror_bring(m, op->y, (op->rows - 1) * op->y_stride + op->width);
+    there.out = mirror_share(m, op->out, op->rows * op->width);
+    m->inner->ops->multiply(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    Mirror *m = mirror_of(backend);
+    m->inner->ops->scale_queries(m->inner, rows, width, scaling, mirror_share(m, x, rows * width));
+    mirror_done(m);
+}
 static void mirror_gather(
     Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     Mirror *m = mirror_of(backend);
@@ -377,6 +391,8 @@ static const BackendOps mirror_ops = {
     .matmul_add = mirror_matmul_add,
     .attention = mirror_attention,
     .activate = mirror_activate,
+    .multiply = mirror_multiply,
+    .scale_queries = mirror_scale_queries,
     .gather = mirror_gather,
     .logits = mirror_logits,
     .add = mirror_add,

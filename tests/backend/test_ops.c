@@ -119,6 +119,36 @@ static void check_activation(const Pair *p, Activation activation, int64_t count
     free(out);
 }
 
+/* Against the reference, in place, and with one row for all. */
+static void check_multiply(const Pair *p, Activation activation, int rows, int64_t width) {
+    float *x = random_floats(rows * width, 4), *y = random_floats(2 * rows * width, 2);
+    float *expected = random_floats(rows * width, 0), *out = random_floats(rows * width, 0);
+    const int64_t strides[] = {0, width, 2 * width};
+    for (size_t s = 0; s < COUNT_OF(strides); s++) {
+        Multiply op = {.rows = rows,
+            .width = width,
+            .x = x,
+            .activation = activation,
+            .y = y,
+            .y_stride = strides[s],
+            .out = expected};
+        p->ref->ops->multiply(p->ref, &op);
+        op.out = out;
+        p->vector->ops->multiply(p->vector, &op);
+        const double far = distance(out, expected, rows * width);
+        TEST_MSG(far <= 1e-6, "%s: product of elements, %d × %lld: %g", p->name, rows, (long long)width, far);
+    }
+    Multiply op = {.rows = rows, .width = width, .x = x, .activation = activation, .y = y, .y_stride = 2 * width};
+    op.out = x;
+    p->vector->ops->multiply(p->vector, &op);
+    TEST_MSG(same_bits(x, out, rows * width), "%s: product of elements in place", p->name);
+    cases++;
+    free(x);
+    free(y);
+    free(expected);
+    free(out);
+}
+
 static void check_logits(const Pair *p, int64_t count, float scale, float cap) {
     float *x = random_floats(count, 60), *expected = copy_floats(x, count),
           *out = malloc((size_t)(count + 1) * sizeof *out);
@@ -253,7 +283,7 @@ static void check_clamped(const Pair *p) {
     float *x = random_floats(ROWS * COLS, 1);
     float *expected = random_floats(ROWS * OUT, 0), *out = random_floats(ROWS * OUT, 0);
     static const Activation activations[] = {
-        {ACT_SILU_CLAMPED, 1.702f, 7}, {ACT_SILU_CLAMPED, 1.25f, 0.5f}, {ACT_SILU_CLAMPED, 0.5f, 0.5f}};
+        {ACT_SILU_CLAMPED, 1.702f, 7, 0}, {ACT_SILU_CLAMPED, 1.25f, 0.5f, 0}, {ACT_SILU_CLAMPED, 0.5f, 0.5f, 0}};
     for (size_t i = 0; i < COUNT_OF(activations); i++) {
         const Glu glu = {ROWS, 0, x, NULL, &gate.weight, &up.weight, activations[i], out};
         p->vector->ops->glu(p->vector, &glu);
@@ -508,9 +538,12 @@ static void check_rows(const Pair *p) {
     check_norms(p);
     for (size_t w = 0; w < COUNT_OF(widths); w++)
         for (size_t r = 0; r < COUNT_OF(row_counts); r++) check_add(p, row_counts[r], widths[w], (w + r) % 2);
-    for (int kind = ACT_SILU; kind <= ACT_NONE; kind++)
+    for (int kind = ACT_SILU; kind <= ACT_CLAMP; kind++)
         for (size_t i = 0; i < COUNT_OF(widths); i++)
-            check_activation(p, (Activation){.kind = (ActivationKind)kind}, widths[i]);
+            check_activation(p, (Activation){(ActivationKind)kind, .a = 0.8f, .b = 1.3f, .c = 0.5f}, widths[i]);
+    for (int kind = ACT_SILU; kind <= ACT_NONE; kind++)
+        check_multiply(p, (Activation){.kind = (ActivationKind)kind}, 3, 37);
+    check_multiply(p, (Activation){.kind = ACT_GELU_TANH}, 70, 512);
     check_activation(p, (Activation){.kind = ACT_GELU}, 100003);
     check_activation(p, (Activation){.kind = ACT_SILU}, 100003);
     check_clamped(p);

@@ -95,6 +95,19 @@ static void test_sparse_mixer(void) {
     expect_near(weight[1], 1 / (1 + exp(-1)));
 }
 
+/* Factors of the experts come last. */
+static void test_expert_scale(void) {
+    const float logits[3] = {0, 1, 3}, factors[3] = {5, 0.5f, 2};
+    int32_t index[SLOTS];
+    float weight[SLOTS];
+    const Routing op = {
+        .experts = 3, .top_k = 2, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .expert_scale = factors, .shared = 1};
+    route(&op, logits, index, weight);
+    expect_near(weight[0], 2 * exp(3) / (exp(3) + exp(1)));
+    expect_near(weight[1], 0.5 * exp(1) / (exp(3) + exp(1)));
+    expect_near(weight[2], 1);
+}
+
 /* What the chosen and the shared expert count for is a softmax over two numbers. */
 static void test_shared_pair(void) {
     const float logits[2] = {0, -1}, pair[2] = {1, 2};
@@ -303,6 +316,7 @@ int main(void) {
     test_groups();
     test_sparse_mixer();
     test_shared_pair();
+    test_expert_scale();
     static const Raw usual = {".switch_mlp.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
     static const Raw experts = {".experts.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
     static const Raw numbers = {".switch_mlp.", {"w1", "w3", "w2"}, {NULL}};

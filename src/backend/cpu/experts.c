@@ -97,6 +97,7 @@ static void route_row(const Routing *op, int row) {
     float sum = op->epsilon;
     for (int i = 0; i < op->top_k; i++) sum += weight[i];
     for (int i = 0; i < op->top_k; i++) weight[i] *= (op->norm_topk_prob ? 1 / sum : 1) * op->scale;
+    for (int i = 0; op->expert_scale && i < op->top_k; i++) weight[i] *= op->expert_scale[index[i]];
     if (!op->shared) return;
     index[op->top_k] = op->experts;
     weigh_shared(op, row, weight);

@@ -53,6 +53,19 @@ VEC_INLINE Vec vec_activation(Vec x, Activation activation) {
         const Vec positive = vec_max(x, vec_set(0));
         return vec_mul(positive, positive);
     }
+    case ACT_XIELU: { /* e^x − 1 near 0 by its series, which f32 would otherwise round away */
+        const Vec none = vec_set(0), small = vec_sub(none, vec_max(vec_sub(none, x), vec_set(1e-6f)));
+        const Vec series = vec_mul(small, vec_fma(small, vec_fma(small, vec_set(1.0f / 6), vec_set(0.5f)), vec_set(1)));
+        const Vec far = vec_sub(vec_exp(small), vec_set(1));
+        const Vec grown = vec_select(mask_less(small, vec_set(-0.02f)), far, series);
+        const Vec negative = vec_mul(vec_set(activation.b), vec_sub(grown, x));
+        const Vec positive = vec_mul(vec_mul(vec_set(activation.a), x), x);
+        return vec_fma(vec_set(activation.c), x, vec_select(mask_less(none, x), positive, negative));
+    }
+    case ACT_CLAMP: {
+        const Vec none = vec_set(0), low = vec_max(x, vec_set(-activation.a));
+        return vec_sub(none, vec_max(vec_sub(none, low), vec_set(-activation.a)));
+    }
     case ACT_NONE:
     case ACT_SILU_CLAMPED: return x;
     }

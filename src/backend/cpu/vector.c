@@ -42,9 +42,11 @@ static float *vector_scratch(Backend *backend, int64_t count) {
 typedef struct Elementwise {
     CpuBackend *cpu;
     int64_t rows, width, count;
-    const float *x;
+    const float *x, *y;
+    int64_t stride; /* floats between rows of y */
     float *out;
     const Norm *norm;
+    const QueryScaling *scaling;
     Activation activation;
     float scale, cap;
     void (*row)(const struct Elementwise *, int64_t row, float *spare);
@@ -110,6 +112,33 @@ static void vector_activate(Backend *backend, int64_t count, const float *x, Act
         .out = out,
         .activation = activation,
         .row = activate_one};
+    run_elementwise(backend, &e);
+}
+
+static void multiply_one(const Elementwise *e, int64_t row, float *spare) {
+    e->cpu->kernels->glu_row(
+        e->width, e->x + row * e->width, e->y + row * e->stride, e->activation, e->out + row * e->width);
+}
+
+static void vector_multiply(Backend *backend, const Multiply *op) {
+    Elementwise e = {.rows = op->rows,
+        .width = op->width,
+        .x = op->x,
+        .y = op->y,
+        .stride = op->y_stride,
+        .out = op->out,
+        .activation = op->activation,
+        .row = multiply_one};
+    run_elementwise(backend, &e);
+}
+
+static void scale_one(const Elementwise *e, int64_t row, float *spare) {
+    const float factor = query_scale(e->scaling, e->cpu->step.positions[row]);
+    for (int64_t i = 0; i < e->width; i++) e->out[row * e->width + i] *= factor;
+}
+
+static void vector_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    Elementwise e = {.rows = rows, .width = width, .out = x, .scaling = scaling, .row = scale_one};
     run_elementwise(backend, &e);
 }
 
@@ -182,6 +211,8 @@ static const BackendOps vector_ops = {
     .route = cpu_route,
     .experts = vector_experts,
     .activate = vector_activate,
+    .multiply = vector_multiply,
+    .scale_queries = vector_scale_queries,
     .gather = vector_gather,
     .logits = vector_logits,
     .add = vector_add,

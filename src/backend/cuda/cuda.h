@@ -332,6 +332,8 @@ void cuda_route(Backend *backend, const Routing *op);
  * others. */
 int cuda_activation(const Activation *activation);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
+void cuda_multiply(Backend *backend, const Multiply *op);
+void cuda_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);
 void cuda_sum_logits(Backend *backend, const LogitSums *op);

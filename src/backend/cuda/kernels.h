@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
+#include "backend/backend.h"
 #include "backend/cuda/dispatch.h"
 
 #ifdef __cplusplus
@@ -60,7 +61,11 @@ cudaError_t rows_norm(cudaStream_t stream, int rows, const float *x, const RowNo
 /* residual += scale · norm(y); norm NULL: none. */
 cudaError_t rows_add(
     cudaStream_t stream, int rows, int64_t width, float *residual, const float *y, float scale, const RowNorm *norm);
-cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, int activation, float *out);
+cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, const Activation *activation, float *out);
+cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op);
+/* positions: on the device, of the rows. */
+cudaError_t rows_scale_queries(
+    cudaStream_t stream, int rows, int64_t width, const QueryScaling *scaling, const int32_t *positions, float *x);
 /* gate = act(gate) ∘ up. */
 cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation);
 /* x = x · sigmoid(gate). */
@@ -71,9 +76,9 @@ cudaError_t rows_copy(
 cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scale, float cap);
 cudaError_t rows_gather(
     cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
-/* Token −1: the row of `out` stays as it is. Token −2 − i: sampled[i]. */
+/* Token −1: the row of `out` stays as it is. Token −2 − i: sampled[i]. placeholder: Embed. */
 cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *sampled, const Tiles *table,
-    float scale, float *out);
+    float scale, bool placeholder, float *out);
 
 /* Routing (backend.h). */
 typedef struct Router {
@@ -86,6 +91,7 @@ typedef struct Router {
     int shared;
     const float *shared_logits;
     int shared_pair;
+    const float *expert_scale; /* NULL: none */
     int32_t *index;
     float *weight;
 } Router;

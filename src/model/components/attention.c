@@ -2,9 +2,14 @@
  * and k, RoPE, window, softcap and sinks belong to the Attention operation (backend/cpu/ref/). */
 #include "model/component.h"
 
+/* Elements of v: with v_norm its rows may be those of k. */
+static int64_t v_width(const AttentionComponent *attention) {
+    return attention->v.rows || !attention->v_norm ? attention->v.rows : attention->k.rows;
+}
+
 static int64_t attention_width(const Component *component) {
     const AttentionComponent *attention = &component->attention;
-    return attention->q.rows + attention->k.rows + attention->v.rows + attention->gate.rows + attention->o.cols;
+    return attention->q.rows + attention->k.rows + v_width(attention) + attention->gate.rows + attention->o.cols;
 }
 
 static void attention_visit(Component *component, const Visitor *visitor) {
@@ -15,6 +20,10 @@ static void attention_visit(Component *component, const Visitor *visitor) {
     if (attention->v.rows) visit_split(visitor, &attention->v, SPLIT_ROWS);
     visit_split(visitor, &attention->o, SPLIT_COLUMNS);
     if (attention->gate.rows) visit_split(visitor, &attention->gate, SPLIT_ROWS);
+    visit_norm(visitor, &attention->v_norm);
+    visit_norm(visitor, &attention->head_norm);
+    visit_vector(visitor, &attention->q_factors, attention->q.rows, SPLIT_ROWS);
+    visit_vector(visitor, &attention->k_factors, attention->k.rows, SPLIT_ROWS);
     visit_norm(visitor, &attention->sub_norm);
     visit_norm(visitor, &op->q_norm);
     visit_norm(visitor, &op->k_norm);
@@ -38,7 +47,7 @@ static CacheSpec attention_cache(const Component *component) {
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
         .window = op->window,
-        .k_bias = op->k_norm ? NULL : component->attention.k.bias,
+        .k_bias = op->k_norm || component->attention.head_norm ? NULL : component->attention.k.bias,
         .rope = op->rope};
 }
 
@@ -56,6 +65,40 @@ static void project_add(Matmul *op, const Weight *weight, float *out) {
     op->out[op->count++] = out;
 }
 
+/* head_norm of [rows, heads·head_dim], in place. */
+static void norm_heads(const ComponentCall *call, const Norm *norm, int64_t width, const float *factors, float *x) {
+    const BackendOps *ops = call->backend->ops;
+    ops->norm(call->backend, (int)(call->rows * width / norm->width), x, norm, x);
+    if (!factors) return;
+    const Multiply op = {
+        .rows = call->rows, .width = width, .x = x, .activation = {.kind = ACT_NONE}, .y = factors, .out = x};
+    ops->multiply(call->backend, &op);
+}
+
+/* What happens between the products and the attention operation; k NULL: the entry is another component's. */
+static bool needs_preparation(const AttentionComponent *attention) {
+    return attention->v_norm || attention->clip != 0 || attention->head_norm || attention->query_scaling.scale != 0;
+}
+
+static void prepare(const AttentionComponent *attention, const ComponentCall *call, float *q, float *k, float *v) {
+    const BackendOps *ops = call->backend->ops;
+    const int64_t rows = call->rows, q_width = attention->q.rows, k_width = attention->k.rows;
+    const int64_t width = v_width(attention);
+    if (attention->clip != 0) {
+        const Activation clamp = {.kind = ACT_CLAMP, .a = attention->clip};
+        ops->activate(call->backend, rows * q_width, q, clamp, q);
+        if (k) ops->activate(call->backend, rows * k_width, k, clamp, k);
+        if (k) ops->activate(call->backend, rows * width, v, clamp, v);
+    }
+    if (k && attention->v_norm)
+        ops->norm(call->backend, (int)(rows * width / attention->v_norm->width), attention->v.rows ? v : k,
+            attention->v_norm, v);
+    if (attention->head_norm) norm_heads(call, attention->head_norm, q_width, attention->q_factors, q);
+    if (k && attention->head_norm) norm_heads(call, attention->head_norm, k_width, attention->k_factors, k);
+    if (attention->query_scaling.scale != 0)
+        ops->scale_queries(call->backend, call->rows, q_width, &attention->query_scaling, q);
+}
+
 static void attention_forward(const Component *component, const ComponentCall *call) {
     const AttentionComponent *attention = &component->attention;
     const BackendOps *ops = call->backend->ops;
@@ -63,13 +106,13 @@ static void attention_forward(const Component *component, const ComponentCall *c
     float *q = call->work;
     float *k = q + call->rows * attention->q.rows;
     float *v = k + call->rows * attention->k.rows;
-    float *gate = v + call->rows * attention->v.rows;
+    float *gate = v + call->rows * v_width(attention);
     float *attended = gate + call->rows * attention->gate.rows;
 
     Matmul project = {.rows = call->rows, .decode_rows = call->decode_rows, .x = call->x, .norm = call->norm};
     project_add(&project, &attention->q, q);
     if (fills) project_add(&project, &attention->k, k);
-    if (fills) project_add(&project, &attention->v, v);
+    if (attention->v.rows) project_add(&project, &attention->v, v);
     if (gated) project_add(&project, &attention->gate, gate);
 
     Attention op = attention->op;
@@ -87,12 +130,13 @@ static void attention_forward(const Component *component, const ComponentCall *c
         .norm = call->output_norm,
         .scale = call->scale * attention->value_scale,
         .residual = call->residual};
-    if (ops->attention_block && !attention->sub_norm) {
+    if (ops->attention_block && !attention->sub_norm && !needs_preparation(attention)) {
         const AttentionBlock block = {project, op, output};
         ops->attention_block(call->backend, &block);
         return;
     }
     ops->matmul(call->backend, &project);
+    prepare(attention, call, q, op.k, v);
     ops->attention(call->backend, &op);
     if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
     ops->matmul_add(call->backend, &output);

@@ -16,7 +16,9 @@ static int64_t inner_of(const MoeComponent *moe) {
 static int64_t moe_width(const Component *component) {
     const MoeComponent *moe = &component->moe;
     const int64_t hidden = moe->router.cols, slots = slots_of(moe);
-    return 2 * hidden + moe->router.rows + moe->shared_gate.rows + 2 * slots + slots * (inner_of(moe) + hidden + 2);
+    const int64_t dense = moe->dense.gate.rows ? moe->dense.gate.rows + hidden : 0;
+    return dense + 2 * hidden + moe->router.rows + moe->shared_gate.rows + 2 * slots +
+        slots * (inner_of(moe) + hidden + 2);
 }
 
 static void moe_visit(Component *component, const Visitor *visitor) {
@@ -24,6 +26,16 @@ static void moe_visit(Component *component, const Visitor *visitor) {
     visit_weight(visitor, &moe->router);
     if (moe->shared_gate.rows) visit_weight(visitor, &moe->shared_gate);
     visit_vector(visitor, &moe->correction_bias, moe->experts, SPLIT_NONE);
+    visit_vector(visitor, &moe->expert_scale, moe->experts, SPLIT_NONE);
+    visit_norm(visitor, &moe->router_norm);
+    if (moe->dense.gate.rows) {
+        visit_weight(visitor, &moe->dense.gate);
+        visit_weight(visitor, &moe->dense.up);
+        visit_weight(visitor, &moe->dense.down);
+        visit_norm(visitor, &moe->dense_input_norm);
+        visit_norm(visitor, &moe->dense_output_norm);
+        visit_norm(visitor, &moe->experts_output_norm);
+    }
     visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->up, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->down, banks_of(moe), SPLIT_COLUMNS);
@@ -32,7 +44,8 @@ static void moe_visit(Component *component, const Visitor *visitor) {
 /* A token reads the router, the experts that it uses (counted as large as the first), and the shared one. */
 static ComponentCost moe_cost(const Component *component, int depth) {
     const MoeComponent *moe = &component->moe;
-    ComponentCost cost = component_cost_of_weights((const Weight *const[]){&moe->router}, 1);
+    const Weight *const always[] = {&moe->router, &moe->dense.gate, &moe->dense.up, &moe->dense.down};
+    ComponentCost cost = component_cost_of_weights(always, moe->dense.gate.rows ? 4 : 1);
     for (int i = 0; i < slots_of(moe); i++) {
         const int e = i < moe->top_k ? 0 : moe->experts;
         const ComponentCost one =
@@ -47,19 +60,23 @@ static void moe_describe(const Component *component, Buffer *out) {
     const MoeComponent *moe = &component->moe;
     buffer_printf(out, "%d of %d experts of %lld %s", moe->top_k, moe->experts, (long long)moe->gate[0].rows,
         activation_name(moe->activation));
+    if (moe->dense.gate.rows) buffer_printf(out, " beside a dense one of %lld", (long long)moe->dense.gate.rows);
     if (moe->shared) buffer_printf(out, " and a shared one of %lld", (long long)moe->gate[moe->experts].rows);
 }
 
 /* The parts of a call's work area. */
 typedef struct Places {
     float *x, *sum, *logits, *shared_logits, *weight, *work;
+    float *dense, *dense_sum; /* product and result of the dense network */
     int32_t *index;
     const float *in; /* input of router and experts: x, or the call's if there is no norm */
 } Places;
 
 static Places places_of(const MoeComponent *moe, const ComponentCall *call) {
     const int64_t rows = call->rows, hidden = moe->router.cols, slots = slots_of(moe);
-    Places p = {.x = call->work};
+    Places p = {.dense = call->work};
+    p.dense_sum = p.dense + rows * moe->dense.gate.rows;
+    p.x = moe->dense.gate.rows ? p.dense_sum + rows * hidden : call->work;
     p.sum = p.x + rows * hidden;
     p.logits = p.sum + rows * hidden;
     p.shared_logits = p.logits + rows * moe->router.rows;
@@ -73,7 +90,8 @@ static Places places_of(const MoeComponent *moe, const ComponentCall *call) {
 static Matmul router_of(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
     return (Matmul){.rows = call->rows,
         .decode_rows = call->decode_rows,
-        .x = p->in,
+        .x = moe->router_norm ? call->x : p->in,
+        .norm = moe->router_norm,
         .count = moe->shared_gate.rows ? 2 : 1,
         .weight = {&moe->router, &moe->shared_gate},
         .out = {p->logits, p->shared_logits},
@@ -97,6 +115,7 @@ static Routing route_of(const MoeComponent *moe, const ComponentCall *call, cons
         .shared = moe->shared,
         .shared_logits = moe->shared_gate.rows ? p->shared_logits : NULL,
         .shared_pair = moe->shared_gate.rows == 2,
+        .expert_scale = moe->expert_scale,
         .index = p->index,
         .weight = p->weight};
 }
@@ -150,12 +169,37 @@ static void moe_prefetch(const Component *component, const ComponentCall *call) 
     choose_and_request(&component->moe, call, EXPERTS_PREFETCH);
 }
 
+/* Adds the experts' sum to the result of the dense network, which becomes the block's. */
+static void add_dense(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+    const BackendOps *ops = call->backend->ops;
+    const Glu glu = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = call->x,
+        .norm = moe->dense_input_norm,
+        .gate = &moe->dense.gate,
+        .up = &moe->dense.up,
+        .activation = moe->dense.activation,
+        .out = p->dense};
+    const Matmul down = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = p->dense,
+        .count = 1,
+        .weight = {&moe->dense.down},
+        .out = {p->dense_sum}};
+    ops->glu(call->backend, &glu);
+    ops->matmul(call->backend, &down);
+    if (moe->dense_output_norm)
+        ops->norm(call->backend, call->rows, p->dense_sum, moe->dense_output_norm, p->dense_sum);
+    ops->add(call->backend, call->rows, moe->router.cols, p->dense_sum, p->sum, 1, moe->experts_output_norm);
+}
+
 static void moe_forward(const Component *component, const ComponentCall *call) {
     const MoeComponent *moe = &component->moe;
     const BackendOps *ops = call->backend->ops;
     const Places p = places_of(moe, call);
     const bool begun = call->begun && moe->source;
-    if (ops->moe_block && !moe->source) {
+    const bool dense = moe->dense.gate.rows > 0;
+    if (ops->moe_block && !moe->source && !dense && !moe->router_norm) {
         const MoeBlock moe_block = {.x = call->x,
             .norm = call->norm,
             .out_norm = call->output_norm,
@@ -170,7 +214,9 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
     }
     if (!begun) choose(moe, call, &p);
     use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
-    ops->add(call->backend, call->rows, moe->router.cols, call->residual, p.sum, call->scale, call->output_norm);
+    if (dense) add_dense(moe, call, &p);
+    ops->add(call->backend, call->rows, moe->router.cols, call->residual, dense ? p.dense_sum : p.sum, call->scale,
+        call->output_norm);
 }
 
 const ComponentOps moe_ops = {.width = moe_width,

@@ -515,8 +515,8 @@ static void embed_rows(void *argument, int index, int count) {
     const int64_t width = e->table->cols;
     for (int row = index; row < e->rows; row += count) {
         float *out = e->out + row * width;
-        if (e->tokens[row] == TOKEN_GIVEN) continue;
-        weight_dequantize_row(e->table, e->tokens[row], 0, width, out);
+        if (e->tokens[row] == TOKEN_GIVEN && !e->placeholder) continue;
+        weight_dequantize_row(e->table, embed_token(e, row), 0, width, out);
         for (int64_t i = 0; i < width; i++) out[i] *= e->scale;
     }
 }

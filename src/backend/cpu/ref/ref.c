@@ -20,6 +20,9 @@ static float activated(Activation activation, float x) {
     case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     case ACT_RELU2: return x > 0 ? x * x : 0;
+    case ACT_XIELU:
+        return (x > 0 ? activation.a * x * x : activation.b * (expm1f(fminf(x, -1e-6f)) - x)) + activation.c * x;
+    case ACT_CLAMP: return fminf(fmaxf(x, -activation.a), activation.a);
     case ACT_NONE:
     case ACT_SILU_CLAMPED: return x;
     }
@@ -102,8 +105,8 @@ static void ref_embed(Backend *backend, const Embed *e) {
             e->out + e->given[i].row * width, e->given[i].values, (size_t)(e->given[i].rows * width) * sizeof *e->out);
     for (int t = 0; t < e->rows; t++) {
         float *row = e->out + t * width;
-        if (e->tokens[t] == TOKEN_GIVEN) continue;
-        weight_dequantize_row(e->table, e->tokens[t], 0, width, row);
+        if (e->tokens[t] == TOKEN_GIVEN && !e->placeholder) continue;
+        weight_dequantize_row(e->table, embed_token(e, t), 0, width, row);
         for (int64_t i = 0; i < width; i++) row[i] *= e->scale;
     }
 }
@@ -151,6 +154,19 @@ static void ref_matmul_add(Backend *backend, const MatmulAdd *m) {
 
 static void ref_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     for (int64_t i = 0; i < count; i++) out[i] = activated(activation, x[i]);
+}
+
+static void ref_multiply(Backend *backend, const Multiply *m) {
+    for (int r = 0; r < m->rows; r++)
+        for (int64_t i = 0; i < m->width; i++)
+            m->out[r * m->width + i] = gated(m->activation, m->x[r * m->width + i], m->y[r * m->y_stride + i]);
+}
+
+static void ref_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    for (int r = 0; r < rows; r++) {
+        const float factor = query_scale(scaling, ref_backend(backend)->step.positions[r]);
+        for (int64_t i = 0; i < width; i++) x[r * width + i] *= factor;
+    }
 }
 
 static void ref_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
@@ -205,6 +221,8 @@ static const BackendOps ref_ops = {
     .route = cpu_route,
     .experts = cpu_experts,
     .activate = ref_activate,
+    .multiply = ref_multiply,
+    .scale_queries = ref_scale_queries,
     .gather = ref_gather,
     .logits = ref_logits,
     .add = ref_add,

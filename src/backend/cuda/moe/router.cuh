@@ -211,6 +211,7 @@ __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     }
     __syncwarp();
     if (lane < r.top_k) weight[lane] = weight[lane] * ((r.norm_topk_prob ? 1 / sum : 1) * r.scale) * others;
+    if (r.expert_scale && lane < r.top_k) weight[lane] *= __ldg(r.expert_scale + c.index[lane]);
     if (lane == 0 && r.shared) weight[r.top_k] = shared;
 }
 

@@ -27,10 +27,13 @@ void cuda_embed(Backend *backend, const Embed *op) {
                 range->in_backend ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, b->stream),
             "embeddings");
     }
-    const int32_t *tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
+    const int32_t *tokens = op->tokens == b->step.positions
+        ? cuda_step_rows(b).positions
+        : device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
     if (tokens)
         cuda_ok(b,
-            rows_embed(b->stream, op->rows, tokens, b->sampled.device, cuda_tiles(b, op->table), op->scale, op->out),
+            rows_embed(b->stream, op->rows, tokens, b->sampled.device, cuda_tiles(b, op->table), op->scale,
+                op->placeholder, op->out),
             "embed");
 }
 
@@ -62,7 +65,18 @@ int cuda_activation(const Activation *activation) {
 
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     CudaBackend *b = cuda_of(backend);
-    cuda_ok(b, rows_activate(b->stream, count, x, activation.kind, out), "activate");
+    cuda_ok(b, rows_activate(b->stream, count, x, &activation, out), "activate");
+}
+
+void cuda_multiply(Backend *backend, const Multiply *op) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_activation(&op->activation);
+    cuda_ok(b, rows_multiply(b->stream, op), "multiply");
+}
+
+void cuda_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, rows_scale_queries(b->stream, rows, width, scaling, cuda_step_rows(b).positions, x), "scale_queries");
 }
 
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
@@ -247,6 +261,7 @@ Router cuda_router(const Routing *op) {
         .shared = op->shared,
         .shared_logits = op->shared_logits,
         .shared_pair = op->shared_pair,
+        .expert_scale = op->expert_scale,
         .index = op->index,
         .weight = op->weight};
 }

@@ -67,14 +67,47 @@ extern "C" cudaError_t rows_add(
     return launch(stream, add_kernel, dim3(rows), BLOCK, 0, width, residual, y, scale, norm ? *norm : RowNorm{});
 }
 
-__global__ void activate_kernel(int64_t count, const float *x, int activation, float *out) {
+/* Those of activate() alone, too. */
+__device__ static float activated_alone(const Activation &activation, float x) {
+    if (activation.kind == ACT_CLAMP) return fminf(fmaxf(x, -activation.a), activation.a);
+    if (activation.kind != ACT_XIELU) return activated(activation.kind, x);
+    return (x > 0 ? activation.a * x * x : activation.b * (expm1f(fminf(x, -1e-6f)) - x)) + activation.c * x;
+}
+
+__global__ void activate_kernel(int64_t count, const float *x, Activation activation, float *out) {
     let_next_begin();
     wait_for_previous();
     for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
-        out[i] = activated(activation, load(x + i));
+        out[i] = activated_alone(activation, load(x + i));
 }
-extern "C" cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, int activation, float *out) {
-    return launch(stream, activate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, activation, out);
+extern "C" cudaError_t rows_activate(
+    cudaStream_t stream, int64_t count, const float *x, const Activation *activation, float *out) {
+    return launch(stream, activate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, *activation, out);
+}
+
+__global__ void multiply_kernel(const __grid_constant__ Multiply op) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.x;
+    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK)
+        op.out[row * op.width + i] =
+            gated(op.activation.kind, load(op.x + row * op.width + i), load(op.y + row * op.y_stride + i));
+}
+extern "C" cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op) {
+    return launch(stream, multiply_kernel, dim3(op->rows), BLOCK, 0, *op);
+}
+
+__global__ void scale_queries_kernel(int64_t width, QueryScaling scaling, const int32_t *positions, float *x) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.x;
+    const int steps = (__ldcg(positions + row) + scaling.offset) / scaling.length;
+    const float factor = 1 + scaling.scale * logf((float)(1 + steps));
+    for (int64_t i = threadIdx.x; i < width; i += BLOCK) x[row * width + i] = load(x + row * width + i) * factor;
+}
+extern "C" cudaError_t rows_scale_queries(
+    cudaStream_t stream, int rows, int64_t width, const QueryScaling *scaling, const int32_t *positions, float *x) {
+    return launch(stream, scale_queries_kernel, dim3(rows), BLOCK, 0, width, *scaling, positions, x);
 }
 
 __global__ void gate_kernel(int64_t count, float *gate, const float *up, int activation) {
@@ -134,13 +167,15 @@ extern "C" cudaError_t rows_gather(
 }
 
 template <int KIND>
-__global__ void embed_kernel(const int32_t *tokens, const int32_t *sampled, Tiles table, float scale, float *out) {
+__global__ void embed_kernel(
+    const int32_t *tokens, const int32_t *sampled, Tiles table, float scale, bool placeholder, float *out) {
     let_next_begin();
     wait_for_previous();
     int token = __ldcg(tokens + blockIdx.y);
-    if (token == TOKEN_GIVEN) return;
+    if (token == TOKEN_GIVEN && !placeholder) return;
     /* A step that was begun after a row without a token (−1) is dropped: any token is valid for it. */
     if (token < TOKEN_GIVEN) token = max(__ldcg(sampled + (TOKEN_OUTPUT_0 - token)), 0);
+    if (placeholder && (token == TOKEN_GIVEN || token >= table.rows)) token = 0;
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < table.cols; i += gridDim.x * BLOCK)
         out[(int64_t)blockIdx.y * table.cols + i] = scale * tile_element<KIND>(table, token, i);
 }
@@ -149,13 +184,15 @@ struct Embedding {
     int rows;
     const int32_t *tokens, *sampled;
     const Tiles *table;
-    float scale, *out;
+    float scale;
+    bool placeholder;
+    float *out;
     template <int KIND> cudaError_t operator()() const {
         return launch(stream, embed_kernel<KIND>, dim3((table->cols + BLOCK - 1) / BLOCK, rows), BLOCK, 0, tokens,
-            sampled, *table, scale, out);
+            sampled, *table, scale, placeholder, out);
     }
 };
 extern "C" cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *sampled,
-    const Tiles *table, float scale, float *out) {
-    return with_kind(table->kind, Embedding{stream, rows, tokens, sampled, table, scale, out});
+    const Tiles *table, float scale, bool placeholder, float *out) {
+    return with_kind(table->kind, Embedding{stream, rows, tokens, sampled, table, scale, placeholder, out});
 }
