@@ -13,12 +13,12 @@ allowed() {
     backend) echo "tensor base" ;;
     weights) echo "tensor base" ;;
     cache) echo "backend tensor base" ;;
-    model) echo "cache weights backend tensor base" ;;
-    family) echo "model backend tensor base" ;;
+    model) echo "cache weights backend tensor media base" ;;
+    family) echo "model backend tensor media base" ;;
     fit) echo "model cache weights backend tensor base" ;;
     import) echo "family tensor base" ;;
     text) echo "base" ;;
-    engine) echo "fit family model cache backend tensor base" ;;
+    engine) echo "fit family model cache backend tensor media base" ;;
     hub) echo "base" ;;
     chat) echo "engine text model media base" ;;
     library) echo "import hub base" ;;

@@ -1,7 +1,7 @@
 /* Gemma 3, text: sandwich norms whose weights are stored minus one, RMS norms on q and k, five layers with a sliding
  * window and their own rotary base to one without. The multimodal files wrap it: text_config, language_model.
  * Reference: mlx_lm/models/gemma3_text.py, gemma3.py. */
-#include "family/family.h"
+#include "family/vision.h"
 
 #include <math.h>
 
@@ -61,13 +61,15 @@ static void load(Loader *ld, Spec *spec) { load_text(ld, spec, 4, 1, load_int_or
 
 static void load_wrapper(Loader *ld, Spec *spec) {
     const int outer = load_int_or(ld, "vocab_size", 0);
-    load_ignore(ld, "vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index",
-        "image_token_id", "hidden_size", "tie_word_embeddings", NULL);
-    load_skip(ld, "vision_tower.");
-    load_skip(ld, "multi_modal_projector.");
-    load_enter(ld, "text_config", "language_model.");
-    const int intermediate_size = load_int_or(ld, "vocab_size", 262208);
-    load_text(ld, spec, 8, 4, outer ? outer : intermediate_size);
+    const int tokens = load_int_or(ld, "mm_tokens_per_image", 256);
+    load_ignore(ld, "hidden_size", NULL);
+    const LoadPlace root = load_place(ld);
+    load_text_part(ld);
+    load_ignore(ld, "mm_tokens_per_image", NULL);
+    const int vocab = load_int_or(ld, "vocab_size", 262208);
+    load_text(ld, spec, 8, 4, outer ? outer : vocab);
+    load_return(ld, &root);
+    vision_load_gemma3(ld, spec, tokens);
 }
 
 static const GgufName names[] = {

@@ -37,6 +37,7 @@
     row("qwen2_moe", qwen2_moe_family)         \
     row("qwen3", qwen3_family)                 \
     row("qwen3_moe", qwen3_moe_family)         \
+    row("qwen3_vl", qwen3_vl_family)           \
     row("smollm3", smollm3_family)
 // clang-format on
 

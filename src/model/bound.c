@@ -158,7 +158,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     bound->final_norm = spec->final_norm;
     bound->head = spec->head;
     binder.backend = bound_backend(bound, 0);
-    bind_weight(&binder, &bound->embedding);
+    if (spec->embedding.rows) bind_weight(&binder, &bound->embedding);
     bound->position_embedding = spec->position_embedding;
     if (bound->position_embedding.rows) bind_weight(&binder, &bound->position_embedding);
     bind_layer_inputs(&binder);
@@ -166,9 +166,21 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
         bound->head = bound->embedding;
     } else {
         binder.backend = bound_backend(bound, spec->layer_count - 1);
-        bind_weight(&binder, &bound->head);
+        if (spec->head.rows) bind_weight(&binder, &bound->head);
     }
-    bind_norm(&binder, &bound->final_norm);
+    if (bound->final_norm) bind_norm(&binder, &bound->final_norm);
+    return !binder.failed;
+}
+
+bool bound_weight(Bound *bound, Weight *weight, Error *error) {
+    Binder binder = {.bound = bound, .backend = bound->backends[0], .error = error};
+    bind_weight(&binder, weight);
+    return !binder.failed;
+}
+
+bool bound_norm(Bound *bound, const Norm **norm, Error *error) {
+    Binder binder = {.bound = bound, .backend = bound->backends[0], .error = error};
+    bind_norm(&binder, norm);
     return !binder.failed;
 }
 

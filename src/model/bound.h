@@ -31,11 +31,15 @@ typedef struct Bound {
     size_t binding_count, binding_capacity;
 } Bound;
 
-/* Binds layers from `split` on (0: none) to the second backend, the others to the first. The backends and the Spec
- * outlive this. ERROR_MEMORY, or an error of the backend; *bound is then zeroed. */
+/* Embedding, head and final norm may be absent: they have no rows, or are NULL. Binds layers from `split` on (0: none)
+ * to the second backend, the others to the first. The backends and the Spec outlive this. ERROR_MEMORY, or an error of
+ * the backend; *bound is then zeroed. */
 NODISCARD bool bound_open(
     Bound *bound, const Spec *spec, Backend *const *backends, int backend_count, int split, Error *error);
 void bound_close(Bound *bound); /* safe on a zeroed one */
+/* Binds something beside the layers to the first backend, until bound_close(). */
+NODISCARD bool bound_weight(Bound *bound, Weight *weight, Error *error);
+NODISCARD bool bound_norm(Bound *bound, const Norm **norm, Error *error);
 /* Floats per row of the residual and the layers' inputs behind it. */
 int64_t bound_residual_width(const Bound *bound);
 Backend *bound_backend(const Bound *bound, int layer);

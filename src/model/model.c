@@ -35,6 +35,18 @@ static bool read_json(Model *model, const char *directory, const char *name, boo
         fail(error, ERROR_FORMAT, "%s is %s, must be an object", name, json_type_name(*out));
 }
 
+/* preprocessor_config.json; where processor_config.json has an image_processor, that. */
+static bool read_processor(Model *model, const char *directory, Error *error) {
+    if (!read_json(model, directory, "processor_config.json", false, &model->processor_text, &model->processor, error))
+        return false;
+    model->processor = json_get(model->processor, "image_processor");
+    if (model->processor && model->processor->type == JSON_OBJECT) return true;
+    model->processor = NULL;
+    buffer_clear(&model->processor_text);
+    return read_json(
+        model, directory, "preprocessor_config.json", false, &model->processor_text, &model->processor, error);
+}
+
 /* The family that model_type names. */
 static FamilyLoad *find_family(const Model *model, FamilyFind *find, Error *error) {
     const Json *type = json_get(model->config, "model_type");
@@ -54,6 +66,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
     const LoadSource source = {.arena = &model->arena,
         .config = model->config,
         .generation = model->generation_config,
+        .processor = model->processor,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
         .experts_stay = options->experts.stream,
@@ -124,8 +137,9 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
     if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
         read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
             error) &&
-        (load = find_family(model, find, error)) != NULL && checkpoint_open(&model->checkpoint, directory, error) &&
-        open_weights(model, options, error) && load_spec(model, options, load, error) &&
+        read_processor(model, directory, error) && (load = find_family(model, find, error)) != NULL &&
+        checkpoint_open(&model->checkpoint, directory, error) && open_weights(model, options, error) &&
+        load_spec(model, options, load, error) &&
         (!options->experts_used || model_cut_experts(model, options->experts_used, error)) &&
         choose_context(model, options, error) && load_weights(model, options, error) && check_files(model, error)) {
         return model;
@@ -146,6 +160,7 @@ void model_close(Model *model) {
     checkpoint_close(&model->checkpoint);
     buffer_free(&model->config_text);
     buffer_free(&model->generation_text);
+    buffer_free(&model->processor_text);
     arena_free(&model->arena);
     free(model);
 }

@@ -70,6 +70,74 @@ const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols
     return read_array(ld, name, rows, cols);
 }
 
+/* Strides of a convolution's weights in elements. */
+typedef struct KernelStrides {
+    int64_t out, time, row, column, in;
+} KernelStrides;
+
+/* Channels last as MLX has them, or first. False: it is no such tensor. */
+static bool kernel_strides(const Tensor *t, int64_t out, int64_t in, int64_t size, int64_t times, KernelStrides *s) {
+    const int64_t timed = times > 1, rank = 4 + timed;
+    const int64_t last[] = {out, times, size, size, in}, first[] = {out, in, times, size, size};
+    bool is_last = t->rank == rank, is_first = is_last;
+    for (int i = 0; i < rank && t->rank == rank; i++) {
+        is_last = is_last && t->shape[i] == last[i + (!timed && i > 0)];
+        is_first = is_first && t->shape[i] == first[i + (!timed && i > 1)];
+    }
+    const int64_t area = size * size;
+    *s = is_last ? (KernelStrides){times * area * in, area * in, size * in, in, 1}
+                 : (KernelStrides){in * times * area, area, size, 1, times * area};
+    return is_last || is_first;
+}
+
+Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias) {
+    const int64_t cols = (int64_t)size * size * in;
+    Weight weight = {.rows = out, .cols = cols, .dtype = DTYPE_F32};
+    KernelStrides s;
+    const TensorEntry *entry = loader_take(ld, name, ".weight");
+    if (!entry) return weight;
+    if (!dtype_is_float(entry->tensor.dtype)) {
+        loader_wrong_dtype(ld, entry, "F32, F16 or BF16");
+        return weight;
+    }
+    if (!kernel_strides(&entry->tensor, out, in, size, times, &s)) {
+        char expected[96], time[16] = "";
+        if (times > 1) snprintf(time, sizeof time, "%d, ", times);
+        snprintf(expected, sizeof expected, "%d, %s%d, %d, %d", out, time, size, size, in);
+        loader_wrong_shape(ld, entry, expected);
+        return weight;
+    }
+    const int64_t count = out * times * cols;
+    float *all = loader_alloc(ld, (size_t)count, sizeof *all);
+    float *sums = loader_alloc(ld, (size_t)(out * cols), sizeof *sums), *to = sums;
+    if (!all || !sums) return weight;
+    floats_to_f32(all, entry->tensor.data, entry->tensor.dtype, count);
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t y = 0; y < size; y++)
+            for (int64_t x = 0; x < size; x++)
+                for (int64_t c = 0; c < in; c++, to++)
+                    for (int64_t t = 0; t < times; t++)
+                        *to += all[o * s.out + t * s.time + y * s.row + x * s.column + c * s.in];
+    weight.data = sums;
+    loader_tally(ld, &weight);
+    char full[PART_SIZE];
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (bias) weight.bias = load_vector(ld, full, out, 0);
+    return weight;
+}
+
+Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols) {
+    Weight weight = {.rows = rows, .cols = cols, .dtype = DTYPE_F32};
+    const float *columns = read_array(ld, name, cols, rows);
+    float *data = columns ? loader_alloc(ld, (size_t)(rows * cols), sizeof *data) : NULL;
+    if (!data) return weight;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) data[r * cols + c] = columns[c * rows + r];
+    weight.data = data;
+    loader_tally(ld, &weight);
+    return weight;
+}
+
 const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols) {
     char name[PART_SIZE];
     snprintf(name, sizeof name, "%sA", stem);

@@ -19,9 +19,10 @@ struct Loader {
     uint8_t *tensor_used; /* [entries] */
     char skip[SKIP_MAX][SKIP_SIZE];
     int skip_count;
-    bool in_file;  /* the current matrices are read at once from the mapped file, and not kept */
-    int64_t stack; /* first dimension of the current tensors, which are read as one matrix; 0: they are matrices */
-    bool experts;  /* the current matrices are routed experts */
+    bool text_part; /* unused tensors of other parts are counted apart */
+    bool in_file;   /* the current matrices are read at once from the mapped file, and not kept */
+    int64_t stack;  /* first dimension of the current tensors, which are read as one matrix; 0: they are matrices */
+    bool experts;   /* the current matrices are routed experts */
     Spec *spec;
     uint64_t bytes; /* bytes of the tensors used */
     bool failed;

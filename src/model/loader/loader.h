@@ -37,6 +37,19 @@ void load_ignore(Loader *ld, ...);
 /* From here on reads fields of the object `field` (text_config of multimodal wrappers), and tensor names begin with
  * prefix. */
 void load_enter(Loader *ld, const char *field, const char *prefix);
+/* Where fields and tensors are read from, to come back to after load_enter() and load_text_part(). */
+typedef struct LoadPlace {
+    const Json *fields;
+    char where[64], prefix[64], body[64], scope[160];
+} LoadPlace;
+LoadPlace load_place(const Loader *ld);
+void load_return(Loader *ld, const LoadPlace *place);
+/* Gives the Spec a vision part, and enters vision_config with tensor names under the vision tower's prefix
+ * (vision_tower., model.visual. or visual.). NULL, and nothing has changed: the file has no such part. */
+struct VisionSpec *load_vision_part(Loader *ld);
+/* The settings of image preprocessing: preprocessor_config.json, or image_processor of processor_config.json; NULL:
+ * there are none. */
+const Json *load_processor(const Loader *ld);
 /* The text model of a file that may have more parts: enters text_config if there is one, and finds how the tensor names
  * of that model begin: "model." stays, in MLX's files behind "language_model."; publishers write
  * "model.language_model.". Tensors of vision and audio are left out, which one warning says. */
@@ -56,12 +69,15 @@ typedef struct RopeOptions {
     bool interleaved;
     bool alpha;    /* dynamic scaling has a constant factor (Hunyuan), instead of one that grows with the text */
     bool unscaled; /* rope_scaling does not apply to these layers */
+    bool mrope;    /* positions have three dimensions: mrope_section and mrope_interleaved apply */
     const char *layer_type; /* key of rope_parameters, if the file has them by layer type; NULL: none */
     int original_positions; /* longrope: default; 0: the file must have it */
 } RopeOptions;
 
 /* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
 const Rope *load_rope(Loader *ld, const RopeOptions *options);
+/* RoPE of the patches of an image: the first half of the pairs turns by the row, the other half by the column. */
+const Rope *load_grid_rope(Loader *ld, int head_dim, float theta);
 /* Factor of YaRN on the scores of MLA: (0.1·mscale_all_dim·ln factor + 1)²; 1 if either is absent. */
 float load_yarn_attention(Loader *ld);
 /* head_dim · partial_rotary_factor. */
@@ -99,6 +115,11 @@ Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols,
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
 /* Exactly this tensor as rows × cols; its dimensions of 1 do not count. */
 const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* The weights of a convolution whose steps are its size, as a matrix of f32: [out, height · width · in], channels last
+ * as in MLX's files; publishers' files have them first. times > 1: the sum over that many equal inputs in time. */
+Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias);
+/* Exactly this tensor, which has [cols, rows], as a matrix [rows, cols] of f32. */
+Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols);
 /* −e^A_log, the rate of a recurrence's decay, [rows, cols]; stem: the tensor's name without "A_log". Files made from
  * GGUF have the rate itself, under the name A. */
 const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols);

@@ -192,6 +192,24 @@ static void fill_dynamic(const Scaling *s, Rope *rope, float *out, float theta) 
 
 static bool is_longrope(Slice kind) { return slice_is(kind, "longrope") || slice_is(kind, "su"); }
 
+/* Pairs of each position dimension. */
+static void read_sections(const Scaling *s, Rope *rope) {
+    const Json *sections = loader_get(s->ld, s->fields, "mrope_section");
+    const Json *interleaved = loader_get(s->ld, s->fields, "mrope_interleaved");
+    int pairs = 0, dim = 0;
+    bool ok = sections && sections->type == JSON_ARRAY && sections->size == POSITION_DIMS_MAX;
+    if (ok)
+        for (JSON_EACH(section, sections)) {
+            ok = ok && section->type == JSON_INTEGER && section->integer >= 0 && section->integer <= rope->dims / 2;
+            if (ok) pairs += rope->mrope_section[dim++] = (int)section->integer;
+        }
+    load_require(s->ld, ok && pairs <= rope->dims / 2,
+        "%smrope_section must be three numbers whose sum is at most %d, the pairs of a head", s->where, rope->dims / 2);
+    load_require(
+        s->ld, !interleaved || interleaved->type == JSON_BOOL, "%smrope_interleaved must be true or false", s->where);
+    rope->mrope_interleaved = interleaved && interleaved->type == JSON_BOOL && interleaved->boolean;
+}
+
 static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope *rope, float *out, float theta) {
     const int dims = rope->dims;
     if (slice_is(kind, "default") || slice_is(kind, "mrope")) { /* mrope: text has the same position on every axis */
@@ -272,6 +290,19 @@ const Rope *load_rope(Loader *ld, const RopeOptions *options) {
     }
     const bool interleaved = options->interleaved && !is_longrope(kind); /* SuScaledRoPE rotates halves, always */
     *rope = (Rope){.dims = dims, .interleaved = interleaved, .frequencies = frequencies};
+    if (options->mrope) read_sections(&scaling, rope);
     rope->scale = fill(&scaling, kind, options, rope, frequencies, theta);
+    return rope;
+}
+
+const Rope *load_grid_rope(Loader *ld, int head_dim, float theta) {
+    const int each = head_dim / 4; /* pairs of the row, and of the column */
+    load_require(ld, head_dim > 0 && head_dim % 4 == 0,
+        "a head of the vision tower has %d elements, not a multiple of 4", head_dim);
+    Rope *rope = loader_alloc(ld, 1, sizeof *rope);
+    float *frequencies = loader_alloc(ld, (size_t)(2 * each), sizeof *frequencies);
+    if (!rope || !frequencies) return NULL;
+    for (int i = 0; i < 2 * each; i++) frequencies[i] = 1 / period(theta, i % each, 2 * each);
+    *rope = (Rope){.dims = head_dim, .frequencies = frequencies, .scale = 1, .mrope_section = {0, each, each}};
     return rope;
 }

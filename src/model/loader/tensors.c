@@ -438,15 +438,31 @@ static bool is_skipped(const Loader *ld, Slice name) {
     return memmem(name.data, name.size, "rotary_emb.inv_freq", strlen("rotary_emb.inv_freq")) != NULL;
 }
 
+/* Beginnings of the names of tensors that a text model does not have. */
+static const char *const media[] = {"audio_tower.", "model.audio_tower.", "model.embed_audio.", "model.embed_vision.",
+    "model.multi_modal_projector.", "model.vision_tower.", "model.visual.", "multi_modal_projector.", "vision_model.",
+    "vision_tower.", "visual."};
+
+static bool is_media(Slice name) {
+    for (size_t m = 0; m < COUNT_OF(media); m++)
+        if (slice_starts(name, slice_of(media[m]))) return true;
+    return false;
+}
+
 void loader_check_tensors(Loader *ld) {
-    size_t unused = 0;
+    size_t unused = 0, left_out = 0;
     Slice first = {0};
     for (size_t i = 0; i < ld->source->checkpoint->entry_count; i++) {
         const TensorEntry *entry = &ld->source->checkpoint->entries[i];
-        if (!ld->tensor_used[i] && !is_skipped(ld, entry->name)) {
+        if (ld->tensor_used[i] || is_skipped(ld, entry->name)) continue;
+        if (ld->text_part && is_media(entry->name))
+            left_out++;
+        else
             first = unused++ ? first : entry->name;
-        }
     }
+    if (left_out)
+        loader_warn(ld, "%zu tensors for images and sound are left out: %s is loaded %s", left_out, ld->family,
+            ld->spec->vision ? "without them" : "as a text model");
     if (unused) {
         loader_warn(ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family,
             SLICE_SHOWN(first));

@@ -1,0 +1,66 @@
+/* What vision parts share: image preprocessing, layers of towers. */
+#include "family/vision_parts.h"
+
+#include <math.h>
+
+static const Json *setting(const Json *processor, const char *field) {
+    const Json *value = json_get(processor, field);
+    return value && value->type != JSON_NULL ? value : NULL;
+}
+
+int64_t vision_count(Loader *ld, const Json *object, const char *field, int64_t absent) {
+    const Json *value = setting(object, field);
+    if (!value) return absent;
+    const bool ok = value->type == JSON_INTEGER && value->integer > 0 && value->integer <= INT32_MAX;
+    load_require(ld, ok, "image preprocessing: %s must be an integer from 1 on", field);
+    return ok ? value->integer : absent;
+}
+
+static void read_three(Loader *ld, const Json *processor, const char *field, float absent, float out[3]) {
+    const Json *value = setting(processor, field), *item = value ? json_first(value) : NULL;
+    for (int i = 0; i < 3; i++) out[i] = absent;
+    if (!value) return;
+    bool ok = value->type == JSON_ARRAY && value->size == 3;
+    for (int i = 0; ok && i < 3; i++, item = json_next(item)) {
+        ok = json_is_number(item) && fabs(json_number(item)) < 1e3;
+        if (ok) out[i] = (float)json_number(item);
+    }
+    load_require(ld, ok, "image preprocessing: %s must be three numbers", field);
+}
+
+ImageRule vision_rule(Loader *ld, ImageFilter filter) {
+    const Json *processor = load_processor(ld);
+    ImageRule rule = {.filter = (ImageFilter)vision_count(ld, processor, "resample", filter)};
+    load_require(ld, rule.filter >= IMAGE_LANCZOS && rule.filter <= IMAGE_BICUBIC,
+        "image preprocessing: resample %d is not supported; 1, 2 and 3 are", (int)rule.filter);
+    read_three(ld, processor, "image_mean", 0.5F, rule.mean);
+    read_three(ld, processor, "image_std", 0.5F, rule.std);
+    for (int c = 0; c < 3; c++)
+        load_require(ld, rule.std[c] > 0, "image preprocessing: image_std[%d] is %g", c, (double)rule.std[c]);
+    return rule;
+}
+
+void vision_check_rule(Loader *ld, const ImageRule *rule) {
+    const int64_t unit = (int64_t)rule->patch * rule->merge;
+    load_require(ld, rule->patch <= VISION_PATCH_MAX && unit <= IMAGE_SIDE_MAX,
+        "image preprocessing: patches of %d pixels, %d on a side of a group, are not supported", rule->patch,
+        rule->merge);
+    if (rule->sizing == SIZING_FIXED)
+        load_require(ld, rule->side % unit == 0 && rule->side <= VISION_SIDE_MAX,
+            "image preprocessing: images of %d pixels, must be a multiple of %d up to %d", rule->side, (int)unit,
+            VISION_SIDE_MAX);
+    else
+        load_require(ld,
+            rule->pixels_min <= rule->pixels_max && rule->pixels_max >= unit * unit &&
+                rule->pixels_max <= IMAGE_PIXELS_MAX,
+            "image preprocessing: images of %lld to %lld pixels; at most %d are possible", (long long)rule->pixels_min,
+            (long long)rule->pixels_max, IMAGE_PIXELS_MAX);
+}
+
+Component *vision_component(VisionSpec *vision, Layer *layer, ComponentKind kind, const Norm *norm) {
+    Component *component = layer_add(&vision->tower, layer, kind);
+    component->cache_entry = kind == COMPONENT_ATTENTION ? 0 : -1; /* a layer's keys are not read by later ones */
+    vision->tower.cache_entries = 1;
+    component->input_norm = norm;
+    return component;
+}

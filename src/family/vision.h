@@ -1,0 +1,10 @@
+/* Vision parts, each of several families. Called behind the text part, with the fields of the config's root; a file
+ * without such a part stays a text model. */
+#pragma once
+#include "family/family.h"
+#include "model/vision.h"
+
+/* Qwen3-VL and Qwen3.5: pre-norm layers without windows, DeepStack. */
+void vision_load_qwen3(Loader *ld, Spec *spec);
+/* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */
+void vision_load_gemma3(Loader *ld, Spec *spec, int tokens);

@@ -1,0 +1,71 @@
+#include "media/image_rule.h"
+
+#include <math.h>
+
+/* smart_resize() of Qwen2-VL (transformers, models/qwen2_vl/image_processing_qwen2_vl.py), in double; Python's round()
+ * rounds halves to even. */
+static void size_by_area(const ImageRule *rule, int width, int height, ImageLayout *layout) {
+    const double unit = (double)rule->patch * rule->merge, h = height, w = width;
+    double rows = rint(h / unit) * unit, columns = rint(w / unit) * unit;
+    if (rows * columns > (double)rule->pixels_max) {
+        const double shrink = sqrt(h * w / (double)rule->pixels_max);
+        rows = fmax(unit, floor(h / shrink / unit) * unit);
+        columns = fmax(unit, floor(w / shrink / unit) * unit);
+    } else if (rows * columns < (double)rule->pixels_min) {
+        const double grow = sqrt((double)rule->pixels_min / (h * w));
+        rows = ceil(h * grow / unit) * unit;
+        columns = ceil(w * grow / unit) * unit;
+    }
+    layout->height = (int)rows;
+    layout->width = (int)columns;
+}
+
+bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error) {
+    const int longer = width > height ? width : height, shorter = width > height ? height : width;
+    *layout = (ImageLayout){.width = rule->side, .height = rule->side};
+    if (rule->sizing == SIZING_AREA) {
+        if (longer > (int64_t)IMAGE_RATIO_MAX * shorter)
+            return fail(error, ERROR_LIMIT,
+                "an image of %d × %d pixels: the longer side may be at most %d times the shorter one", width, height,
+                IMAGE_RATIO_MAX);
+        size_by_area(rule, width, height, layout);
+    }
+    layout->rows = layout->height / rule->patch;
+    layout->columns = layout->width / rule->patch;
+    layout->grid_rows = layout->rows / rule->merge;
+    layout->grid_columns = layout->columns / rule->merge;
+    layout->patches = layout->rows * layout->columns;
+    layout->tokens = layout->grid_rows * layout->grid_columns;
+    return true;
+}
+
+int64_t image_patches_max(const ImageRule *rule) {
+    const int64_t patch = (int64_t)rule->patch * rule->patch, side = rule->side / rule->patch;
+    return rule->sizing == SIZING_FIXED ? side * side : rule->pixels_max / patch;
+}
+
+void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column) {
+    const int each = rule->merge * rule->merge;
+    const bool spread = rule->order == PATCHES_SPREAD;
+    const int group = spread ? index % layout->tokens : index / each,
+              inside = spread ? index / layout->tokens : index % each;
+    *row = group / layout->grid_columns * rule->merge + inside / rule->merge;
+    *column = group % layout->grid_columns * rule->merge + inside % rule->merge;
+}
+
+void image_patch_values(
+    const ImageRule *rule, const ImageLayout *layout, const Image *image, int first, int count, float *out) {
+    float values[3][256];
+    for (int c = 0; c < 3; c++)
+        for (int byte = 0; byte < 256; byte++)
+            values[c][byte] = ((float)byte * (float)(1.0 / 255) - rule->mean[c]) / rule->std[c];
+    for (int i = first; i < first + count; i++) {
+        int row, column;
+        image_patch_place(rule, layout, i, &row, &column);
+        for (int y = 0; y < rule->patch; y++) {
+            const size_t line = (size_t)(row * rule->patch + y) * (size_t)image->width;
+            const uint8_t *at = image->rgb + (line + (size_t)(column * rule->patch)) * 3;
+            for (int x = 0; x < 3 * rule->patch; x++) *out++ = values[x % 3][at[x]];
+        }
+    }
+}

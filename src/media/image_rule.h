@@ -1,0 +1,45 @@
+/* How a family makes patches of an image: its size after resizing, the order of the patches and their values. */
+#pragma once
+#include "media/image.h"
+
+/* The longer side is at most this many times the shorter one, as in the families' own preprocessing. */
+enum { IMAGE_RATIO_MAX = 200 };
+
+typedef enum ImageSizing {
+    SIZING_AREA,  /* sides are multiples of patch · merge, the area lies between two limits (Qwen2-VL) */
+    SIZING_FIXED, /* side × side, whatever the image's shape (SigLIP) */
+} ImageSizing;
+
+/* Order of the patches: the merge × merge patches that become one token are its group. */
+typedef enum PatchOrder {
+    PATCHES_GROUPED, /* group after group, each row by row */
+    PATCHES_SPREAD,  /* the first patches of all groups, then the second ones … */
+} PatchOrder;
+
+typedef struct ImageRule {
+    ImageSizing sizing;
+    ImageFilter filter;
+    PatchOrder order;
+    int patch;                      /* pixels of a patch's side */
+    int merge;                      /* patches of a group's side */
+    int64_t pixels_min, pixels_max; /* SIZING_AREA */
+    int side;                       /* SIZING_FIXED: pixels, a multiple of patch · merge */
+    float mean[3], std[3];          /* value = (byte / 255 − mean) / std */
+} ImageRule;
+
+typedef struct ImageLayout {
+    int width, height;           /* pixels after resizing */
+    int rows, columns;           /* patches */
+    int grid_rows, grid_columns; /* tokens */
+    int patches, tokens;
+} ImageLayout;
+
+/* The layout of an image of this size. ERROR_LIMIT: more than IMAGE_RATIO_MAX. */
+NODISCARD bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error);
+/* Largest number of patches of an image. */
+int64_t image_patches_max(const ImageRule *rule);
+/* Row and column of patch number `index`. */
+void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column);
+/* Values of patches first … first + count − 1 of an image that has the layout's size: [count][patch][patch][3]. */
+void image_patch_values(
+    const ImageRule *rule, const ImageLayout *layout, const Image *image, int first, int count, float *out);

@@ -1,0 +1,367 @@
+#include "model/encoder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/math.h"
+#include "cache/kv_cache.h"
+#include "model/decoder_internal.h"
+#include "model/model_internal.h"
+#include "model/step_builder.h"
+
+enum { PATCH_TILE = 512 /* patches whose values are in memory at once */ };
+
+struct Encoder {
+    const VisionSpec *spec;
+    Backend *backend;
+    Bound bound;
+    Weight patch;                      /* bound */
+    Merger mergers[1 + DEEPSTACK_MAX]; /* bound; the first gives the rows of the first layer */
+    int patches_max, tokens_max;
+    KvPlan plan;
+    KvCache *kv; /* NULL on the plan backend */
+    KvSequence sequence;
+    StepBuilder builder;
+    int32_t *positions;       /* [POSITION_DIMS_MAX][patches] */
+    float *values, *places;   /* host memory: patches of a tile, and their learned positions */
+    float *pixels, *residual; /* backend memory: [PATCH_TILE, patch² · 3], [patches_max, hidden] */
+    float *rows;              /* backend memory: [1 + deepstack_count][tokens_max, width] */
+    float *staging;           /* as much host memory */
+
+    ImageLayout layout; /* layout of the image that was begun */
+    BidirectionalSpan span;
+    const Step *step; /* all of its patches */
+    int layer;        /* the next layer */
+};
+
+/* Elements of a row for the text model. */
+static int64_t row_width(const VisionSpec *spec) {
+    const Merger *merger = &spec->merger;
+    return merger->stages[merger->stage_count - 1].weight.rows;
+}
+
+int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) {
+    return (1 + spec->deepstack_count) * layout->tokens * row_width(spec);
+}
+
+/* ---- computing: the plan backend counts the scratch of the same calls ---- */
+
+static void walk_layers(const Encoder *e, int from, int to) {
+    const BackendOps *ops = e->backend->ops;
+    ops->begin(e->backend, e->step);
+    const Stage stage = {.bound = &e->bound,
+        .entries = e->kv ? kv_entries(e->kv) : e->plan.entries,
+        .backend = e->backend,
+        .rows = e->step->rows,
+        .residual = e->residual,
+        .work = ops->scratch(e->backend, e->step->rows * e->bound.width)};
+    const Rows rows = {.rows = e->step->rows};
+    for (int i = from; i < to; i++)
+        for (int c = 0; c < e->bound.layers[i].component_count; c++) {
+            const Component *component = &e->bound.layers[i].components[c];
+            const ComponentCall call = decoder_call(&stage, i, c, &rows);
+            component_ops(component->kind)->forward(component, &call);
+        }
+}
+
+/* The mean of each group's rows, in their place: the first rows of all groups lie together, then the second ones … */
+static void average_rows(const Encoder *e, float *rows) {
+    const BackendOps *ops = e->backend->ops;
+    const int64_t hidden = e->spec->tower.hidden, block = e->layout.tokens * hidden;
+    const int each = e->layout.patches / e->layout.tokens;
+    for (int i = 1; i < each; i++) ops->add(e->backend, e->layout.tokens, hidden, rows, rows + i * block, 1, NULL);
+    ops->logits(e->backend, block, rows, 1 / (float)each, 0);
+}
+
+static void merge(const Encoder *e, int number) {
+    const Merger *merger = &e->mergers[number];
+    const BackendOps *ops = e->backend->ops;
+    const int64_t hidden = e->spec->tower.hidden;
+    ops->begin(e->backend, e->step);
+    float *x = e->residual;
+    if (merger->norm) {
+        x = ops->scratch(e->backend, e->layout.patches * hidden);
+        ops->norm(e->backend, e->layout.patches, e->residual, merger->norm, x);
+    }
+    if (merger->average) average_rows(e, x);
+    for (int i = 0; i < merger->stage_count; i++) {
+        const MergerStage *stage = &merger->stages[i];
+        const int64_t floats = e->layout.tokens * stage->weight.rows;
+        float *out = i + 1 < merger->stage_count ? ops->scratch(e->backend, floats)
+                                                 : e->rows + number * e->tokens_max * row_width(e->spec);
+        const Matmul product = {.rows = e->layout.tokens,
+            .x = x,
+            .norm = stage->norm,
+            .count = 1,
+            .weight = {&stage->weight},
+            .out = {out}};
+        ops->matmul(e->backend, &product);
+        if (stage->activation.kind != ACT_NONE) ops->activate(e->backend, floats, out, stage->activation, out);
+        x = out;
+    }
+}
+
+/* Adds the embedded patches of a tile to their positions. */
+static void embed_tile(const Encoder *e, int first, int count) {
+    e->backend->ops->begin(e->backend, e->step);
+    const MatmulAdd product = {.rows = count,
+        .x = e->pixels,
+        .weight = &e->patch,
+        .scale = 1,
+        .residual = e->residual + first * e->spec->tower.hidden};
+    e->backend->ops->matmul_add(e->backend, &product);
+}
+
+static bool submit(const Encoder *e, Error *error) {
+    return e->backend->ops->wait(e->backend, e->backend->ops->submit(e->backend), error);
+}
+
+/* ---- positions ---- */
+
+/* torch.linspace(0, side − 1, count)[i], which counts from both ends. */
+static float corner_place(int i, int count, int side) {
+    if (count == 1) return 0;
+    const float step = (float)(side - 1) / (float)(count - 1);
+    return i < count / 2 ? step * (float)i : (float)(side - 1) - step * (float)(count - 1 - i);
+}
+
+/* The learned position of a patch; zeros where there is none. */
+static void learned_position(const Encoder *e, int row, int column, float *out) {
+    const PositionTable *table = &e->spec->positions;
+    const int64_t hidden = e->spec->tower.hidden;
+    const int side = table->side;
+    memset(out, 0, (size_t)hidden * sizeof *out);
+    if (table->kind == POSITIONS_NONE) return;
+    if (table->kind == POSITIONS_GRID) {
+        memcpy(out, table->rows + (row * side + column) * hidden, (size_t)hidden * sizeof *out);
+        return;
+    }
+    const float y = corner_place(row, e->layout.rows, side), x = corner_place(column, e->layout.columns, side);
+    const int top = (int)y, left = (int)x, bottom = min_int(top + 1, side - 1), right = min_int(left + 1, side - 1);
+    const float dy = y - (float)top, dx = x - (float)left;
+    const float weights[] = {(1 - dy) * (1 - dx), (1 - dy) * dx, dy * (1 - dx), dy * dx};
+    const int places[] = {top * side + left, top * side + right, bottom * side + left, bottom * side + right};
+    for (size_t k = 0; k < COUNT_OF(places); k++)
+        for (int64_t i = 0; i < hidden; i++) out[i] += weights[k] * table->rows[places[k] * hidden + i];
+}
+
+/* ---- an image ---- */
+
+/* A step of all patches: one sequence whose rows see each other. */
+static bool make_step(Encoder *e, Error *error) {
+    const int patches = e->layout.patches;
+    for (int i = 0; i < patches; i++) {
+        int row, column;
+        image_patch_place(&e->spec->rule, &e->layout, i, &row, &column);
+        e->positions[i] = 0;
+        e->positions[patches + i] = row;
+        e->positions[2 * patches + i] = column;
+    }
+    e->span = (BidirectionalSpan){0, patches};
+    const EmbeddingRange all = {.rows = patches, .values = e->residual, .in_backend = true};
+    step_begin(&e->builder, false);
+    step_add_sequence(&e->builder,
+        &(StepSequence){.rows = patches,
+            .kv = e->kv ? &e->sequence : NULL,
+            .embedding_count = 1,
+            .embeddings = &all,
+            .positions = e->positions,
+            .span_count = 1,
+            .spans = &e->span});
+    e->step = step_end(&e->builder, error);
+    return e->step != NULL;
+}
+
+static bool embed_patches(Encoder *e, const Image *image, Error *error) {
+    const BackendOps *ops = e->backend->ops;
+    const size_t values = (size_t)e->patch.cols, hidden = (size_t)e->spec->tower.hidden;
+    bool ok = true;
+    for (int first = 0, count; ok && first < e->layout.patches; first += count) {
+        count = min_int(e->layout.patches - first, PATCH_TILE);
+        image_patch_values(&e->spec->rule, &e->layout, image, first, count, e->values);
+        for (int i = 0; i < count; i++) {
+            int row, column;
+            image_patch_place(&e->spec->rule, &e->layout, first + i, &row, &column);
+            learned_position(e, row, column, e->places + (size_t)i * hidden);
+        }
+        ops->upload(e->backend, e->pixels, e->values, (size_t)count * values * sizeof(float));
+        ops->upload(
+            e->backend, e->residual + (size_t)first * hidden, e->places, (size_t)count * hidden * sizeof(float));
+        embed_tile(e, first, count);
+        ok = submit(e, error);
+    }
+    return ok;
+}
+
+bool encoder_begin(Encoder *e, const Image *image, const ImageLayout *layout, Error *error) {
+    CHECK(image->width == layout->width && image->height == layout->height);
+    CHECK(layout->patches <= e->patches_max && layout->tokens <= e->tokens_max);
+    e->layout = *layout;
+    e->layer = 0;
+    kv_sequence_close(e->kv, &e->sequence);
+    if (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, layout->patches, error))
+        return false;
+    return make_step(e, error) && embed_patches(e, image, error);
+}
+
+/* Whether merger `number` takes the results of the layers before layer `end`. */
+static bool merges_before(const VisionSpec *spec, int number, int end) {
+    return end == (number ? spec->deepstack[number - 1].layer + 1 : spec->tower.layer_count);
+}
+
+bool encoder_continue(Encoder *e, int layers, bool *done, Error *error) {
+    const int all = e->spec->tower.layer_count, mergers = 1 + e->spec->deepstack_count;
+    const int end = min_int(e->layer + layers, all);
+    bool ok = true;
+    while (ok && e->layer < end) {
+        int to = end;
+        for (int i = 1; i < mergers; i++) {
+            const int merged = e->spec->deepstack[i - 1].layer + 1;
+            if (merged > e->layer) to = min_int(to, merged);
+        }
+        walk_layers(e, e->layer, to);
+        ok = submit(e, error);
+        e->layer = to;
+        for (int i = 0; ok && i < mergers; i++) {
+            if (!merges_before(e->spec, i, to)) continue;
+            merge(e, i);
+            ok = submit(e, error);
+        }
+    }
+    *done = ok && e->layer == all;
+    return ok;
+}
+
+void encoder_take(Encoder *e, Backend *to, float *rows) {
+    const int64_t width = row_width(e->spec), block = e->layout.tokens * width;
+    for (int i = 0; i <= e->spec->deepstack_count; i++) {
+        const float *from = e->rows + i * e->tokens_max * width;
+        e->backend->ops->download(e->backend, e->staging, from, (size_t)block * sizeof *from);
+        to->ops->upload(to, rows + i * block, e->staging, (size_t)block * sizeof *from);
+    }
+}
+
+/* ---- opening ---- */
+
+static bool bind_merger(Encoder *e, int number, Error *error) {
+    Merger *merger = &e->mergers[number];
+    *merger = number ? e->spec->deepstack[number - 1].merger : e->spec->merger;
+    bool ok = !merger->norm || bound_norm(&e->bound, &merger->norm, error);
+    for (int i = 0; ok && i < merger->stage_count; i++) {
+        MergerStage *stage = &merger->stages[i];
+        ok = (!stage->norm || bound_norm(&e->bound, &stage->norm, error)) &&
+            bound_weight(&e->bound, &stage->weight, error);
+    }
+    return ok;
+}
+
+static bool bind_parts(Encoder *e, Error *error) {
+    e->patch = e->spec->patch;
+    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) || !bound_weight(&e->bound, &e->patch, error))
+        return false;
+    for (int i = 0; i <= e->spec->deepstack_count; i++)
+        if (!bind_merger(e, i, error)) return false;
+    const Component *first = &e->bound.layers[0].components[0]; /* its entry is that of all layers */
+    CHECK(first->kind == COMPONENT_ATTENTION && e->spec->tower.cache_entries == 1);
+    const CacheSpec entry = component_ops(first->kind)->cache_spec(first);
+    return kv_plan_make(&e->plan, &entry, &e->backend, 1, e->patches_max, error);
+}
+
+static bool alloc_parts(Encoder *e, Error *error) {
+    const BackendOps *ops = e->backend->ops;
+    const size_t patches = (size_t)e->patches_max, hidden = (size_t)e->spec->tower.hidden;
+    const size_t values = (size_t)e->patch.cols * PATCH_TILE, places = hidden * PATCH_TILE;
+    const size_t rows = (size_t)(1 + e->spec->deepstack_count) * (size_t)e->tokens_max * (size_t)row_width(e->spec);
+    const StepCapacity capacity = {.rows = e->patches_max, .sequences = 1, .embeddings = 1};
+    e->positions = calloc(patches * POSITION_DIMS_MAX, sizeof *e->positions);
+    e->values = malloc(values * sizeof *e->values);
+    e->places = malloc(places * sizeof *e->places);
+    e->staging = malloc((size_t)e->tokens_max * (size_t)row_width(e->spec) * sizeof *e->staging);
+    if (!e->positions || !e->values || !e->places || !e->staging)
+        return fail(error, ERROR_MEMORY, "no memory for images of %zu patches", patches);
+    return step_builder_open(&e->builder, &capacity, error) &&
+        (e->pixels = ops->alloc(e->backend, values * sizeof(float), MEMORY_STEP, error)) != NULL &&
+        (e->residual = ops->alloc(e->backend, patches * hidden * sizeof(float), MEMORY_STEP, error)) != NULL &&
+        (e->rows = ops->alloc(e->backend, rows * sizeof(float), MEMORY_STEP, error)) != NULL;
+}
+
+static void close_parts(Encoder *e) {
+    if (e->kv) kv_sequence_close(e->kv, &e->sequence);
+    kv_close(e->kv);
+    if (e->backend) {
+        e->backend->ops->release(e->backend, e->pixels);
+        e->backend->ops->release(e->backend, e->residual);
+        e->backend->ops->release(e->backend, e->rows);
+    }
+    kv_plan_free(&e->plan);
+    bound_close(&e->bound);
+    step_builder_close(&e->builder);
+    free(e->positions);
+    free(e->values);
+    free(e->places);
+    free(e->staging);
+    backend_close(e->backend);
+}
+
+/* Scratch of one of the steps, the largest of which all fit the same memory. number < 0: a walk. */
+static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, Error *error) {
+    size_t bytes = 0;
+    Encoder planned = {.spec = e->spec, .patches_max = e->patches_max, .tokens_max = e->tokens_max};
+    planned.backend = plan_open(e->patches_max, error);
+    bool ok = planned.backend && bind_parts(&planned, error) && alloc_parts(&planned, error);
+    if (ok) {
+        const int merge2 = e->spec->rule.merge * e->spec->rule.merge;
+        planned.layout = (ImageLayout){.rows = e->spec->rule.merge,
+            .columns = e->patches_max / e->spec->rule.merge,
+            .grid_rows = 1,
+            .grid_columns = e->patches_max / merge2,
+            .patches = e->patches_max,
+            .tokens = e->patches_max / merge2};
+        ok = make_step(&planned, error);
+    }
+    if (ok) {
+        embed_tile(&planned, 0, min_int(e->patches_max, PATCH_TILE));
+        if (number < 0)
+            walk_layers(&planned, 0, e->spec->tower.layer_count);
+        else
+            merge(&planned, number);
+        ok = plan_result(planned.backend, &bytes, error);
+    }
+    *scratch_bytes = bytes > *scratch_bytes ? bytes : *scratch_bytes;
+    close_parts(&planned);
+    return ok;
+}
+
+static bool open_parts(Encoder *e, const BackendOptions *options, Error *error) {
+    BackendOptions own = *options;
+    own.rows_max = e->patches_max;
+    own.scratch_bytes = 0;
+    own.precise = true; /* patches differ by little, and a tower's results are read by every later token */
+    for (int i = -1; i <= e->spec->deepstack_count; i++)
+        if (!plan_step(e, i, &own.scratch_bytes, error)) return false;
+    e->backend = backend_open(&own, error);
+    return e->backend && bind_parts(e, error) && alloc_parts(e, error) &&
+        (e->kv = kv_open(&e->plan, kv_bytes_for(&e->plan, NULL, e->patches_max), error)) != NULL;
+}
+
+Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) {
+    const VisionSpec *spec = model_spec(model)->vision;
+    Encoder *e = calloc(1, sizeof *e);
+    if (!e) {
+        fail(error, ERROR_MEMORY, "no memory for an encoder");
+        return NULL;
+    }
+    const int each = spec->rule.merge * spec->rule.merge;
+    e->spec = spec;
+    e->tokens_max = (int)min_i64(image_patches_max(&spec->rule) / each, tokens_max);
+    e->patches_max = e->tokens_max * each;
+    if (open_parts(e, options, error)) return e;
+    encoder_close(e);
+    return NULL;
+}
+
+void encoder_close(Encoder *e) {
+    if (!e) return;
+    close_parts(e);
+    free(e);
+}

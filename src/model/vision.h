@@ -1,0 +1,59 @@
+/* The vision part of a model as plain data: how an image becomes patches, the tower that computes with them, and the
+ * merger that makes rows of the text model's first layer of its results. Filled by a family file, constant afterwards;
+ * computed by encoder.h. */
+#pragma once
+#include "media/image_rule.h"
+#include "model/spec.h"
+
+enum {
+    MERGER_STAGES_MAX = 3,
+    DEEPSTACK_MAX = 8,
+};
+
+/* x = act(W · norm(x)) */
+typedef struct MergerStage {
+    const Norm *norm; /* NULL: none */
+    Weight weight;
+    Activation activation;
+} MergerStage;
+
+/* From the rows of a group's patches to one row. */
+typedef struct Merger {
+    const Norm *norm; /* norm of each patch's row; NULL: none */
+    bool average;     /* the mean of the rows (PATCHES_SPREAD); otherwise one row behind the other (PATCHES_GROUPED) */
+    int stage_count;
+    MergerStage stages[MERGER_STAGES_MAX];
+} Merger;
+
+/* Rows that are added to the text model's rows behind its layer number i, for the i-th of these. */
+typedef struct Deepstack {
+    int layer; /* layer of the tower whose results are merged */
+    Merger merger;
+} Deepstack;
+
+/* Learned positions, added to the embedded patches. */
+typedef enum PositionKind {
+    POSITIONS_NONE,
+    POSITIONS_GRID,    /* one for each place of the largest grid, whose side every grid has */
+    POSITIONS_CORNERS, /* a grid's corners lie on those of the table, bilinear in between (Qwen3-VL) */
+} PositionKind;
+
+typedef struct PositionTable {
+    PositionKind kind;
+    int side;
+    const float *rows; /* [side · side, hidden], host memory; NULL with POSITIONS_NONE */
+} PositionTable;
+
+typedef struct VisionSpec {
+    ImageRule rule;
+    Spec tower;   /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
+    Weight patch; /* [hidden, patch² · 3] */
+    PositionTable positions;
+    Merger merger;
+    int deepstack_count;
+    Deepstack deepstack[DEEPSTACK_MAX];
+    bool bidirectional;                 /* the rows of an image see each other */
+    bool grid_positions;                /* RoPE positions of an image's rows are those of its grid (M-RoPE) */
+    const char *placeholder;            /* what a chat template writes for an image */
+    const char *before, *token, *after; /* what stands for it in the prompt: token once for each row */
+} VisionSpec;

@@ -1,0 +1,278 @@
+/* Vision models against transformers: rows of images, logits of a prompt around an image in one step, in chunks and in
+ * single steps. Slices of layers give the bits of the whole. */
+#include "base/file.h"
+#include "compare.h"
+#include "model/encoder.h"
+
+#include <unistd.h>
+
+#define VISION_DATA "tests/family/vision"
+
+/* Of the largest magnitude, on exact backends. */
+static const double feature_limit = 1e-4, logit_limit = 3e-4;
+/* Of the deviation of all values, on the others, whose KV pages are f16 and whose activations are rounded. */
+static const double fast_feature_limit = 0.03;
+
+static double distance_of(const float *ours, const float *golden, int64_t count) {
+    double worst = 0, top = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double off = fabs((double)ours[i] - golden[i]);
+        top = fmax(top, fabs(golden[i]));
+        if (!(off <= worst)) worst = off;
+    }
+    return worst / top;
+}
+
+static double deviation_of(const float *ours, const float *golden, int64_t count) {
+    double off = 0, all = 0;
+    for (int64_t i = 0; i < count; i++) {
+        off += ((double)ours[i] - golden[i]) * ((double)ours[i] - golden[i]);
+        all += (double)golden[i] * golden[i];
+    }
+    return sqrt(off / all);
+}
+
+/* An image as a model's encoder takes it. */
+typedef struct Picture {
+    Image image;
+    ImageLayout layout;
+} Picture;
+
+static bool open_picture(const char *name, const ImageRule *rule, Picture *picture) {
+    char path[128];
+    Buffer file = {0};
+    Image original = {0};
+    Error error = {0};
+    snprintf(path, sizeof path, VISION_DATA "/%s.png", name);
+    const bool ok = file_read(path, IMAGE_BYTES_MAX, &file, &error) &&
+        image_decode(buffer_view(&file), &original, &error) &&
+        image_layout(rule, original.width, original.height, &picture->layout, &error) &&
+        image_resize(&original, picture->layout.width, picture->layout.height, rule->filter, &picture->image, &error);
+    if (!ok && strstr(error.text, "by this build"))
+        test_skip("no PNG decoder in this build");
+    else
+        TEST_MSG(ok, "%s", error.text);
+    image_free(&original);
+    buffer_free(&file);
+    return ok;
+}
+
+/* The rows of an image, computed in slices of `layers`, in memory of `to`. */
+static float *encode(Encoder *encoder, const VisionSpec *spec, const Picture *picture, int layers, Backend *to) {
+    const size_t floats = (size_t)encoder_row_floats(spec, &picture->layout);
+    Error error = {0};
+    bool done = false;
+    float *rows = to->ops->alloc(to, floats * sizeof(float), MEMORY_STEP, &error);
+    bool ok = rows && encoder_begin(encoder, &picture->image, &picture->layout, &error);
+    while (ok && !done) ok = encoder_continue(encoder, layers, &done, &error);
+    if (ok) encoder_take(encoder, to, rows);
+    TEST_MSG(ok, "%s", error.text);
+    return rows;
+}
+
+static float *downloaded(Backend *backend, const float *rows, int64_t count) {
+    float *out = malloc((size_t)count * sizeof *out);
+    backend->ops->download(backend, out, rows, (size_t)count * sizeof *out);
+    return out;
+}
+
+/* ---- the text model around an image ---- */
+
+typedef struct Prompt {
+    const Fixture *f;
+    const VisionSpec *spec;
+    const ImageLayout *layout;
+    const float *rows;  /* memory of the backend */
+    int hidden, begin;  /* begin: first row of the image */
+    int prompt;         /* tokens before the steps */
+    int32_t *positions; /* [POSITION_DIMS_MAX][prompt]; NULL: those of the cache */
+    int position_offset;
+} Prompt;
+
+static int32_t *read_positions(const Fixture *f, int prompt, int *offset) {
+    const Json *lists = json_get(f->root, "positions");
+    *offset = 0;
+    if (!lists) return NULL;
+    int32_t *out = malloc(sizeof *out * (size_t)(POSITION_DIMS_MAX * prompt)), *to = out, most = 0;
+    for (JSON_EACH(list, lists))
+        for (JSON_EACH(item, list)) {
+            *to = (int32_t)item->integer;
+            most = *to > most ? *to : most;
+            to++;
+        }
+    *offset = most + 1 - prompt;
+    return out;
+}
+
+/* Rows [from, from + count) of the prompt, or one behind it. */
+static bool step_of(const Prompt *p, Runner *runner, KvCache *cache, KvSequence *s, int count, float *logits) {
+    const int from = s->length, end = from + count, image_end = p->begin + p->layout->tokens;
+    const int first = from > p->begin ? from : p->begin, last = end < image_end ? end : image_end;
+    const int64_t block = (int64_t)p->layout->tokens * p->hidden;
+    const EmbeddingRange range = {.row = first - from,
+        .rows = last - first,
+        .values = p->rows + (first - p->begin) * p->hidden,
+        .in_backend = true,
+        .deepstack_layers = p->spec->deepstack_count,
+        .deepstack = p->rows + block + (first - p->begin) * p->hidden,
+        .deepstack_stride = block};
+    const BidirectionalSpan span = {p->begin, image_end};
+    int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
+    for (int dim = 0; p->positions && dim < POSITION_DIMS_MAX; dim++)
+        for (int i = 0; i < count && end <= p->prompt; i++)
+            positions[dim * count + i] = p->positions[dim * p->prompt + from + i];
+    const bool has_image = first < last;
+    const StepSequence sequence = {.tokens = p->f->tokens + from,
+        .embedding_count = has_image,
+        .embeddings = &range,
+        .positions = p->positions && end <= p->prompt ? positions : NULL,
+        .position_offset = p->position_offset,
+        .span_count = has_image && p->spec->bidirectional,
+        .spans = &span};
+    Error error = {0};
+    const bool ok =
+        fixture_step_of(runner, cache, s, count, &sequence, logits + (size_t)from * (size_t)p->f->vocab, &error);
+    TEST_MSG(ok, "%s", error.text);
+    return ok;
+}
+
+/* Steps of `chunk` rows, of which none cuts a span; single ones behind the prompt. */
+static bool walk_prompt(const Prompt *p, Runner *runner, int chunk, float *logits) {
+    Error error = {0};
+    KvSequence s = {0};
+    const KvPlan *plan = runner_kv_plan(runner);
+    KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, p->f->count), &error);
+    bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
+    TEST_MSG(ok, "%s", error.text);
+    while (ok && s.length < p->f->count) {
+        const int image_end = p->begin + p->layout->tokens;
+        int rows = s.length >= p->prompt ? 1 : p->prompt - s.length < chunk ? p->prompt - s.length : chunk;
+        if (p->spec->bidirectional && s.length == p->begin)
+            rows = rows < p->layout->tokens ? p->layout->tokens : rows;
+        else if (p->spec->bidirectional && s.length < p->begin && s.length + rows > p->begin &&
+            s.length + rows < image_end)
+            rows = p->begin - s.length;
+        ok = step_of(p, runner, cache, &s, rows, logits);
+    }
+    if (cache) kv_sequence_close(cache, &s);
+    kv_close(cache);
+    return ok;
+}
+
+static void check_text(Prompt *p, Runner *runner, const char *cpu) {
+    const Fixture *f = p->f;
+    const int64_t count = (int64_t)f->count * f->vocab;
+    const bool exact = runner_backend(runner)->exact;
+    static const int chunks[] = {FIXTURE_TOKENS_MAX, 7, 1};
+    float *logits = calloc((size_t)count, sizeof *logits), *whole = calloc((size_t)count, sizeof *whole);
+    for (size_t i = 0; i < COUNT_OF(chunks); i++) {
+        float *out = i ? logits : whole;
+        if (!walk_prompt(p, runner, chunks[i], out)) continue;
+        const double off = distance_of(out, fixture_golden(f, 0), count);
+        if (exact)
+            TEST_MSG(off <= logit_limit, "%s on %s in chunks of %d: logits off by %.2e", f->name, cpu, chunks[i], off);
+        if (i)
+            TEST_MSG(!memcmp(logits, whole, (size_t)count * sizeof *logits), "%s on %s: chunks of %d", f->name, cpu,
+                chunks[i]);
+    }
+    free(logits);
+    free(whole);
+}
+
+/* ---- a fixture on a backend ---- */
+
+static int warnings;
+static void count_warning(void *context, const char *line) {
+    warnings++;
+    fprintf(stderr, "%s: %s\n", (const char *)context, line);
+}
+
+static void check_rows(
+    const Fixture *f, const char *name, const float *rows, int64_t count, bool exact, const char *cpu) {
+    char path[128];
+    Buffer golden = {0};
+    Error error = {0};
+    snprintf(path, sizeof path, VISION_DATA "/%s.features.f32", name);
+    TEST_MSG(file_read(path, 1 << 24, &golden, &error), "%s", error.text);
+    TEST_MSG(golden.size == (size_t)count * sizeof(float), "%s: %zu bytes of features", name, golden.size);
+    if (golden.size == (size_t)count * sizeof(float)) {
+        const float *values = (const float *)(const void *)golden.data;
+        const double off = exact ? distance_of(rows, values, count) : deviation_of(rows, values, count);
+        TEST_MSG(off <= (exact ? feature_limit : fast_feature_limit), "%s on %s: features off by %.2e", name, cpu, off);
+    }
+    buffer_free(&golden);
+}
+
+static void check_backend(Fixture *f, const char *name, const char *directory, const char *cpu) {
+    const ModelOptions options = {
+        .context = f->count, .strict_config = true, .warn = count_warning, .warn_context = f->name};
+    const RunnerOptions chunks = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
+    FixtureRun run;
+    Error error = {0};
+    Picture picture = {0};
+    warnings = 0;
+    if (!fixture_run_open(&run, directory, &options, &chunks)) return;
+    const VisionSpec *spec = model_spec(run.model)->vision;
+    TEST(spec && warnings == 0);
+    Encoder *encoder = spec ? encoder_open(run.model, &chunks.backend, f->count, &error) : NULL;
+    TEST_MSG(encoder, "%s", error.text);
+    if (encoder && open_picture(name, &spec->rule, &picture)) {
+        Backend *backend = runner_backend(run.runner);
+        const int hidden = model_hidden(run.model), tokens = picture.layout.tokens;
+        const int64_t count = encoder_row_floats(spec, &picture.layout);
+        float *rows = encode(encoder, spec, &picture, 1, backend),
+              *again = encode(encoder, spec, &picture, 100, backend);
+        float *values = downloaded(backend, rows, count), *others = downloaded(backend, again, count);
+        TEST_MSG(!memcmp(values, others, (size_t)count * sizeof *values), "%s on %s: slices of a layer", name, cpu);
+        check_rows(f, name, values, (int64_t)tokens * hidden, backend->exact, cpu);
+        Prompt prompt = {.f = f,
+            .spec = spec,
+            .layout = &picture.layout,
+            .rows = rows,
+            .hidden = hidden,
+            .prompt = f->count - f->steps};
+        const int32_t image_token = (int32_t)json_get(f->root, "image_token")->integer;
+        while (prompt.begin < f->count && f->tokens[prompt.begin] != image_token) prompt.begin++;
+        TEST_MSG(prompt.begin + tokens < f->count && f->tokens[prompt.begin + tokens] != image_token, "%s: %d tokens",
+            name, tokens);
+        prompt.positions = read_positions(f, prompt.prompt, &prompt.position_offset);
+        check_text(&prompt, run.runner, cpu);
+        free(prompt.positions);
+        free(values);
+        free(others);
+        backend->ops->release(backend, rows);
+        backend->ops->release(backend, again);
+    }
+    image_free(&picture.image);
+    encoder_close(encoder);
+    fixture_run_close(&run);
+}
+
+static void check_fixture(const char *name, const bool *here) {
+    Fixture f;
+    char path[64], directory[64];
+    Buffer processor = {0};
+    snprintf(path, sizeof path, "../vision/%s", name);
+    if (!fixture_open(&f, path)) return;
+    if (fixture_write_variant(&f, 0, directory)) {
+        json_write(&processor, json_get(f.root, "processor"));
+        TEST(fixture_write_text(directory, "preprocessor_config.json", buffer_view(&processor)));
+        for (size_t c = 0; c < FIXTURE_CPUS; c++)
+            if (here[c]) check_backend(&f, name, directory, fixture_cpus[c]);
+    }
+    snprintf(path, sizeof path, "%s/preprocessor_config.json", directory);
+    unlink(path);
+    fixture_remove(directory);
+    buffer_free(&processor);
+    fixture_close(&f);
+}
+
+/* test_vision [NAME…]: these fixtures only. */
+int main(int count, char **arguments) {
+    static const char *const names[] = {"gemma3", "qwen3-vl"};
+    bool here[FIXTURE_CPUS];
+    for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
+    for (int i = 1; i < count; i++) check_fixture(arguments[i], here);
+    for (size_t i = 0; i < COUNT_OF(names) && count == 1; i++) check_fixture(names[i], here);
+    return test_done();
+}

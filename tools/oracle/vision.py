@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Fixtures of vision models: tests/family/vision/NAME.json, .png, .f32 (logits) and .features.f32.
+
+    python3 tools/oracle/vision.py NAME --config CASES.json:CASE   # a case of its own file
+    python3 tools/oracle/vision.py NAME…                           # again, from the fixtures themselves
+
+The reference is transformers (torch, f32, eager attention) with its PIL image processors. Weights are formulas of their
+names in MLX's files (weights.py), as in tests/family/data. The prompt is random tokens around the image's; the last
+`steps` tokens are fed one at a time. positions: RoPE positions of the prompt, [3][tokens], where they are of three
+dimensions. Needs torch, torch's transformers 5.23.0, Pillow 12, mlx (weights.py), safetensors.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+
+import weights
+
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "family" / "vision"
+sys.path.insert(0, str(FOLDER.parents[1] / "media"))
+import make_images  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+VALUES = {  # ranges of tensors that are no usual matrices or norms (weights.py)
+    "patch_embed.proj.weight": (0.0, 0.15),
+    "patch_embedding.weight": (0.0, 0.15),
+    "pos_embed.weight": (0.0, 1.0),
+    "position_embedding.weight": (0.0, 1.0),
+    "layer_norm1.weight": (1.0, 0.4),
+    "layer_norm2.weight": (1.0, 0.4),
+    "post_layernorm.weight": (1.0, 0.4),
+    "mm_soft_emb_norm.weight": (0.0, 0.4),
+    "input_projection_weight": (0.0, 0.6),
+}
+
+
+def channels_last(array):
+    return np.moveaxis(array, 1, -1) if array.ndim >= 4 else array
+
+
+def channels_first(array):
+    return np.moveaxis(array, -1, 1) if array.ndim >= 4 else array
+
+
+class Family:
+    """names: how the names of transformers' parameters begin, and how those in MLX's files do."""
+
+    positions = False
+    names = ()
+    norm_offset, embedding_range = 1, 1.0
+
+    def mlx_name(self, name):
+        return next((mlx + name[len(ours) :] for ours, mlx in self.names if name.startswith(ours)), name)
+
+    def inputs(self, case, image):
+        """Inputs of the model, and the token names that stand for the image, with their number."""
+        raise NotImplementedError
+
+    def features(self, model, inputs):
+        raise NotImplementedError
+
+
+class Qwen(Family):
+    positions = True
+    names = (
+        ("model.visual.", "vision_tower."),
+        ("model.language_model.", "language_model.model."),
+        ("lm_head.", "language_model.lm_head."),
+    )
+
+    def inputs(self, case, image):
+        module = importlib.import_module("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+        found = module.Qwen2VLImageProcessorPil(**case["processor"])(images=[image], return_tensors="np")
+        grid = np.asarray(found["image_grid_thw"])
+        count = int(grid[0].prod()) // case["processor"]["merge_size"] ** 2
+        inputs = {"pixel_values": torch.tensor(found["pixel_values"]), "image_grid_thw": torch.tensor(grid)}
+        return inputs, ["<|vision_start|>", *["<|image_pad|>"] * count, "<|vision_end|>"]
+
+    def types(self, types):
+        return {"mm_token_type_ids": torch.tensor(types[None])}
+
+    def features(self, model, inputs):
+        found = model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+        found = getattr(found, "pooler_output", found)
+        return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
+
+
+class Gemma3(Family):
+    norm_offset, embedding_range = 0, 0.15
+    names = (
+        ("model.vision_tower.vision_model.", "vision_tower.vision_model."),
+        ("model.vision_tower.", "vision_tower.vision_model."),
+        ("model.multi_modal_projector.", "multi_modal_projector."),
+        ("model.language_model.", "language_model.model."),
+        ("lm_head.", "language_model.lm_head."),
+    )
+
+    def inputs(self, case, image):
+        module = importlib.import_module("transformers.models.gemma3.image_processing_pil_gemma3")
+        found = module.Gemma3ImageProcessorPil(**case["processor"])(images=[image], return_tensors="np")
+        tokens = ["<image_soft_token>"] * case["config"]["mm_tokens_per_image"]
+        names = ["\n\n", "<start_of_image>", *tokens, "<end_of_image>", "\n\n"]
+        return {"pixel_values": torch.tensor(np.asarray(found["pixel_values"]))}, names
+
+    def types(self, types):
+        return {"token_type_ids": torch.tensor(types[None])}
+
+    def features(self, model, inputs):
+        found = model.get_image_features(inputs["pixel_values"])
+        found = getattr(found, "pooler_output", found)
+        return found.reshape(-1, found.shape[-1])
+
+
+FAMILIES = {"qwen3_vl": Qwen, "qwen3_5": Qwen, "gemma3": Gemma3}
+
+
+def build(case, family):
+    """The model with the formula's weights; their shapes in MLX's files."""
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(case["config"])))
+    config._attn_implementation = "eager"
+    for part in ("text_config", "vision_config"):
+        getattr(config, part)._attn_implementation = "eager"
+    model = getattr(transformers, case["config"]["architectures"][0])(config).float().eval()
+    shapes, tied = {}, case["config"].get("tie_word_embeddings", True)
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if tied and name == "lm_head.weight":
+            continue
+        mlx = family.mlx_name(name)
+        shapes[mlx] = channels_last(parameter.detach().numpy()).shape
+        found = weights.value(mlx, shapes[mlx], family.norm_offset, family.embedding_range, case["values"])
+        with torch.no_grad():
+            parameter.copy_(torch.tensor(np.ascontiguousarray(channels_first(found))))
+    return model, shapes
+
+
+@torch.no_grad()
+def run(case, family, model, inputs, ids, steps):
+    """Logits of the prompt and of the steps behind it; positions of the prompt."""
+    types = np.array([int(i == case["image_token"]) for i in ids])
+    extra = family.types(types)
+    mask = torch.ones(1, len(ids), dtype=torch.long)
+    result = model(input_ids=torch.tensor([ids]), attention_mask=mask, use_cache=True, **inputs, **extra)
+    logits, past, positions, more = [result.logits[0]], result.past_key_values, None, {}
+    if family.positions:
+        grid = inputs["image_grid_thw"]
+        found, _ = model.model.get_rope_index(
+            torch.tensor([ids]), extra["mm_token_type_ids"], image_grid_thw=grid, attention_mask=mask
+        )
+        positions = found[:, 0].numpy()
+    for i, token in enumerate(steps):
+        if positions is not None:
+            more = {"position_ids": torch.full((3, 1, 1), int(positions.max()) + 1 + i)}
+        if "token_type_ids" in extra:
+            more["token_type_ids"] = torch.zeros(1, 1, dtype=torch.long)
+        mask = torch.ones(1, len(ids) + i + 1, dtype=torch.long)
+        result = model(
+            input_ids=torch.tensor([[token]]), past_key_values=past, attention_mask=mask, use_cache=True, **more
+        )
+        past = result.past_key_values
+        logits.append(result.logits[0])
+    return torch.cat(logits).numpy(), positions
+
+
+def new_case(name, path):
+    file, case = path.rsplit(":", 1)
+    given = json.loads(Path(file).read_text())[case]
+    image, prompt = given["images"][0], given["prompt"]
+    return {
+        "family": given["family"],
+        "config": given["config"],
+        "processor": given["processor"],
+        "token_names": given["tokens"],
+        "image_token": given["tokens"][given["image_token"]],
+        "image": [image["w"], image["h"], image["seed"]],
+        "around": [prompt[0], prompt[2]],
+        "steps": 3,
+    }
+
+
+def make(name, case):
+    family = FAMILIES[case["family"]]()
+    case["values"] = {suffix: list(range_) for suffix, range_ in VALUES.items()}
+    model, shapes = build(case, family)
+    width, height, seed = case["image"]
+    image = Image.fromarray(make_images.picture(width, height, seed))
+    image.save(FOLDER / f"{name}.png", optimize=True)
+    with torch.no_grad():
+        inputs, names = family.inputs(case, image)
+        features = family.features(model, inputs).numpy()
+    before, behind = case["around"]
+    few = min(case["token_names"].values())
+    free = [2 + int(t) % (few - 2) for t in weights.random_bits(name, before + behind + case["steps"])]
+    ids = [*free[:before], *(case["token_names"][n] for n in names), *free[before : before + behind]]
+    logits, positions = run(case, family, model, inputs, ids, free[before + behind :])
+    text = {
+        **{k: case[k] for k in ("family", "config", "processor", "token_names", "image_token", "image", "around")},
+        "norm_offset": family.norm_offset,
+        "embedding_range": family.embedding_range,
+        "vocab": logits.shape[1],
+        "values": {k: v for k, v in case["values"].items() if any(n.endswith(k) for n in shapes)},
+        "tensors": {n: list(s) for n, s in shapes.items()},
+        "tokens": [*ids, *free[before + behind :]],
+        "steps": case["steps"],
+        **({"positions": positions.tolist()} if positions is not None else {}),
+        "variants": [{"dtype": "f32"}],
+    }
+    lines = [f'"{key}": {json.dumps(value)}' for key, value in text.items()]
+    (FOLDER / f"{name}.json").write_text("{" + ",\n".join(lines) + "}\n")
+    logits.astype("<f4").tofile(FOLDER / f"{name}.f32")
+    features.astype("<f4").tofile(FOLDER / f"{name}.features.f32")
+    print(f"{name}: {len(ids)} tokens, {len(features)} of the image, logits of deviation {logits.std():.2f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--config")
+    options = parser.parse_args()
+    for name in options.names:
+        known = FOLDER / f"{name}.json"
+        make(name, new_case(name, options.config) if options.config else json.loads(known.read_text()))
+
+
+if __name__ == "__main__":
+    main()
