@@ -55,8 +55,10 @@ PrefixCache *prefix_open(KvCache *cache, Error *error) {
         return NULL;
     }
     p->kv = cache;
+    p->part_least = PREFIX_PART_LEAST;
     for (int g = 0; g < cache->plan->group_count; g++) {
         const int each = KV_PAGE_TOKENS / cache->plan->group[g].page_tokens;
+        if (cache->plan->group[g].recurrent) p->part_least = 1; /* the next place to go on from may be far back */
         for (int i = 0; i < each; i++) p->slots[p->slot_count++] = (PrefixSlot){.group = g, .index = i, .each = each};
     }
     page_pool_set_evict(cache->pool, evict, p);
@@ -141,7 +143,7 @@ static void consider(
 static void consider_inside(
     const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child, int count, Found *found) {
     const int length = walk->node->depth * KV_PAGE_TOKENS + count;
-    if (count < PREFIX_PART_LEAST || (found->tip && found->need.length >= length)) return;
+    if (count < p->part_least || (found->tip && found->need.length >= length)) return;
     Walk part = *walk;
     walk_pages(p, &part, child, length);
     consider(p, sequence, &part, child, length, found);
@@ -151,7 +153,7 @@ static void consider_inside(
 static void consider_part(const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child,
     const uint64_t *ids, int count, Found *found) {
     const int common = child ? prefix_common_tokens(child, ids, count) : 0;
-    if (common < PREFIX_PART_LEAST) return;
+    if (common < p->part_least) return;
     consider_inside(p, sequence, walk, child, common, found);
     for (int s = 0; s < p->slot_count; s++)
         if (child->pages[s] >= 0 && child->held[s] < common)

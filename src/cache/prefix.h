@@ -24,11 +24,13 @@ typedef struct PrefixCache PrefixCache;
 
 enum {
     PREFIX_NODES_MAX = 1 << 16, /* each some 1,400 bytes besides its pages */
-    PREFIX_PART_LEAST = 16,     /* tokens of a partly used page: it is copied, so fewer are computed again instead */
+    PREFIX_PART_LEAST = 16,     /* tokens of a partly used page: it is copied, so fewer are computed again instead,
+                                   unless there are recurrent states */
 };
 
 typedef struct PrefixStats {
-    size_t bytes; /* bytes of the pages held, alone or shared with sequences */
+    size_t bytes;       /* bytes of the pages held, alone or shared with sequences */
+    size_t state_bytes; /* the part of them that are recurrent states */
     int nodes;
     uint64_t evictions; /* pages evicted for memory */
 } PrefixStats;

@@ -50,6 +50,7 @@ typedef struct PrefixSlot {
 
 struct PrefixCache {
     KvCache *kv;
+    int part_least; /* tokens of a page that are used in part, at least */
     PrefixSlot slots[PREFIX_SLOTS_MAX];
     int slot_count;
     PrefixRoot *roots; /* in ascending order of salt and format */

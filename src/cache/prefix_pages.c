@@ -38,14 +38,24 @@ bool prefix_has(const PrefixCache *prefix, const PrefixNode *node, int slot, int
 
 /* ---- references ---- */
 
+/* The counter of bytes of recurrent states; NULL: pages of this kind have none. */
+static size_t *state_bytes(PrefixCache *prefix, int kind) {
+    const KvPlan *plan = prefix->kv->plan;
+    return kind < plan->group_count && plan->group[kind].recurrent ? &prefix->stats.state_bytes : NULL;
+}
+
 static void retain(PrefixCache *prefix, int kind, int32_t page) {
+    const size_t bytes = page_pool_page_bytes(prefix->kv->pool, kind);
     page_retain(prefix->kv->pool, kind, page);
-    prefix->stats.bytes += page_pool_page_bytes(prefix->kv->pool, kind);
+    prefix->stats.bytes += bytes;
+    if (state_bytes(prefix, kind)) *state_bytes(prefix, kind) += bytes;
 }
 
 static void release(PrefixCache *prefix, int kind, int32_t page) {
+    const size_t bytes = page_pool_page_bytes(prefix->kv->pool, kind);
     page_release(prefix->kv->pool, kind, page);
-    prefix->stats.bytes -= page_pool_page_bytes(prefix->kv->pool, kind);
+    prefix->stats.bytes -= bytes;
+    if (state_bytes(prefix, kind)) *state_bytes(prefix, kind) -= bytes;
 }
 
 static int quant_kind_of(const KvCache *kv, const KvQuant *layers, int i) {

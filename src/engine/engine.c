@@ -245,8 +245,8 @@ static void finish_prompt_slice(
     request->prefilled += slice->rows;
     if (request->prefilled > atomic_load(&request->prompt_read))
         atomic_store(&request->prompt_read, request->prefilled);
-    for (int i = 0; i < RESUME_POINTS; i++)
-        if (request->resume[i] == request->prefilled) sequence_publish(&engine->scheduler.sequences, request);
+    if (resume_points_have(&request->resume, request->prefilled))
+        sequence_publish(&engine->scheduler.sequences, request);
     engine->prompt_tokens += (uint64_t)slice->rows;
     const bool last = request->prefilled == request->prompt_count;
     if (request->pooling) {
@@ -516,6 +516,7 @@ static void publish_stats(Engine *engine) {
         .kv_bytes = kv_bytes_used(engine->kv),
         .kv_bytes_total = kv_bytes_total(engine->kv),
         .prefix_bytes = prefix.bytes,
+        .prefix_state_bytes = prefix.state_bytes,
         .steps = engine->steps,
         .step_s = engine->step_s,
         .damaged = engine->damaged,

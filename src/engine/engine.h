@@ -197,7 +197,8 @@ typedef struct EngineStats {
     uint64_t kv_blocks;   /* capacity in blocks of KV_PAGE_TOKENS tokens in all layers, in the default format */
     size_t kv_form_bytes[KV_FORMS]; /* bytes in use, by format: full-precision pages, quantised halves of pages */
     uint64_t kv_form_pages[KV_FORMS];
-    size_t prefix_bytes; /* bytes of pages that the prefix cache holds, some of them shared with requests */
+    size_t prefix_bytes;       /* bytes of pages that the prefix cache holds, some of them shared with requests */
+    size_t prefix_state_bytes; /* the part of them that are snapshots of recurrent states */
     uint64_t steps;
     uint64_t prompt_tokens, generated_tokens;            /* computed */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up; found, at least in part; tokens found */

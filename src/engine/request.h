@@ -7,10 +7,11 @@
 #include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/lookup.h"
+#include "engine/resume_points.h"
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
-enum { RESUME_POINTS = 2, JUMP_AHEAD_MAX = 64 /* jump-ahead tokens of a choice in a step, at most */ };
+enum { JUMP_AHEAD_MAX = 64 /* jump-ahead tokens of a choice in a step, at most */ };
 
 typedef enum ChoiceState {
     CHOICE_WAITING, /* for its first token */
@@ -80,19 +81,19 @@ struct Request {
 
     /* engine thread; next under the engine's mutex while the request waits */
     struct Request *next;
-    bool preempted;            /* before the prompt was read */
-    int skips;                 /* later requests that were preferred to this one while it waited for pages */
-    int prefilled;             /* prompt tokens in the cache; */
-    atomic_int prompt_read;    /* the same for readers: it never falls */
-    bool disk_searched;        /* the disk tier has no further pages of the prompt */
-    int resume[RESUME_POINTS]; /* prompt tokens behind which it is left to be found, on its way; 0: none */
-    int slots;                 /* that it holds: one while it reads the prompt, then one per running choice and grant */
-    int granted;               /* slots for choices that have not started yet */
-    int waiting;               /* choices in CHOICE_WAITING */
-    KvSequence kv;             /* the prompt, until the last choice to start takes it over, or pages run out */
-    float *logits;             /* [vocab] behind the prompt: own memory with several choices, else the step's */
-    int32_t first;             /* first token of the answer, if sampled already; −1: not yet */
-    bool by_host;              /* what its logits were once must be seen to here */
+    bool preempted;         /* before the prompt was read */
+    int skips;              /* later requests that were preferred to this one while it waited for pages */
+    int prefilled;          /* prompt tokens in the cache; */
+    atomic_int prompt_read; /* the same for readers: it never falls */
+    bool disk_searched;     /* the disk tier has no further pages of the prompt */
+    ResumePoints resume;    /* where the prompt is left to be found while it is read */
+    int slots;              /* that it holds: one while it reads the prompt, then one per running choice and grant */
+    int granted;            /* slots for choices that have not started yet */
+    int waiting;            /* choices in CHOICE_WAITING */
+    KvSequence kv;          /* the prompt, until the last choice to start takes it over, or pages run out */
+    float *logits;          /* [vocab] behind the prompt: own memory with several choices, else the step's */
+    int32_t first;          /* first token of the answer, if sampled already; −1: not yet */
+    bool by_host;           /* what its logits were once must be seen to here */
     bool failed;
     Lookup lookup; /* ids NULL: there is none */
 

@@ -1,6 +1,5 @@
 #include "engine/sequences.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,30 +68,25 @@ static void sequence_ids(const Request *request, const AnswerChoice *choice, int
 
 /* ---- beginning ---- */
 
-/* Tokens, in whole pages, of a text's first message: up to the first end token behind the first page. 0: there is none.
- */
-static int first_message(const Sequences *s, const int32_t *prompt, int count) {
-    for (int i = KV_PAGE_TOKENS - 1; i < count; i++)
-        for (int k = 0; k < s->eos_count; k++)
-            if (prompt[i] == s->eos[k]) return (i + 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
-    return 0;
+static bool keeps_states(const KvPlan *plan) {
+    for (int g = 0; g < plan->group_count; g++)
+        if (plan->group[g].recurrent) return true;
+    return false;
 }
 
+/* Where the prompt is left to be found: behind the first message, where it parts from an earlier text, and, with
+ * recurrent states, behind messages and in long ones. */
 static void set_resume_points(const Sequences *s, Request *request, int count) {
     const KvSequence *kv = &request->kv;
+    const MessageText text = {request->prompt, count, s->eos, s->eos_count};
+    request->resume = (ResumePoints){0};
     if (!prefix_forgets(s->prefix, kv)) return;
-    request->resume[0] = first_message(s, request->prompt, count);
-    request->resume[1] = prefix_common(s->prefix, request->salt, s->ids, count, kv);
+    resume_points_add_first(&request->resume, &text);
+    resume_points_add(&request->resume, prefix_common(s->prefix, request->salt, s->ids, count, kv));
+    if (keeps_states(s->plan)) resume_points_add_snapshots(&request->resume, &text, kv->length);
 }
 
-int sequence_rows_to_resume(const Request *request) {
-    int rows = INT_MAX;
-    for (int i = 0; i < RESUME_POINTS; i++) {
-        const int left = request->resume[i] - request->kv.length;
-        if (left > 0 && left < rows) rows = left;
-    }
-    return rows;
-}
+int sequence_rows_to_resume(const Request *request) { return resume_points_left(&request->resume, request->kv.length); }
 
 bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error *error) {
     KvSequence *kv = sequence_of(request, choice);

@@ -110,6 +110,16 @@ static int group_norms(const Layer *layer) {
     return most;
 }
 
+static int64_t recurrent_width(const Layer *layer) {
+    int64_t width = 0;
+    for (int c = 0; c < layer->component_count; c++) {
+        const ComponentOps *ops = component_ops(layer->components[c].kind);
+        const int64_t own = ops->recurrent ? ops->width(&layer->components[c]) : 0;
+        width = own > width ? own : width;
+    }
+    return width;
+}
+
 /* Whether the layer's backend has the operations of its components. */
 static bool check_operations(const Bound *bound, int i, Error *error) {
     const Backend *backend = bound_backend(bound, i);
@@ -153,6 +163,8 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
         bound->group_norms = norms > bound->group_norms ? norms : bound->group_norms;
         const int64_t width = layer_width(&bound->layers[i]);
         bound->width = width > bound->width ? width : bound->width;
+        const int64_t recurrent = recurrent_width(&bound->layers[i]);
+        bound->recurrent_width = recurrent > bound->recurrent_width ? recurrent : bound->recurrent_width;
     }
     bound->embedding = spec->embedding;
     bound->final_norm = spec->final_norm;

@@ -20,6 +20,7 @@ typedef struct Bound {
     Weight head;                     /* the same */
     bool coarse_head;                /* 8-bit activations for the head of a precise family */
     int64_t width;                   /* floats of work per row, of the widest component */
+    int64_t recurrent_width;         /* the same of the widest recurrent component, which needs all rows of a step */
     int group_norms;                 /* most norms through which a group of parallel components reads; at least 1 */
     /* [rows_max, bound_residual_width()] host memory between two backends, and the second one's residual; NULL: there
      * is one backend. */

@@ -24,7 +24,8 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     stage->rows = step->rows;
     stage->residual = number ? bound->arrival : backend->ops->scratch(backend, rows * bound_residual_width(bound));
     stage->layer_inputs = bound->layer_inputs.width ? stage->residual + rows * hidden : NULL;
-    stage->work = backend->ops->scratch(backend, stage->tile_rows * bound->width);
+    const int64_t tile = stage->tile_rows * bound->width, recurrent = rows * bound->recurrent_width;
+    stage->work = backend->ops->scratch(backend, tile > recurrent ? tile : recurrent);
     stage->normed = backend->ops->scratch(backend, bound->group_norms * rows * hidden);
     stage->prefetch_work = schedule->can_prefetch ? backend->ops->scratch(backend, bound->width) : NULL;
 }

@@ -14,7 +14,8 @@ typedef struct Stage {
     int rows;             /* rows of the step */
     int tile_rows;        /* rows that a layer computes at once */
     float *residual;      /* [rows, hidden]; the second backend's is Bound.arrival */
-    float *work;          /* [tile_rows, Bound.width] used by one component after another */
+    float *work;          /* [tile_rows, Bound.width] used by one component after another; by recurrent ones as [rows,
+                             Bound.recurrent_width] */
     float *normed;        /* [Bound.group_norms, rows, hidden] inputs of parallel components; at the end, rows with
                              outputs */
     float *layer_inputs;  /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */

@@ -105,31 +105,42 @@ static void prefetch_layer(const Stage *stage, int i, const Rows *rows) {
     }
 }
 
-static void stream_rows(const Stage *stage, int i, const Rows *rows) {
-    const Layer *layer = &stage->bound->layers[i];
-    for (int c = 0; c < layer->component_count; c++) {
-        const ComponentOps *ops = component_ops(layer->components[c].kind);
-        ComponentCall call = decoder_call(stage, i, c, rows);
-        if (stage->schedule->prefetch && rows->rows == 1 && ops->begin) {
-            ops->begin(&layer->components[c], &call);
-            call.begun = true;
-            prefetch_layer(stage, i + 1, rows);
-        }
-        ops->forward(&layer->components[c], &call);
+static void stream_component(const Stage *stage, int i, int c, const Rows *rows) {
+    const Component *component = &stage->bound->layers[i].components[c];
+    const ComponentOps *ops = component_ops(component->kind);
+    ComponentCall call = decoder_call(stage, i, c, rows);
+    if (stage->schedule->prefetch && rows->rows == 1 && ops->begin) {
+        ops->begin(component, &call);
+        call.begun = true;
+        prefetch_layer(stage, i + 1, rows);
     }
+    ops->forward(component, &call);
 }
 
-void stream_layer(const Stage *stage, int i, const Step *step) {
-    if (stage->tile_rows == step->rows) {
-        stream_rows(stage, i, &(Rows){.rows = step->rows, .decode_rows = decode_rows_for_matmul(step)});
-        return;
-    }
+static void stream_tiles(const Stage *stage, int i, int c, const Step *step) {
     for (int first = 0, rows; first < step->rows; first += rows) {
         Tile tile;
         rows = tile_size(step, first, stage->tile_rows);
         const Step own = step_rows(step, first, rows, &tile);
         stage->backend->ops->set_rows(stage->backend, &own);
-        stream_rows(stage, i, &(Rows){.first = first, .rows = rows, .decode_rows = decode_rows_for_matmul(&own)});
+        stream_component(
+            stage, i, c, &(Rows){.first = first, .rows = rows, .decode_rows = decode_rows_for_matmul(&own)});
+    }
+}
+
+void stream_layer(const Stage *stage, int i, const Step *step) {
+    const Layer *layer = &stage->bound->layers[i];
+    const Rows all = {.rows = step->rows, .decode_rows = decode_rows_for_matmul(step)};
+    const bool tiled = stage->tile_rows < step->rows;
+    for (int c = 0; c < layer->component_count; c++) {
+        const bool recurrent = component_ops(layer->components[c].kind)->recurrent;
+        if (tiled && !recurrent) {
+            stream_tiles(stage, i, c, step);
+            continue;
+        }
+        /* States behind tiles are not stored: pages inside of a step have no place. */
+        if (tiled) stage->backend->ops->set_rows(stage->backend, step);
+        stream_component(stage, i, c, &all);
     }
 }
 

@@ -78,6 +78,19 @@ static void describe_context(const Runner *runner, Buffer *out) {
     }
 }
 
+/* What a snapshot of the recurrent states takes. */
+static void describe_states(const KvPlan *plan, Buffer *out) {
+    size_t bytes = 0;
+    int entries = 0;
+    for (int g = 0; g < plan->group_count; g++)
+        if (plan->group[g].recurrent) bytes += plan->group[g].page_bytes;
+    for (int i = 0; i < plan->entry_count; i++) entries += plan->group[plan->entries[i].group].recurrent;
+    if (!bytes) return;
+    buffer_printf(out, "%-12s ", "states");
+    describe_bytes(out, bytes);
+    buffer_printf(out, " for a snapshot of %d recurrent layers\n", entries);
+}
+
 static bool quantised(const KvPlan *plan, int entry) { return plan->group[plan->entries[entry].group].quantised; }
 static bool biased(const KvPlan *plan, int entry) { return plan->entries[entry].k_bias; }
 
@@ -137,6 +150,7 @@ void runner_describe(const Runner *runner, Buffer *out) {
         spec->vocab, spec->tied ? "= embedding" : "of its own", spec->positions);
     describe_weights(model, out);
     describe_context(runner, out);
+    describe_states(&runner->kv, out);
     describe_forms(runner, out);
     const bool mixed = spec->precise && runner->bound.coarse_head;
     buffer_printf(out, "%-12s %s%s; ", "machine", backend_describe(runner->backends[0]),

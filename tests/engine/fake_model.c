@@ -6,6 +6,8 @@
 #include "import/gguf/gguf.h"
 #include "model/spec.h"
 
+enum { FAKE_ENTRIES = 3 };
+
 struct Model {
     int unused;
 };
@@ -42,7 +44,7 @@ void fake_reset(void) {
     fake.fail_code = ERROR_NONE;
     fake.leaked_bytes = 0;
     fake.window = 0;
-    fake.quantised = fake.gated = fake.sample_params = false;
+    fake.states = fake.quantised = fake.gated = fake.sample_params = false;
     fake.decode_rows = fake.refuse = fake.ahead = fake.sampled = fake.load_ms = 0;
     mutex_unlock(&fake.mutex);
 }
@@ -229,10 +231,15 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         .scratch = scratch,
         .sampled = {sampled, sampled + options->outputs_max},
         .backend = {.ops = &fake_ops, .rows_max = options->backend.rows_max}};
-    const CacheSpec specs[2] = {{.kv_heads = 1, .head_dim = 1, .value_dim = 1},
-        {.kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window}};
-    Backend *backends[2] = {&runner->backend, &runner->backend};
-    if (kv_plan_make(&runner->plan, specs, backends, fake.window ? 2 : 1, fake.context, error)) return runner;
+    CacheSpec specs[FAKE_ENTRIES] = {{.kv_heads = 1, .head_dim = 1, .value_dim = 1}};
+    Backend *backends[FAKE_ENTRIES] = {&runner->backend, &runner->backend, &runner->backend};
+    int entries = 1;
+    if (fake.window)
+        specs[entries++] = (CacheSpec){.kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window};
+    if (fake.states)
+        specs[entries++] = (CacheSpec){
+            .page_tokens = RECURRENT_PAGE_TOKENS, .anchor_bytes = sizeof(uint64_t), .row_bytes = sizeof(uint64_t)};
+    if (kv_plan_make(&runner->plan, specs, backends, entries, fake.context, error)) return runner;
     runner_close(runner);
     return NULL;
 }
@@ -259,11 +266,42 @@ Backend *runner_upper(const Runner *runner) { return (Backend *)&runner->backend
 int model_layers(const Model *model) { return 1; }
 void model_drop_host_pages(const Model *model, int first) {}
 
+static bool keeps_state(const Runner *runner, int entry) {
+    return runner->plan.group[runner->plan.entries[entry].group].recurrent;
+}
+
+/* The page of a recurrent state: the state before it, then the tokens of its positions. NULL: it is not stored. */
+static uint64_t *fake_state_page(const KvLayer *layer, const SequenceChunk *chunk, int position) {
+    const int32_t page = chunk->tables[layer->group][position / RECURRENT_PAGE_TOKENS];
+    return page < 0 ? NULL : fake_page(layer, page);
+}
+
+/* The state before a chunk. */
+static uint64_t fake_resume(const KvLayer *layer, const SequenceChunk *chunk) {
+    if (chunk->position == 0) return 0;
+    const uint64_t *page = fake_state_page(layer, chunk, chunk->position - 1);
+    CHECK(page);
+    uint64_t state = page[0];
+    for (int i = 0; i <= (chunk->position - 1) % RECURRENT_PAGE_TOKENS; i++)
+        state = fake_next_hash(state, (int32_t)page[1 + i]);
+    return state;
+}
+
+static uint64_t fake_advance(
+    const KvLayer *layer, const SequenceChunk *chunk, int position, uint64_t state, int32_t token) {
+    uint64_t *page = fake_state_page(layer, chunk, position);
+    const int row = position % RECURRENT_PAGE_TOKENS;
+    if (page && row == 0) page[0] = state;
+    if (page) page[1 + row] = (uint64_t)token;
+    return fake_next_hash(state, token);
+}
+
 /* Of everything that a row sees. */
 static uint64_t fake_seen(const Runner *runner, const KvCache *cache, const SequenceChunk *chunk, int position) {
     uint64_t seen = 0;
     for (int l = 0; l < runner->plan.entry_count; l++) {
         const KvLayer *layer = &kv_entries(cache)[l];
+        if (keeps_state(runner, l)) continue;
         const KvQuantView *quant = runner->plan.group[layer->group].quantised ? chunk->quant : NULL;
         const int window = runner->plan.group[layer->group].window;
         const int first = window && position >= window ? position - window + 1 : 0;
@@ -324,20 +362,28 @@ void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *
     for (int i = 0; i < step->chunk_count; i++) {
         const SequenceChunk *chunk = &step->chunks[i];
         CHECK(chunk->row == row && chunk->rows > 0);
+        const KvLayer *states = NULL;
+        for (int l = 0; l < runner->plan.entry_count; l++)
+            if (keeps_state(runner, l)) states = &kv_entries(cache)[l];
+        uint64_t state = states ? fake_resume(states, chunk) : 0;
         for (int position = chunk->position; position < chunk->position + chunk->rows; position++, row++) {
             last = fake_token(runner, step->tokens[row]) + fake_moved(step, row, position);
             for (int l = 0; l < runner->plan.entry_count; l++) {
                 const KvLayer *layer = &kv_entries(cache)[l];
                 const int32_t *table = chunk->tables[layer->group];
+                if (keeps_state(runner, l)) continue;
                 const int before = position - 1;
                 const uint64_t hash =
                     position > 0 ? fake_page(layer, table[before / KV_PAGE_TOKENS])[before % KV_PAGE_TOKENS] : 0;
                 fake_page(layer, table[position / KV_PAGE_TOKENS])[position % KV_PAGE_TOKENS] =
                     fake_next_hash(hash, row < step->decode_rows ? last + FAKE_GENERATED : last);
             }
+            if (states)
+                state = fake_advance(
+                    states, chunk, position, state, row < step->decode_rows ? last + FAKE_GENERATED : last);
             if (done == count || output[done] != row) continue;
             float *logits = runner->logits + (size_t)done * (size_t)fake.vocab;
-            fake_logits(fake_seen(runner, cache, chunk, position), logits);
+            fake_logits(fake_seen(runner, cache, chunk, position) + 11 * state, logits);
             for (int id = 0; number == fake.nan_at && id < fake.vocab; id++) logits[id] = NAN;
             if (step->sample_params) {
                 runner->sampled[candidate][done] = fake_sample(runner, logits, &step->sample_params[done]);

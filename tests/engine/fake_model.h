@@ -28,6 +28,7 @@ typedef struct FakeStep {
 extern struct Fake {
     int vocab, context;
     int window;         /* of a second layer; 0: there is none */
+    bool states;        /* another layer keeps a recurrent state: the hash of all tokens so far */
     bool quantised;     /* the first layer's pages can be codes */
     bool sample_params; /* tokens, and so steps may be begun ahead */
     int decode_rows;    /* rows of a step that leave something else in the cache, as those of answers; 0: none do */

@@ -233,6 +233,8 @@ static const struct Figure {
     {"vllm:num_requests_waiting", "gauge", "The same as apus_num_requests_waiting.", FIGURE(waiting, FIGURE_INT)},
     {"apus_prefix_cache_bytes", "gauge", "Memory of pages that the prefix cache holds.",
         FIGURE(prefix_bytes, FIGURE_SIZE)},
+    {"apus_prefix_cache_state_bytes", "gauge", "Memory of snapshots of recurrent states in the prefix cache.",
+        FIGURE(prefix_state_bytes, FIGURE_SIZE)},
     {"apus_steps_total", "counter", "Steps computed.", FIGURE(steps, FIGURE_COUNT)},
     {"apus_step_seconds_total", "counter", "Time in steps.", FIGURE(step_s, FIGURE_SECONDS)},
     {"apus_prompt_tokens_total", "counter", "Prompt tokens computed.", FIGURE(prompt_tokens, FIGURE_COUNT)},

@@ -1,0 +1,36 @@
+/* Where a prompt is left in the prefix cache while it is read, so that another text can go on from there: positions in
+ * whole pages. Sequences that keep all pages need none (prefix_forgets). */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    RESUME_POINTS_MAX = 64,
+    RESUME_SPACING = 512,       /* least tokens between snapshots of recurrent states at the ends of messages */
+    RESUME_SPACING_MOST = 8192, /* most tokens without a snapshot */
+};
+
+typedef struct ResumePoints {
+    int count;
+    int at[RESUME_POINTS_MAX]; /* ascending */
+} ResumePoints;
+
+/* A text and what ends a message in it. Borrowed. */
+typedef struct MessageText {
+    const int32_t *tokens; /* [count] */
+    int count;
+    const int32_t *end_tokens; /* [end_count] */
+    int end_count;
+} MessageText;
+
+/* Adds a position, rounded down to whole pages, unless it is 0 or the list is full. */
+void resume_points_add(ResumePoints *points, int position);
+/* The end of the first message behind the first page. */
+void resume_points_add_first(ResumePoints *points, const MessageText *text);
+/* For recurrent states, whose snapshots are large: behind `begin`, ends of messages that lie RESUME_SPACING apart
+ * (further in long texts), each RESUME_SPACING_MOST tokens without one, the end of the last message, and of the text.
+ */
+void resume_points_add_snapshots(ResumePoints *points, const MessageText *text, int begin);
+/* Tokens from a length to the next point; INT_MAX: there is none. */
+int resume_points_left(const ResumePoints *points, int length);
+bool resume_points_have(const ResumePoints *points, int length);
