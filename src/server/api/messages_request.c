@@ -59,8 +59,9 @@ static bool read_block(
     return true;
 }
 
-/* What the blocks of a message are; unknown types are refused. */
-static bool survey(const Json *content, const char *param, bool *texts, bool *tools, ApiError *error) {
+/* The kinds of the blocks of a message; unknown types, and calls of other roles than the assistant, are refused. */
+static bool survey_blocks(
+    const Json *content, bool assistant, const char *param, bool *texts, bool *tools, ApiError *error) {
     static const char *const others[] = {"tool_use", "tool_result", "thinking", "redacted_thinking"};
     int index = 0;
     for (JSON_EACH(block, content)) {
@@ -72,8 +73,12 @@ static bool survey(const Json *content, const char *param, bool *texts, bool *to
             return false;
         for (size_t i = 0; i < COUNT_OF(others) && !found; i++) found = slice_is(type, others[i]);
         if (!found && !part_read_text(block, path, text_types, &text, error)) return false;
+        const bool call = slice_is(type, "tool_use");
+        if (call && !assistant)
+            return api_fail(error, 400, "invalid_value", path,
+                "Invalid '%s': a 'tool_use' block is only allowed in messages of the role 'assistant'.", path);
         *texts |= !found;
-        *tools |= slice_is(type, "tool_use") || slice_is(type, "tool_result");
+        *tools |= call || slice_is(type, "tool_result");
     }
     return true;
 }
@@ -83,7 +88,7 @@ static bool read_blocks(
     char path[API_PARAM_MAX];
     bool texts = false, tools = false, thought = false;
     const bool assistant = !strcmp(role, "assistant");
-    if (!survey(content, param, &texts, &tools, error)) return false;
+    if (!survey_blocks(content, assistant, param, &texts, &tools, error)) return false;
     int index = 0;
     for (JSON_EACH(block, content)) {
         snprintf(path, sizeof path, "%.100s[%d]", param, index++);
