@@ -116,7 +116,8 @@ static int64_t widest(const Experts *op) {
     return inner;
 }
 
-ExpertPairs expert_pairs(const Experts *op) {
+/* Sorts the pairs by expert. */
+static ExpertPairs expert_pairs(const Experts *op) {
     const int64_t pairs = (int64_t)op->rows * op->top_k;
     ExpertPairs p = {.hidden = op->down[0].rows, .inner = widest(op)};
     CHECK(op->count <= EXPERTS_MAX + 1 && op->gate[0].cols == p.hidden);
@@ -152,7 +153,9 @@ static void prefetch_next_layer(const Experts *op) {
     op->source->prefetch(op->source, op->layer, likely, count);
 }
 
-bool expert_want(const Experts *op, const ExpertPairs *p) {
+/* Requests (or, for EXPERTS_PREFETCH, prefetches) the experts that rows use and that have no address. True: the stage
+ * ends here. */
+static bool request_experts(const Experts *op, const ExpertPairs *p) {
     if (op->stage == EXPERTS_PREFETCH) prefetch_next_layer(op);
     if (op->stage == EXPERTS_COMPUTE || op->stage == EXPERTS_PREFETCH) return op->stage == EXPERTS_PREFETCH;
     int32_t wanted[EXPERTS_MAX + 1];
@@ -163,29 +166,61 @@ bool expert_want(const Experts *op, const ExpertPairs *p) {
     return op->stage == EXPERTS_REQUEST;
 }
 
+/* True if rows use an expert that has an address already. */
+static bool is_due(const Experts *op, const ExpertPairs *pairs, int e) {
+    return pairs->begin[e + 1] > pairs->begin[e] && (!op->source || op->gate[e].data);
+}
+
+static void flush(ExpertsDriver *driver) {
+    if (driver->flush) driver->flush(driver);
+}
+
+void experts_run(ExpertsDriver *driver, const Experts *op) {
+    ExpertProvider *source = op->source;
+    ProvidedExpert loaded[EXPERTS_BATCH_MAX];
+    driver->op = op;
+    driver->pairs = expert_pairs(op);
+    if (source && request_experts(op, &driver->pairs)) return;
+    for (int e = 0; e < op->count; e++)
+        if (is_due(op, &driver->pairs, e))
+            driver->add(driver, &(ExpertWeights){e, &op->gate[e], &op->up[e], &op->down[e]});
+    flush(driver);
+    for (int count; source && (count = source->acquire(source, op->micro_batch, driver->batch, loaded)) > 0;) {
+        for (int i = 0; i < count; i++)
+            driver->add(driver, &(ExpertWeights){loaded[i].expert, &loaded[i].gate, &loaded[i].up, &loaded[i].down});
+        flush(driver);
+    }
+    driver->sum(driver);
+}
+
+/* ---- the reference ---- */
+
+typedef struct RefExperts {
+    ExpertsDriver driver;
+    Backend *backend;
+} RefExperts;
+
 /* One expert over the rows that use it; its inputs are stored in the place of its results. */
-static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, const ProvidedExpert *expert) {
-    const int first = p->begin[expert->expert], rows = p->begin[expert->expert + 1] - first;
+static void ref_add(ExpertsDriver *driver, const ExpertWeights *weights) {
+    Backend *backend = ((RefExperts *)driver)->backend;
+    const ExpertPairs *p = &driver->pairs;
+    const Experts *op = driver->op;
+    const int first = p->begin[weights->expert], rows = p->begin[weights->expert + 1] - first;
     float *y = p->y + first * p->hidden, *between = p->between + first * p->inner;
     for (int i = 0; i < rows; i++)
         memcpy(y + i * p->hidden, op->x + p->row[first + i] * p->hidden, (size_t)p->hidden * sizeof *y);
     const Glu glu = {
-        .rows = rows, .x = y, .gate = &expert->gate, .up = &expert->up, .activation = op->activation, .out = between};
+        .rows = rows, .x = y, .gate = weights->gate, .up = weights->up, .activation = op->activation, .out = between};
     backend->ops->glu(backend, &glu);
-    const Matmul down = {.rows = rows, .x = between, .count = 1, .weight = {&expert->down}, .out = {y}};
+    const Matmul down = {.rows = rows, .x = between, .count = 1, .weight = {weights->down}, .out = {y}};
     backend->ops->matmul(backend, &down);
 }
 
+static void ref_sum(ExpertsDriver *driver) {
+    for (int row = 0; row < driver->op->rows; row++) expert_sum(driver->op, &driver->pairs, row);
+}
+
 void cpu_experts(Backend *backend, const Experts *op) {
-    const ExpertPairs p = expert_pairs(op);
-    if (op->source && expert_want(op, &p)) return;
-    ProvidedExpert expert;
-    for (int e = 0; e < op->count; e++) {
-        if (!expert_is_due(op, &p, e)) continue;
-        expert = (ProvidedExpert){e, op->gate[e], op->up[e], op->down[e]};
-        run_expert(backend, op, &p, &expert);
-    }
-    while (op->source && op->source->acquire(op->source, op->micro_batch, 1, &expert))
-        run_expert(backend, op, &p, &expert);
-    for (int row = 0; row < op->rows; row++) expert_sum(op, &p, row);
+    RefExperts ref = {.driver = {.batch = 1, .add = ref_add, .sum = ref_sum}, .backend = backend};
+    experts_run(&ref.driver, op);
 }

@@ -6,9 +6,9 @@
 
 /* Routing as backend.h defines it, for the reference and the vector backends. */
 void cpu_route(Backend *backend, const Routing *op);
-/* Computes with the backend's own glu and matmul, one expert after the other. */
+/* The experts operation of the reference: one expert after the other, with the backend's own glu and matmul. */
 void cpu_experts(Backend *backend, const Experts *op);
-/* The vector backends': all experts in one run of the pool, with the same bits. */
+/* The same of the vector backends: many experts in one run of the pool, with the same bits. */
 void vector_experts(Backend *backend, const Experts *op);
 
 /* Pairs of a row and one of its experts, in the order of the experts: those of expert e are begin[e] ≤ place < begin[e
@@ -19,13 +19,25 @@ typedef struct ExpertPairs {
     int32_t *place, *row;  /* [pairs] */
     int begin[EXPERTS_MAX + 2];
 } ExpertPairs;
-ExpertPairs expert_pairs(const Experts *op);
-/* Requests (or, for EXPERTS_PREFETCH, prefetches) the experts that rows use and that have no address. True: the stage
- * ends here. */
-bool expert_want(const Experts *op, const ExpertPairs *pairs);
-/* True if rows use an expert that has an address already. */
-static inline bool expert_is_due(const Experts *op, const ExpertPairs *pairs, int e) {
-    return pairs->begin[e + 1] > pairs->begin[e] && (!op->source || op->gate[e].data);
-}
+
+/* How a backend computes experts; the beginning of a struct of its own. */
+typedef struct ExpertsDriver ExpertsDriver;
+typedef struct ExpertWeights {
+    int expert;
+    const Weight *gate, *up, *down; /* borrowed until flush() */
+} ExpertWeights;
+struct ExpertsDriver {
+    const Experts *op; /* set by experts_run(), as is pairs */
+    ExpertPairs pairs;
+    int batch; /* loaded experts are added up to so many at a time, 1 to EXPERTS_BATCH_MAX, and then computed */
+    /* Takes an expert with rows: computes it, or notes it until flush(). */
+    void (*add)(ExpertsDriver *driver, const ExpertWeights *weights);
+    void (*flush)(ExpertsDriver *driver); /* computes what was noted; NULL: add() computes */
+    void (*sum)(ExpertsDriver *driver);   /* expert_sum() of every row */
+};
+enum { EXPERTS_BATCH_MAX = 64 };
+
+/* The operation and all its stages: the experts that have an address first, then the others as they are loaded. */
+void experts_run(ExpertsDriver *driver, const Experts *op);
 /* Computes out[row]; y must be complete. */
 void expert_sum(const Experts *op, const ExpertPairs *pairs, int row);

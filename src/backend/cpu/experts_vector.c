@@ -6,7 +6,7 @@
 #include "backend/cpu/experts.h"
 #include "backend/cpu/linear/product.h"
 
-enum { TOGETHER_MAX = 64, SUM_ALONE = 1 << 15 /* floats summed without waking threads */ };
+enum { SUM_ALONE = 1 << 15 /* floats summed without waking threads */ };
 
 /* Rows of one expert. */
 typedef struct ExpertRows {
@@ -15,13 +15,12 @@ typedef struct ExpertRows {
 } ExpertRows;
 
 typedef struct Together {
+    ExpertsDriver driver;
     CpuBackend *cpu;
-    const Experts *op;
-    const ExpertPairs *pairs;
     int count;
     size_t up_bytes, down_bytes; /* bytes of prepared rows; those of down replace those of up */
     int64_t up_grain, down_grain;
-    ExpertRows rows[TOGETHER_MAX];
+    ExpertRows rows[EXPERTS_BATCH_MAX];
 } Together;
 
 /* ---- a run ---- */
@@ -57,7 +56,8 @@ static void together_task(void *argument, int index, int count) {
     run_items(t, 1, index);
 }
 
-static void flush(Together *t) {
+static void run_noted(ExpertsDriver *driver) {
+    Together *t = (Together *)driver;
     if (!t->count) return;
     const ExpertRows *last = &t->rows[t->count - 1];
     pool_share(t->cpu->pool, 0, last->up_items_end);
@@ -68,37 +68,37 @@ static void flush(Together *t) {
 
 /* ---- experts of one run ---- */
 
-static Product up_product(const Together *t, const Weight *gate, const Weight *up, int first) {
-    return (Product){.x = t->op->x,
-        .from = t->pairs->row + first,
+static Product up_product(const Together *t, const ExpertWeights *w, int first) {
+    return (Product){.x = t->driver.op->x,
+        .from = t->driver.pairs.row + first,
         .count = 2,
-        .weight = {gate, up},
-        .out = {t->pairs->between + first * t->pairs->inner},
+        .weight = {w->gate, w->up},
+        .out = {t->driver.pairs.between + first * t->driver.pairs.inner},
         .finish = FINISH_GLU,
-        .activation = t->op->activation};
+        .activation = t->driver.op->activation};
 }
 
-static Product down_product(const Together *t, const Weight *down, int first) {
-    return (Product){.x = t->pairs->between + first * t->pairs->inner,
+static Product down_product(const Together *t, const ExpertWeights *w, int first) {
+    return (Product){.x = t->driver.pairs.between + first * t->driver.pairs.inner,
         .count = 1,
-        .weight = {down},
-        .out = {t->pairs->y + first * t->pairs->hidden},
+        .weight = {w->down},
+        .out = {t->driver.pairs.y + first * t->driver.pairs.hidden},
         .finish = FINISH_STORE};
 }
 
 /* Adds up to `rows` of the pairs from `first` on, all of one expert's; returns how many had room. */
-static int add_rows(Together *t, const Weight *gate, const Weight *up, const Weight *down, int first, int rows) {
-    if (t->count == TOGETHER_MAX) flush(t);
+static int add_rows(Together *t, const ExpertWeights *w, int first, int rows) {
+    if (t->count == EXPERTS_BATCH_MAX) run_noted(&t->driver);
     ExpertRows *r = &t->rows[t->count];
-    r->up = up_product(t, gate, up, first);
-    r->down = down_product(t, down, first);
+    r->up = up_product(t, w, first);
+    r->down = down_product(t, w, first);
     rows = min_int(rows, product_begin(&r->up, t->cpu, rows));
     rows = min_int(rows, product_begin(&r->down, t->cpu, rows));
     product_begin(&r->up, t->cpu, rows); /* fewer rows may use another method */
     const size_t up_bytes = product_place(&r->up, rows, NULL), down_bytes = product_place(&r->down, rows, NULL);
     if (t->count &&
         (t->up_bytes + up_bytes > PRODUCT_SPACE_BYTES || t->down_bytes + down_bytes > PRODUCT_SPACE_BYTES)) {
-        flush(t);
+        run_noted(&t->driver);
         return 0;
     }
     if (!t->count) {
@@ -118,42 +118,31 @@ static int add_rows(Together *t, const Weight *gate, const Weight *up, const Wei
     return rows;
 }
 
-static void add_expert(Together *t, int e, const Weight *gate, const Weight *up, const Weight *down) {
-    for (int first = t->pairs->begin[e], end = t->pairs->begin[e + 1]; first < end;)
-        first += add_rows(t, gate, up, down, first, end - first);
+static void note_expert(ExpertsDriver *driver, const ExpertWeights *w) {
+    const int end = driver->pairs.begin[w->expert + 1];
+    for (int first = driver->pairs.begin[w->expert]; first < end;)
+        first += add_rows((Together *)driver, w, first, end - first);
 }
 
 /* ---- the operation ---- */
 
-/* Runs loaded experts together while others load. */
-static void run_sourced(Together *t) {
-    ExpertProvider *source = t->op->source;
-    ProvidedExpert come[TOGETHER_MAX];
-    for (int count; (count = source->acquire(source, t->op->micro_batch, TOGETHER_MAX, come)) > 0;) {
-        for (int i = 0; i < count; i++) add_expert(t, come[i].expert, &come[i].gate, &come[i].up, &come[i].down);
-        flush(t);
-    }
+static void sum_task(void *argument, int index, int count) {
+    const ExpertsDriver *driver = argument;
+    for (int row = index; row < driver->op->rows; row += count) expert_sum(driver->op, &driver->pairs, row);
 }
 
-static void sum_task(void *argument, int index, int count) {
-    const Together *t = argument;
-    for (int row = index; row < t->op->rows; row += count) expert_sum(t->op, t->pairs, row);
+static void sum_rows(ExpertsDriver *driver) {
+    const Experts *op = driver->op;
+    if (op->rows * driver->pairs.hidden * op->top_k < SUM_ALONE)
+        sum_task(driver, 0, 1);
+    else
+        pool_run(((Together *)driver)->cpu->pool, sum_task, driver);
 }
 
 void vector_experts(Backend *backend, const Experts *op) {
-    const ExpertPairs pairs = expert_pairs(op);
-    Together t;
+    Together t; /* rows are set as experts are noted */
+    t.driver = (ExpertsDriver){.batch = EXPERTS_BATCH_MAX, .add = note_expert, .flush = run_noted, .sum = sum_rows};
     t.cpu = cpu_backend(backend);
-    t.op = op;
-    t.pairs = &pairs;
     t.count = 0;
-    if (op->source && expert_want(op, &pairs)) return;
-    for (int e = 0; e < op->count; e++)
-        if (expert_is_due(op, &pairs, e)) add_expert(&t, e, &op->gate[e], &op->up[e], &op->down[e]);
-    flush(&t);
-    if (op->source) run_sourced(&t);
-    if (op->rows * pairs.hidden * op->top_k < SUM_ALONE)
-        sum_task(&t, 0, 1);
-    else
-        pool_run(t.cpu->pool, sum_task, &t);
+    experts_run(&t.driver, op);
 }
