@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests that need a GPU, a line each: every operation and attention against the reference, families, batches, restored pages and
-# split layers, all on "cuda" beside the processor's backends; mixed requests through the server, some of whose clients leave,
+# split layers, replayed graphs, all on "cuda" beside the processor's backends; mixed requests through the server, some of whose clients leave,
 # also with half of the layers there, with little memory, with pages on disk; a server whose GPU breaks; real models, where they are
 # (APUS_MODELS: names, or NAME=DIRECTORY); compute-sanitizer, where it is. Skipped where apus doctor finds no GPU.
 #   tests/cuda.sh [BUILD]       default: build
@@ -30,7 +30,7 @@ step() {
 
 uname -sr
 "$build/apus" doctor | grep -E '^(apus|processor|gpu)'
-for name in plugin handed generated prompts whole sums ops attention attention_codes pages rope golden step batch coded given split restore together parallel; do
+for name in plugin handed generated prompts whole sums ops attention attention_codes pages rope golden step graph batch coded given split restore together parallel; do
     step $name "$build/test_$name"
 done
 
@@ -49,8 +49,12 @@ if [ -n "$sanitizer" ]; then
     check() { local tool=$1 name=$2; shift 2; step "$tool-$name" "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 20 "$@" "$build/test_$name"; }
     for name in handed whole sums pages step; do check memcheck $name; done
     for name in handed pages step; do check initcheck $name; done
+    excluded=()
+    for kernel in gemv_ring gemm_wgmma flash_prefill gemm_small_n gemv_int gemv_int_row gemm_int moe_row; do
+        excluded+=(--kernel-name-exclude "kns=${kernel}_kernel")
+    done
     for name in handed pages; do
-        check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=prompt_kernel --kernel-name-exclude kns=narrow_kernel --kernel-name-exclude kns=integer_few_kernel --kernel-name-exclude kns=integer_one_kernel --kernel-name-exclude kns=integer_many_kernel --kernel-name-exclude kns=mixture_row_kernel
+        check racecheck $name "${excluded[@]}"
     done
 else
     echo "skipped  sanitizer                  no compute-sanitizer"

@@ -45,8 +45,34 @@ RENAMED = {
     r"Wire|wire_\w+": "Transport",
     r"connection_dawdled|dawdlers|deaf|retires|greets": "timed_out, listener_closed, draining, in_handshake",
     r"Bed|bed_\w+|lines_list": "BenchFixture, BenchCase",
+    r"latent_attend|(cuda|host|parallel|plan|trace)_latent": "mla_attend, …_mla",
+}
+# The same below a folder.
+RENAMED_IN = {
+    "src/backend/cuda/": {
+        r"(attention|attend)_generated\w*|generated_cod\w+|\w*GENERATED_\w+": "flash_decode, DECODE_ROWS_MAX",
+        r"(attention|attend)_prompts?\w*|prompt_\w*kernel|PROMPT_\w+|Prompt\w*": "flash_prefill, PREFILL_…",
+        r"DRAWING_\w+|DRAW_\w+|drawing_of": "SAMPLING_…, SAMPLE_…",
+        r"CODED?\d|CODED_\w+|CODE_(DIM_MAX|FORMS|JOBS_MAX|ENDS|SINKS)|Coded\w+|Code(Books|Edges|Job|Layer|Shape)|"
+        r"coded_\w+|codes_(encode|survey|rows)|(attention|cuda|cuda_attend|cuda_sees|cuda_step)_codes?_?\w*|"
+        r"AttendCodes|CudaCodes": "KVQ…, Kvq…, kvq_…, AttendQuant, CudaQuant",
+        r"attend_exact|cuda_exact_rows|exact_page|EXACT_\w+": "full precision",
+        r"\w*survey\w*": "calibrate",
+        r"product_(few|many|narrow|wide|stream|integer_\w+)|integer_(few|one|many)\w*|"
+        r"(few|many|narrow|wide|stream)_kernel|(FEW|MANY|WIDE)_\w+|(Few|Many|Narrow|Wide)[A-Z]\w*|"
+        r"kernels_have_wide|\w+_CUDA_WIDE": "the kernel's file: gemv_int, gemv_ring, gemm_wgmma, …",
+        r"mixture_\w+": "moe_…, fused_moe",
+        r"CudaPart|PartPlace|PART_(SUMS_MAX|WORD_ROWS)|cuda_parts_\w+|parts_sum": "CudaRank, RankPlace, cuda_ranks_…",
+        r"TurnReady|turned_\w+": "RopeReady, rotated_…",
+        r"(run_(rows|offsets)|(short|long)_runs|fill_run|ATTENTION_LONG_RUN)": "chunk_rows, short_chunks, …",
+    },
 }
 NOT_CODE = {"src/text/tokenizer/pretokenize.c": r"Run"}  # a run of characters
+
+# Kernels are in files that are called as the field calls such kernels.
+OLD_FILES = {
+    "src/backend/cuda/": re.compile(r"generated|(?<!de)code|prompt|mixture|narrow|wide|few|many|stream|survey")
+}
 
 # A comment names its subject: nouns instead of these, and no comment or line of one begins with a loose "Of" (a line
 # that goes on with "of" may).
@@ -56,8 +82,14 @@ TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+
 
 
 def findings(path):
+    for folder, old in OLD_FILES.items():
+        if path.startswith(folder) and old.search(path[len(folder) :]):
+            yield f"{path}: the file's name has an old term"
     text = open(path, encoding="utf-8").read()
-    renamed = [(re.compile(f"(?:{old})$"), new) for old, new in RENAMED.items()]
+    table = list(RENAMED.items())
+    for folder, renamed_in in RENAMED_IN.items():
+        table += renamed_in.items() if path.startswith(folder) else ()
+    renamed = [(re.compile(f"(?:{old})$"), new) for old, new in table]
     line = 1
     for token in TOKEN.findall(text):
         if token.startswith(("/*", "//")):

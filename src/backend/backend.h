@@ -410,17 +410,18 @@ typedef struct AttentionBlock {
 
 /* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), absorbed: all heads share a key of head_dim elements,
  * which is rotated, and a latent in place of the values. Each head has a matrix from its query to the latent space
- * (embed) and one from there to its result (w_uv), so that the cache holds that key and the latent alone: score = scale
- * · (rotated query · key + embed·(rest of the query) · latent); out = w_uv · Σ weight · latent. */
+ * (w_uk) and one from there to its result (w_uv), so that the cache holds that key and the latent alone: score = scale
+ * · (rotated query · key + w_uk·(rest of the query) · latent); out = w_uv · Σ weight · latent. */
 typedef struct Mla {
-    Attention attention;          /* input: heads, kv (one kv head, latent), scale, rope; the operation sets the rest */
-    int rows, decode_rows, plain; /* plain: leading elements of a head's query that are not rotated (nope_dim) */
-    const float *q;               /* [rows, heads·(plain + head_dim)] */
-    float *k;                     /* [rows, head_dim], may be overwritten */
-    const float *latent;          /* [rows, value_dim] */
-    const Weight *embed, *w_uv;   /* [heads] value_dim × plain, width × value_dim */
-    float *work;                  /* [rows · mla_width()] */
-    float *out;                   /* [rows, heads·width] */
+    Attention attention; /* input: heads, kv (one kv head, latent), scale, rope; the operation sets the rest */
+    int rows, decode_rows;
+    int nope_dim;              /* leading elements of a head's query that are not rotated */
+    const float *q;            /* [rows, heads·(nope_dim + head_dim)] */
+    float *k;                  /* [rows, head_dim], may be overwritten */
+    const float *latent;       /* [rows, value_dim] */
+    const Weight *w_uk, *w_uv; /* [heads] value_dim × nope_dim, width × value_dim */
+    float *work;               /* [rows · mla_width()] */
+    float *out;                /* [rows, heads·width] */
 } Mla;
 int64_t mla_width(const Mla *op); /* floats per row */
 
@@ -565,7 +566,7 @@ typedef struct BackendOps {
     void (*ffn_block)(Backend *, const FfnBlock *); /* optional; NULL: glu, then matmul_add */
     void (*attention)(Backend *, const Attention *);
     void (*attention_block)(Backend *, const AttentionBlock *); /* optional; NULL: its three operations in turn */
-    void (*latent)(Backend *, const Mla *);
+    void (*mla)(Backend *, const Mla *);
     /* Recurrent layers. All NULL: the backend has none, and models with such layers are refused. */
     void (*conv)(Backend *, const Conv *);
     void (*recurrence)(Backend *, const Recurrence *);

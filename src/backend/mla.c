@@ -1,4 +1,4 @@
-#include "backend/latent.h"
+#include "backend/mla.h"
 
 #include <string.h>
 
@@ -36,14 +36,14 @@ static void multiply_heads(Backend *backend, CopyColumns *copy, int rows, int de
     }
 }
 
-void latent_attend(Backend *backend, const Mla *op, CopyColumns *copy) {
+void mla_attend(Backend *backend, const Mla *op, CopyColumns *copy) {
     const KvLayout *l = &op->attention.kv.layout;
     const int heads = op->attention.heads, rows = op->rows;
-    const int64_t queries = (int64_t)rows * heads, width = op->plain + l->head_dim;
+    const int64_t queries = (int64_t)rows * heads, width = op->nope_dim + l->head_dim;
     float *work = op->work, *rotating = carve(&work, queries * l->head_dim),
           *latents = carve(&work, queries * l->value_dim), *attended = carve(&work, queries * l->value_dim);
-    copy(backend, (int)queries, op->q + op->plain, width, rotating, l->head_dim, l->head_dim);
-    multiply_heads(backend, copy, rows, op->decode_rows, heads, op->q, width, op->embed, work, latents);
+    copy(backend, (int)queries, op->q + op->nope_dim, width, rotating, l->head_dim, l->head_dim);
+    multiply_heads(backend, copy, rows, op->decode_rows, heads, op->q, width, op->w_uk, work, latents);
     Attention attention = op->attention;
     attention.q = rotating;
     attention.k = op->k;
@@ -54,4 +54,4 @@ void latent_attend(Backend *backend, const Mla *op, CopyColumns *copy) {
     multiply_heads(backend, copy, rows, op->decode_rows, heads, attended, l->value_dim, op->w_uv, work, op->out);
 }
 
-void host_latent(Backend *backend, const Mla *op) { latent_attend(backend, op, host_copy); }
+void host_mla(Backend *backend, const Mla *op) { mla_attend(backend, op, host_copy); }

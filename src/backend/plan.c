@@ -192,7 +192,7 @@ static void plan_attention(Backend *backend, const Attention *a) {
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
 }
 
-static void plan_latent(Backend *backend, const Mla *op) {
+static void plan_mla(Backend *backend, const Mla *op) {
     const Attention *a = &op->attention;
     const KvLayout *l = &a->kv.layout;
     Attention inner = *a;
@@ -203,10 +203,10 @@ static void plan_latent(Backend *backend, const Mla *op) {
     check_width(backend, "width of a latent with its key", l->head_dim + l->value_dim + 16, ATTENTION_HEAD_MAX);
     expect(backend, l->latent && !a->q_norm && !a->k_norm && !a->gate, "parts of latent attention", 1, 0);
     for (int h = 0; h < a->heads; h++) {
-        check_weight(backend, &op->embed[h]);
+        check_weight(backend, &op->w_uk[h]);
         check_weight(backend, &op->w_uv[h]);
-        equal(backend, "rows of a query's way to the latent", op->embed[h].rows, l->value_dim);
-        equal(backend, "columns of a query's way to the latent", op->embed[h].cols, op->plain);
+        equal(backend, "rows of a query's way to the latent", op->w_uk[h].rows, l->value_dim);
+        equal(backend, "columns of a query's way to the latent", op->w_uk[h].cols, op->nope_dim);
         equal(backend, "columns of the way from the latent", op->w_uv[h].cols, l->value_dim);
         equal(backend, "rows of the way from the latent", op->w_uv[h].rows, op->w_uv[0].rows);
     }
@@ -330,7 +330,7 @@ static const BackendOps plan_ops = {
     .glu = plan_glu,
     .matmul_add = plan_matmul_add,
     .attention = plan_attention,
-    .latent = plan_latent,
+    .mla = plan_mla,
     .conv = plan_conv,
     .recurrence = plan_recurrence,
     .mamba = plan_mamba,

@@ -16,7 +16,7 @@ AttentionRange attention_range(const SequenceChunk *chunk, int window, int posit
 
 int64_t mla_width(const Mla *op) {
     const KvLayout *l = &op->attention.kv.layout;
-    const int64_t width = op->w_uv[0].rows, widest = width > op->plain ? width : op->plain;
+    const int64_t width = op->w_uv[0].rows, widest = width > op->nope_dim ? width : op->nope_dim;
     return op->attention.heads * (int64_t)(l->head_dim + 2 * l->value_dim) + l->value_dim + widest;
 }
 

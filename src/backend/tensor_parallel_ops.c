@@ -248,7 +248,7 @@ static void parallel_attention_block(Backend *backend, const AttentionBlock *op)
 }
 
 /* Not reached: models with MLA are refused when a model is divided. */
-static void parallel_latent(Backend *backend, const Mla *op) { CHECK(!"latents in parts"); }
+static void parallel_mla(Backend *backend, const Mla *op) { CHECK(!"latents in parts"); }
 
 /* ---- experts ---- */
 
@@ -392,7 +392,7 @@ void parallel_operations(BackendOps *ops) {
     ops->ffn_block = parallel_ffn_block;
     ops->attention = parallel_attention;
     ops->attention_block = parallel_attention_block;
-    ops->latent = parallel_latent;
+    ops->mla = parallel_mla;
     ops->route = parallel_route;
     ops->experts = parallel_experts;
     ops->activate = parallel_activate;

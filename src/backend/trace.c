@@ -16,7 +16,7 @@ typedef enum Kind {
     KIND_GLU,
     KIND_MATMUL_ADD,
     KIND_ATTENTION,
-    KIND_LATENT,
+    KIND_MLA,
     KIND_CONV,
     KIND_DELTA,
     KIND_SSD,
@@ -102,7 +102,7 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_GLU] = "glu",
         [KIND_MATMUL_ADD] = "matmul_add",
         [KIND_ATTENTION] = "attention",
-        [KIND_LATENT] = "latent",
+        [KIND_MLA] = "mla",
         [KIND_CONV] = "conv",
         [KIND_DELTA] = "delta",
         [KIND_SSD] = "ssd",
@@ -386,11 +386,11 @@ static void trace_attention(Backend *backend, const Attention *op) {
     note(t, &shape, clock_ns() - start, bytes, operations, false);
 }
 
-static void trace_latent(Backend *backend, const Mla *op) {
+static void trace_mla(Backend *backend, const Mla *op) {
     TraceBackend *t = trace(backend);
-    const Shape shape = shape_of(KIND_LATENT);
+    const Shape shape = shape_of(KIND_MLA);
     const int64_t start = clock_ns();
-    t->inner->ops->latent(t->inner, op);
+    t->inner->ops->mla(t->inner, op);
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
@@ -556,7 +556,7 @@ static const BackendOps trace_ops = {
     .glu = trace_glu,
     .matmul_add = trace_matmul_add,
     .attention = trace_attention,
-    .latent = trace_latent,
+    .mla = trace_mla,
     .conv = trace_conv,
     .recurrence = trace_recurrence,
     .mamba = trace_mamba,

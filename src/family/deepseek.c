@@ -35,13 +35,13 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
         .every = load_int_or(ld, "moe_layer_freq", 1),
         .bias = load_bool_or(ld, "attention_bias", false)};
     s.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
-        .plain = load_int_or(ld, "qk_nope_head_dim", 128),
+        .nope_dim = load_int_or(ld, "qk_nope_head_dim", 128),
         .width = load_int_or(ld, "v_head_dim", 128),
         .latent = load_int_or(ld, "kv_lora_rank", 512)};
     load_require(
         ld, s.sizes.heads <= EXPERTS_MAX, "num_attention_heads is %d, at most %d can be", s.sizes.heads, EXPERTS_MAX);
     s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.rope_dim, .theta = 10000, .interleaved = true});
-    s.scale = load_yarn_attention(ld) / sqrtf((float)(s.sizes.plain + s.rope_dim));
+    s.scale = load_yarn_attention(ld) / sqrtf((float)(s.sizes.nope_dim + s.rope_dim));
     const int experts = load_count_or(ld, "n_routed_experts", 0), shared = load_count_or(ld, "n_shared_experts", 0);
     s.mixed = experts > 0;
     if (s.mixed)
@@ -59,7 +59,7 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
 
 static MlaComponent load_attention(Loader *ld, const DeepSeek *s) {
     const HeadSizes *n = &s->sizes;
-    const int64_t q = (int64_t)n->heads * (n->plain + s->rope_dim);
+    const int64_t q = (int64_t)n->heads * (n->nope_dim + s->rope_dim);
     const KvLayout layout = {.kv_heads = 1, .head_dim = s->rope_dim, .value_dim = n->latent, .latent = true};
     const Weight kv = load_linear(ld, "self_attn.kv_a_proj_with_mqa", n->latent + s->rope_dim, s->d.hidden, s->bias);
     MlaComponent mla = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
@@ -74,7 +74,7 @@ static MlaComponent load_attention(Loader *ld, const DeepSeek *s) {
     } else {
         mla.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
     }
-    load_mla_heads(ld, "self_attn", n, &mla.embed, &mla.w_uv);
+    load_mla_heads(ld, "self_attn", n, &mla.w_uk, &mla.w_uv);
     return mla;
 }
 

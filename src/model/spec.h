@@ -46,7 +46,7 @@ typedef struct MlaComponent {
     Weight k, latent, o; /* k and latent may be views of one matrix */
     const Norm *q_norm;  /* norm of q_a's results; NULL without q_a */
     const Norm *latent_norm;
-    Weight *embed, *w_uv; /* [heads] */
+    Weight *w_uk, *w_uv; /* [heads] */
 } MlaComponent;
 
 /* down · (act(gate · x) ∘ (up · x)) */

@@ -321,24 +321,24 @@ static void fence_attention(Backend *backend, const Attention *op) {
     inner->ops->attention(inner, op);
     fence_leave(f);
 }
-static void fence_latent(Backend *backend, const Mla *op) {
+static void fence_mla(Backend *backend, const Mla *op) {
     Fence *f = fence_of(backend);
     const Rope *rope = op->attention.rope;
     const KvLayout *l = &op->attention.kv.layout;
     const int64_t rows = op->rows, heads = op->attention.heads;
     if (rope) fence_own_floats(f, rope->frequencies, rope->dims / 2, "frequencies that were not bound");
     for (int h = 0; h < heads; h++) {
-        fence_own_weight(f, &op->embed[h]);
+        fence_own_weight(f, &op->w_uk[h]);
         fence_own_weight(f, &op->w_uv[h]);
     }
     fence_own(f, op->attention.kv.base, 1, "pages of somebody else");
-    fence_own_floats(f, op->q, rows * heads * (op->plain + l->head_dim), "queries");
+    fence_own_floats(f, op->q, rows * heads * (op->nope_dim + l->head_dim), "queries");
     fence_own_floats(f, op->k, rows * l->head_dim, "keys");
     fence_own_floats(f, op->latent, rows * l->value_dim, "latents");
     fence_own_floats(f, op->work, rows * mla_width(op), "where latent attention works");
     fence_own_floats(f, op->out, rows * heads * op->w_uv[0].rows, "what latent attention writes");
     Backend *inner = fence_enter_step(f);
-    inner->ops->latent(inner, op);
+    inner->ops->mla(inner, op);
     fence_leave(f);
 }
 static void fence_conv(Backend *backend, const Conv *op) {
@@ -536,7 +536,7 @@ static const BackendOps fence_ops = {
     .glu = fence_glu,
     .matmul_add = fence_matmul_add,
     .attention = fence_attention,
-    .latent = fence_latent,
+    .mla = fence_mla,
     .conv = fence_conv,
     .recurrence = fence_recurrence,
     .mamba = fence_mamba,

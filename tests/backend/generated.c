@@ -84,10 +84,10 @@ static void generated_attention(Backend *backend, const Attention *op) {
     g->inner->attention(backend, op);
     generated_change(g, op->out, (int64_t)g->step.decode_rows * op->heads * op->kv.layout.value_dim);
 }
-static void generated_latent(Backend *backend, const Mla *op) {
+static void generated_mla(Backend *backend, const Mla *op) {
     Generated *g = decode_rows_of(backend);
     generated_check(g, "latent attention", op->rows, op->decode_rows);
-    g->inner->latent(backend, op); /* of operations that are seen here as well */
+    g->inner->mla(backend, op); /* of operations that are seen here as well */
 }
 static void generated_experts(Backend *backend, const Experts *op) {
     Generated *g = decode_rows_of(backend);
@@ -120,7 +120,7 @@ Backend *generated_open(Backend *inner, Error *error) {
     g->ops.ffn_block = NULL; /* the two above */
     g->ops.attention = generated_attention;
     g->ops.attention_block = NULL;
-    g->ops.latent = generated_latent;
+    g->ops.mla = generated_mla;
     g->ops.experts = generated_experts;
     g->ops.close = generated_close;
     inner->ops = &g->ops;

@@ -549,7 +549,7 @@ static void check_heads(void) {
         TEST(!memcmp(s.resident, s.streamed, s.golden_bytes));
         for (int i = 0; i < spec->layer_count; i++) {
             const MlaComponent *mixer = &spec->layers[i].components[0].mla;
-            TEST(!lies_in_file(run.model, &mixer->o) && !lies_in_file(run.model, &mixer->embed[0]) &&
+            TEST(!lies_in_file(run.model, &mixer->o) && !lies_in_file(run.model, &mixer->w_uk[0]) &&
                 !lies_in_file(run.model, &mixer->w_uv[0]));
         }
         fixture_run_close(&run);

@@ -7,7 +7,7 @@
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
 #include "backend/cpu/recurrent/recurrent.h"
-#include "backend/latent.h"
+#include "backend/mla.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
 
@@ -203,7 +203,7 @@ static const BackendOps vector_ops = {
     .glu = cpu_glu,
     .matmul_add = cpu_matmul_add,
     .attention = cpu_attention,
-    .latent = host_latent,
+    .mla = host_mla,
     .conv = cpu_conv,
     .recurrence = cpu_recurrence,
     .mamba = cpu_mamba,

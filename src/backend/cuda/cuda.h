@@ -1,7 +1,7 @@
 /* backend/cuda/: the backend on NVIDIA GPUs, a library of its own (apus-cuda.so, ../plugin.h). Host code is C; kernels
- * are in .cu files and are called through kernels.h; dispatch.h says which kernel runs what. Folders: gemm/ products
- * with weights, attention/, moe/ experts and their router, kv/ quantised pages and their memory, runtime/ the rest.
- * Nothing here is linked into the program.
+ * are in .cu files. Each folder has a header of its name, the contract between its kernels and the host code: gemm/
+ * products with weights, attention/, moe/ experts and their router, kv/ pages and their quantisation, runtime/ the
+ * rest. dispatch.h says which kernel runs what. Nothing here is linked into the program.
  *
  * Weight.data of a bound matrix is the address of its CudaWeight; vectors (one f32 row) and everything else are device
  * memory. Operations enqueue kernels on one stream. A decode step whose shape repeats is captured as a CUDA graph and
@@ -11,8 +11,12 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/gemm/gemm.h"
+#include "backend/cuda/kv/kv.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/runtime/runtime.h"
 #include "backend/cuda/runtime/sampling.h"
-#include "backend/cuda/kernels.h"
 
 enum {
     CUDA_STEPS = 2,       /* steps in flight */
@@ -61,38 +65,38 @@ typedef struct CudaStepBlock {
 
 /* The results that a step computes from its logits. */
 typedef enum CudaSampling {
-    DRAWING_NONE,
-    DRAWING_SUMS,    /* maxima and sums of exponentials of blocks */
-    DRAWING_LARGEST, /* tokens; every row takes its largest logit */
-    DRAWING_ANY,     /* tokens */
+    SAMPLING_NONE,
+    SAMPLING_SUMS,    /* maxima and sums of exponentials of blocks */
+    SAMPLING_LARGEST, /* tokens; every row takes its largest logit */
+    SAMPLING_ANY,     /* tokens */
 } CudaSampling;
 
 /* Quantised pages: tables on the device, and which rows of the current step see such pages (kv/kv_quant.c). */
-enum { CUDA_ROTATIONS_MAX = 8, CUDA_CODED_LAYERS_MAX = 1024 };
-typedef struct CudaCodes {
+enum { CUDA_ROTATIONS_MAX = 8, CUDA_QUANT_LAYERS_MAX = 1024 };
+typedef struct CudaQuant {
     int layers;                                  /* largest KvLayer.index that was quantised so far, plus one */
     int heads;                                   /* most kv heads of such a layer */
-    uint16_t layer_heads[CUDA_CODED_LAYERS_MAX]; /* [KvLayer.index] kv heads */
+    uint16_t layer_heads[CUDA_QUANT_LAYERS_MAX]; /* [KvLayer.index] kv heads */
     bool ready;                                  /* books and edges are filled */
-    CodeBooks books;
-    CodeEdges edges;
+    KvqCodebooks books;
+    KvqEdges edges;
     Rotation rotations[CUDA_ROTATIONS_MAX];
     Rotation *on_device; /* the same, owned device memory */
     int rotation_count;
     CudaRoom jobs, queries;
     /* The current step: */
-    bool seen;        /* rows see quantised pages */
-    bool mixed;       /* other rows see none */
-    bool short_runs;  /* such other rows are in short runs */
-    int long_runs;    /* long runs of such other rows */
-    bool coded_short; /* rows that see quantised pages are in short runs */
-    bool coded_long;  /* such rows are in long runs */
-    int exact;        /* most full-precision slices that a row with quantised pages sees */
-    int pages;        /* most quantised pages that a row sees */
-    size_t records;   /* offset of the records in the step's numbers */
-    int record_ints;  /* integers of a record */
-    uint64_t forms;   /* hash over the layers: which have KV_Q4 pages alone */
-} CudaCodes;
+    bool seen;         /* rows see quantised pages */
+    bool mixed;        /* other rows see none */
+    bool short_chunks; /* such other rows are in short chunks */
+    int long_chunks;   /* long chunks of such other rows */
+    bool quant_short;  /* rows that see quantised pages are in short chunks */
+    bool quant_long;   /* such rows are in long chunks */
+    int full_slices;   /* most full-precision slices that a row with quantised pages sees */
+    int pages;         /* most quantised pages that a row sees */
+    size_t records;    /* offset of the records in the step's numbers */
+    int record_ints;   /* integers of a record */
+    uint64_t forms;    /* hash over the layers: which have KV_Q4 pages alone */
+} CudaQuant;
 
 /* Steps with equal keys launch the same kernels on the same memory, so they share a graph. */
 typedef struct CudaKey {
@@ -101,9 +105,9 @@ typedef struct CudaKey {
     int layout;       /* bits: which kinds of sequences' rows it has (layout_of() in step.c) */
     int pages;        /* pages of the longest sequence, rounded up to a power of two */
     int sampling_now; /* CudaSampling */
-    int coded;        /* 0: no row sees quantised pages; 1: some do; 2: all do */
-    int exact;        /* CudaCodes.exact */
-    uint64_t forms;   /* CudaCodes.forms */
+    int quantised;    /* 0: no row sees quantised pages; 1: some do; 2: all do */
+    int full_slices;  /* CudaQuant.full_slices */
+    uint64_t forms;   /* CudaQuant.forms */
     uint64_t cache;   /* Step.cache */
 } CudaKey;
 
@@ -118,12 +122,12 @@ typedef struct CudaGraph {
 } CudaGraph;
 
 /* Tensor parallelism: this GPU as one of two (runtime/tensor_parallel.c). */
-typedef struct CudaPart {
+typedef struct CudaRank {
     struct CudaBackend *other; /* borrowed; NULL: one GPU */
     RankExchange exchange;     /* its constant fields */
     int64_t width;             /* floats of a row that the exchange has room for */
     int sums;                  /* sums of the current step so far */
-} CudaPart;
+} CudaRank;
 
 typedef struct CudaReserve CudaReserve;
 
@@ -133,14 +137,14 @@ typedef struct CudaBackend {
     int multiprocessors;
     int shared_bytes; /* shared memory that a block may use */
     KernelArch arch;
-    bool wide; /* arch is ARCH_SM90A */
+    bool sm90a; /* arch is ARCH_SM90A */
     cudaStream_t stream;
     Error fault; /* the first one; sticky */
 
     float *scratch;                     /* owned */
     size_t scratch_count, scratch_used; /* floats */
     CudaRoom inputs, partials, spare, staging, choice, arrivals, moe_block;
-    bool sliced;         /* the products in progress are those of one expert (kernels.h, Product) */
+    bool sliced;         /* the products in progress are those of one expert (Product.sliced) */
     float *logits;       /* owned, pinned */
     size_t logits_count; /* floats */
     /* The last read_logits(). A captured step copies the same logits to the host. */
@@ -160,14 +164,14 @@ typedef struct CudaBackend {
 
     Step step; /* the current one; its chunks are borrowed until wait() */
     CudaStepBlock block;
-    CudaCodes codes;
+    CudaQuant quant;
     CudaSampling sampling_now;
     SampledTokens sampled; /* [rows_max] tokens of the last step, and of the last two in pinned host memory */
-    int pages;        /* pages of the longest sequence; rounded up to a power of two where the step may be repeated */
-    bool short_runs;  /* the step has short runs (kernels.h) */
-    bool single_rows; /* every run of the step is one row */
-    int long_runs;    /* long runs of the step */
-    uint64_t ticket;  /* ticket of the step begun last */
+    int pages;         /* pages of the longest sequence; rounded up to a power of two where the step may be repeated */
+    bool short_chunks; /* the step has short chunks (attention/attention.h) */
+    bool single_rows;  /* every chunk of the step is one row */
+    int long_chunks;   /* long chunks of the step */
+    uint64_t ticket;   /* ticket of the step begun last */
     cudaEvent_t done[CUDA_STEPS];
     CudaGraph graphs[CUDA_GRAPHS_MAX];
     CudaGraph *capturing; /* NULL: no step is being captured */
@@ -175,7 +179,7 @@ typedef struct CudaBackend {
     int host_rows;     /* least rows of a step that reads results on the host midway, and so cannot be a graph */
     bool graphs_stale; /* memory that graphs refer to has been freed */
     uint64_t clock;
-    CudaPart part;
+    CudaRank rank;
 } CudaBackend;
 
 static inline RopeParams cuda_rope_params(const Rope *rope) {
@@ -253,60 +257,61 @@ uint64_t cuda_submit(Backend *backend);
 bool cuda_wait(Backend *backend, uint64_t ticket, Error *error);
 /* The numbers of the current step on the device: */
 StepRows cuda_step_rows(const CudaBackend *b);
-/* The same for kernels of full-precision pages: a row that sees quantised pages is a run of its own that sees nothing.
+/* The same for kernels of full-precision pages: a row that sees quantised pages is a chunk of its own that sees
+ * nothing.
  */
-StepRows cuda_step_exact_rows(const CudaBackend *b);
-const int32_t *cuda_step_code_ends(const CudaBackend *b);  /* [rows] end of the quantised tokens; 0: none */
-const int32_t *cuda_step_code_sinks(const CudaBackend *b); /* [rows] their first token */
+StepRows cuda_step_full_precision(const CudaBackend *b);
+const int32_t *cuda_step_quant_ends(const CudaBackend *b);  /* [rows] end of the quantised tokens; 0: none */
+const int32_t *cuda_step_quant_sinks(const CudaBackend *b); /* [rows] their first token */
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
 const float *cuda_step_scales(const CudaBackend *b);
 SampleRows cuda_step_sample_params(const CudaBackend *b);
-/* [runs][b->block.table_stride] page tables of a group. */
+/* [chunks][b->block.table_stride] page tables of a group. */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
 /* ---- runtime/tensor_parallel.c ---- */
 
-void cuda_parts_enter(Backend *backend);
-bool cuda_parts_join(Backend *const *parts, int count, Error *error);
-void cuda_parts_close(CudaBackend *b);
-bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error);
+void cuda_ranks_enter(Backend *backend);
+bool cuda_ranks_join(Backend *const *parts, int count, Error *error);
+void cuda_ranks_close(CudaBackend *b);
+bool cuda_ranks_room(CudaBackend *b, int64_t width, Error *error);
 /* Whether the other GPU has not answered in time. */
-bool cuda_parts_lost(CudaBackend *b);
+bool cuda_ranks_lost(CudaBackend *b);
 /* Sets the destination of a partial product, and has it exchange and add the terms itself where it can. */
-void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
-/* After that product has run: whether it has added the terms. */
-bool cuda_parts_summed(CudaBackend *b, const Product *product);
+void cuda_ranks_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
+/* After the product: whether it has added the terms. */
+bool cuda_ranks_summed(CudaBackend *b, const Product *product);
 void cuda_all_reduce(Backend *backend, const RankSum *op);
 
 /* ---- kv/kv_quant.c ---- */
 
 size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
-void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
+void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations);
 void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages);
-void cuda_codes_close(CudaBackend *b);
+void cuda_quant_close(CudaBackend *b);
 /* Index of the rotation of d dims, which is made if need be; 0 after a failure, which wait() reports. */
 int cuda_rotation(CudaBackend *b, int d);
 
 /* ---- kv/kv_quant_step.c ---- */
 
-/* Fills the part of b->codes that is about the current step; returns the integers that its records take among the
+/* Fills the part of b->quant that is about the current step; returns the integers that its records take among the
  * step's numbers. again: the step may be repeated. */
-size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again);
-void cuda_codes_fill(const CudaBackend *b, int32_t *records);
+size_t cuda_quant_look(CudaBackend *b, const Step *step, bool again);
+void cuda_quant_fill(const CudaBackend *b, int32_t *records);
 /* Number of rows of a sequence, its first ones, that see no quantised page. */
-int cuda_exact_rows(const SequenceChunk *chunk);
+int cuda_full_precision_rows(const SequenceChunk *chunk);
 /* Whether all quantised pages of the layer that the step sees are KV_Q4. */
 bool cuda_only_four(const Step *step, int layer);
 
 /* ---- attention/kvq_attention.c ---- */
 
 /* Whether rows of the step see quantised pages of the layer. */
-bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer);
+bool cuda_sees_quant(const CudaBackend *b, const KvLayer *layer);
 /* Attention of these rows. a: as attend() has filled it. */
-void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *a);
+void cuda_attend_quant(CudaBackend *b, const Attention *op, const Attend *a);
 /* Whether flash_decode_kvq4 takes all decode rows that see quantised pages of the layer. */
-bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a);
+bool cuda_kvq4_takes_decode_rows(CudaBackend *b, const KvLayer *layer, const Attend *a);
 
 /* ---- moe/moe.c ---- */
 
@@ -315,8 +320,8 @@ void cuda_moe_block(Backend *backend, const MoeBlock *op);
 
 /* ---- runtime/ops.c ---- */
 
-/* The kernel of the dispatch table for a layer, for sequences with run_rows rows in the step. */
-Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int run_rows, PageKind pages);
+/* The kernel of the dispatch table for a layer, for sequences with chunk_rows rows in the step. */
+Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int chunk_rows, PageKind pages);
 void cuda_embed(Backend *backend, const Embed *op);
 void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out);
 void cuda_matmul(Backend *backend, const Matmul *op);
@@ -325,7 +330,7 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
 void cuda_ffn_block(Backend *backend, const FfnBlock *op);
 void cuda_attention(Backend *backend, const Attention *op);
 void cuda_attention_block(Backend *backend, const AttentionBlock *op);
-void cuda_latent(Backend *backend, const Mla *op);
+void cuda_mla(Backend *backend, const Mla *op);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
 /* The kind as kernels are told; their clamped SiLU has gpt-oss's parameters (gated() of common.cuh), as no model has

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* How a matrix is packed into tiles (kernels.h, Tiles). */
+/* How a matrix is packed into tiles (gemm/gemm.h, Tiles). */
 typedef enum TileKind {
     TILE_Q2,
     TILE_Q3,
@@ -23,7 +23,7 @@ typedef enum TileKind {
     TILE_KIND_COUNT
 } TileKind;
 
-/* What the pages of an attention layer hold. */
+/* Contents of the pages of an attention layer. */
 typedef enum PageKind {
     PAGE_F16,     /* heads of 64, 128 or 256 */
     PAGE_KVQ4,    /* quantised, every half of 4 bits */
@@ -35,7 +35,7 @@ typedef enum KernelOp { KERNEL_MATMUL, KERNEL_ATTENTION, KERNEL_MOE } KernelOp;
 
 /* Which arithmetic a row has: a row's bits depend on its phase, not on the kernel or on the rows beside it. */
 typedef enum KernelPhase {
-    PHASE_PREFILL = 1, /* rows of prompts, where decode rows have an arithmetic of their own */
+    PHASE_PREFILL = 1, /* prefill rows, where decode rows have an arithmetic of their own */
     PHASE_DECODE = 2,  /* decode rows there */
     PHASE_UNIFORM = 4, /* every row, where both are computed alike; rows of one expert */
 } KernelPhase;
@@ -82,10 +82,10 @@ typedef struct KernelRow {
     unsigned kinds;         /* bit per TileKind (MATMUL, MOE) or PageKind (ATTENTION) */
     Kernel kernel;
     const char *name;  /* its file, without folder and ending */
-    const char *needs; /* what its *_fits() asks for beyond this row; "": nothing */
+    const char *needs; /* further conditions of its *_fits(); "": none */
 } KernelRow;
 
-/* What is to be run. */
+/* The operation that needs a kernel. */
 typedef struct KernelQuery {
     KernelOp op;
     KernelPhase phase;

@@ -2,7 +2,7 @@
 #include "model/component.h"
 
 static Mla operation(const MlaComponent *mla) {
-    return (Mla){.attention = mla->op, .plain = (int)mla->embed[0].cols, .embed = mla->embed, .w_uv = mla->w_uv};
+    return (Mla){.attention = mla->op, .nope_dim = (int)mla->w_uk[0].cols, .w_uk = mla->w_uk, .w_uv = mla->w_uv};
 }
 
 static int64_t results(const MlaComponent *mla) { return mla->op.heads * mla->w_uv[0].rows; }
@@ -20,7 +20,7 @@ static void mla_visit(Component *component, const Visitor *visitor) {
     visit_weight(visitor, &mla->k);
     visit_weight(visitor, &mla->latent);
     visit_weight(visitor, &mla->o);
-    visit_bank(visitor, &mla->embed, mla->op.heads, SPLIT_NONE);
+    visit_bank(visitor, &mla->w_uk, mla->op.heads, SPLIT_NONE);
     visit_bank(visitor, &mla->w_uv, mla->op.heads, SPLIT_NONE);
     visit_norm(visitor, &mla->q_norm);
     visit_norm(visitor, &mla->latent_norm);
@@ -33,7 +33,7 @@ static ComponentCost mla_cost(const Component *component, int depth) {
     const Weight *const weights[] = {&mla->q, &mla->k, &mla->latent, &mla->o, &mla->q_a};
     ComponentCost cost = component_cost_of_weights(weights, mla->q_a.rows ? 5 : 4);
     for (int h = 0; h < mla->op.heads; h++) {
-        const ComponentCost head = component_cost_of_weights((const Weight *const[]){&mla->embed[h], &mla->w_uv[h]}, 2);
+        const ComponentCost head = component_cost_of_weights((const Weight *const[]){&mla->w_uk[h], &mla->w_uv[h]}, 2);
         cost.weight_bytes += head.weight_bytes;
         cost.operations += head.operations;
     }
@@ -53,7 +53,7 @@ static CacheSpec mla_cache(const Component *component) {
 static void mla_describe(const Component *component, Buffer *out) {
     const MlaComponent *mla = &component->mla;
     const KvLayout *l = &mla->op.kv.layout;
-    buffer_printf(out, "latent attention %d heads of %lld + %d on %d", mla->op.heads, (long long)mla->embed[0].cols,
+    buffer_printf(out, "latent attention %d heads of %lld + %d on %d", mla->op.heads, (long long)mla->w_uk[0].cols,
         l->head_dim, l->value_dim);
 }
 
@@ -91,7 +91,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
     op.latent = latent;
     op.work = q_a + rows * mla->q_a.rows;
     op.out = out;
-    ops->latent(call->backend, &op);
+    ops->mla(call->backend, &op);
 
     const MatmulAdd back = {.rows = call->rows,
         .decode_rows = call->decode_rows,

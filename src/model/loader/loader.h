@@ -94,13 +94,13 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
  * zeroed. */
 Weight *load_experts(
     Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows, int64_t cols, bool bias);
-/* The matrices of MLA's heads (Mla of backend.h): HOME.embed_q [heads, latent, plain] and HOME.unembed_out [heads,
- * width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (plain + width), latent], whose first part of
- * each head is transposed into memory. */
+/* The matrices of MLA's heads (Mla of backend.h): HOME.embed_q [heads, latent, nope_dim] and HOME.unembed_out [heads,
+ * width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (nope_dim + width), latent], whose first part
+ * of each head is transposed into memory. */
 typedef struct HeadSizes {
-    int heads, plain, width, latent;
+    int heads, nope_dim, width, latent;
 } HeadSizes;
-void load_mla_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **embed, Weight **w_uv);
+void load_mla_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **w_uk, Weight **w_uv);
 /* Splits each [2n, cols] matrix: both[i] keeps rows [0, n); returns rows [n, 2n), [count]. */
 Weight *load_halves(Loader *ld, Weight *both, int count);
 /* Rows [first, first + count) of a fused matrix, as a view. */

@@ -4,45 +4,45 @@
 #include "base/checked.h"
 #include "model/loader/internal.h"
 
-/* Rows first … first + plain of `from`, whose elements can be read, transposed. */
-static void transpose(const Weight *from, int64_t first, int64_t plain, DType dtype, float *row, uint8_t *out) {
+/* Rows first … first + nope_dim of `from`, whose elements can be read, transposed. */
+static void transpose(const Weight *from, int64_t first, int64_t nope_dim, DType dtype, float *row, uint8_t *out) {
     const size_t size = dtype_bytes(dtype);
     uint8_t element[sizeof(float)];
-    for (int64_t r = 0; r < plain; r++) {
+    for (int64_t r = 0; r < nope_dim; r++) {
         weight_dequantize_row(from, first + r, 0, from->cols, row);
         for (int64_t c = 0; c < from->cols; c++) {
             floats_from_f32(element, dtype, row + c, 1);
-            memcpy(out + (size_t)(c * plain + r) * size, element, size);
+            memcpy(out + (size_t)(c * nope_dim + r) * size, element, size);
         }
     }
 }
 
 /* As precise as they are: of quantised ones f32. */
 static Weight *embed_transposed(Loader *ld, const char *name, const HeadSizes *s) {
-    const int64_t each = s->plain + s->width;
+    const int64_t each = s->nope_dim + s->width;
     ld->in_file = true;
     const Weight both = load_linear(ld, name, s->heads * each, s->latent, false);
     ld->in_file = false;
     const DType dtype = both.quant == QUANT_NONE ? both.dtype : DTYPE_F32;
     size_t head, all = 0;
-    if (!size_mul((size_t)s->plain, (size_t)s->latent, &head) || !size_mul(head, (size_t)s->heads, &all))
+    if (!size_mul((size_t)s->nope_dim, (size_t)s->latent, &head) || !size_mul(head, (size_t)s->heads, &all))
         loader_fail(ld, ERROR_LIMIT, "tensor %s: its size overflows", name);
     Weight *out = loader_alloc(ld, (size_t)s->heads, sizeof *out);
     float *row = loader_alloc(ld, (size_t)s->latent, sizeof *row);
     uint8_t *data = loader_alloc(ld, all, dtype_bytes(dtype));
     for (int h = 0; data && h < s->heads; h++) {
         uint8_t *own = data + (size_t)h * head * dtype_bytes(dtype);
-        transpose(&both, h * each, s->plain, dtype, row, own);
-        out[h] = (Weight){.rows = s->latent, .cols = s->plain, .dtype = dtype, .data = own};
+        transpose(&both, h * each, s->nope_dim, dtype, row, own);
+        out[h] = (Weight){.rows = s->latent, .cols = s->nope_dim, .dtype = dtype, .data = own};
     }
     return data ? out : NULL;
 }
 
 static Weight *unembed_parts(Loader *ld, const char *name, const HeadSizes *s) {
-    const int64_t each = s->plain + s->width;
+    const int64_t each = s->nope_dim + s->width;
     const Weight both = load_linear(ld, name, s->heads * each, s->latent, false);
     Weight *out = loader_alloc(ld, (size_t)s->heads, sizeof *out);
-    for (int h = 0; out && h < s->heads; h++) out[h] = load_part(&both, h * each + s->plain, s->width);
+    for (int h = 0; out && h < s->heads; h++) out[h] = load_part(&both, h * each + s->nope_dim, s->width);
     return out;
 }
 
@@ -55,15 +55,15 @@ static Weight *head_stack(Loader *ld, const char *home, const char *part, int he
     return out;
 }
 
-void load_mla_heads(Loader *ld, const char *home, const HeadSizes *s, Weight **embed, Weight **w_uv) {
+void load_mla_heads(Loader *ld, const char *home, const HeadSizes *s, Weight **w_uk, Weight **w_uv) {
     char name[PART_SIZE], weight[PART_SIZE];
     snprintf(name, sizeof name, "%s.kv_b_proj", home);
     snprintf(weight, sizeof weight, "%s.kv_b_proj.weight", home);
     if (load_has(ld, weight)) {
-        *embed = embed_transposed(ld, name, s);
+        *w_uk = embed_transposed(ld, name, s);
         *w_uv = unembed_parts(ld, name, s);
         return;
     }
-    *embed = head_stack(ld, home, "embed_q", s->heads, s->latent, s->plain);
+    *w_uk = head_stack(ld, home, "embed_q", s->heads, s->latent, s->nope_dim);
     *w_uv = head_stack(ld, home, "unembed_out", s->heads, s->width, s->latent);
 }

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
-#include "backend/latent.h"
+#include "backend/mla.h"
 #include "backend/cpu/ref/ref.h"
 #include "backend/cpu/ref/ref_internal.h"
 
@@ -213,7 +213,7 @@ static const BackendOps ref_ops = {
     .glu = ref_glu,
     .matmul_add = ref_matmul_add,
     .attention = ref_attention,
-    .latent = host_latent,
+    .mla = host_mla,
     .conv = ref_conv,
     .recurrence = ref_recurrence,
     .mamba = ref_mamba,

@@ -32,7 +32,7 @@ size_t ref_kv_layer_bytes(Backend *backend, const KvLayout *layout);
 bool ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
 size_t ref_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
-void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
+void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations);
 void ref_kv_quantise(Backend *backend, int count, const KvQuantise *pages);
 /* Dequantises a head of a page to the layout of a full-precision page: K, then V. position: of the page's first token.
  */

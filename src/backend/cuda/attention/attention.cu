@@ -36,14 +36,14 @@ extern "C" cudaError_t attention_norms(cudaStream_t stream, const Attend *a) {
 
 /* A block has a row's queries, key and value of a kv head. */
 __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
-    __shared__ float2 turns[PAIRS_MAX];
+    __shared__ float2 rotations[PAIRS_MAX];
     __shared__ float heads[WARPS][HEAD_MAX], energies[WARPS];
     let_next_begin();
     const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = threadIdx.x; i < a.rope.dims / 2; i += BLOCK) {
         float s, c;
         sincosf(angle_of(a.rope, a.step, row, i), &s, &c);
-        turns[i] = make_float2(c, s);
+        rotations[i] = make_float2(c, s);
     }
     const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
         if (h < group) {
             const int index = j * group + h;
             float *q = a.q + row * q_width + (int64_t)index * a.head_dim;
-            head_prepare(
-                a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim, turns, head);
+            head_prepare(a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim,
+                rotations, head);
             float square = 0;
             for (int i = lane; i < a.head_dim; i += 32) {
                 q[i] = head[i];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
             energy += warp_sum(square);
         } else {
             head_prepare(a, a.k + row * k_width + (int64_t)j * a.head_dim, a.k_norm,
-                a.norm_full && a.k_norm.width ? &k_whole : nullptr, j * a.head_dim, turns, head);
+                a.norm_full && a.k_norm.width ? &k_whole : nullptr, j * a.head_dim, rotations, head);
             uint8_t *keys = head_at(a, table, place, j),
                     *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
             const float *v = a.v + ((int64_t)row * a.kv_heads + j) * a.value_dim;
@@ -92,14 +92,14 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
 /* The same for common head shapes: a block has all of a row, a warp one head after another. */
 enum { USUAL_HEADS_MAX = 256, USUAL_GROUP_MAX = WARPS };
 template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(const __grid_constant__ Attend a) {
-    __shared__ float2 turns[HD / 2];
+    __shared__ float2 rotations[HD / 2];
     __shared__ float heads[WARPS][HD], squares[USUAL_HEADS_MAX];
     let_next_begin();
     const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x < a.rope.dims / 2) {
         float s, c;
         sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &s, &c);
-        turns[threadIdx.x] = make_float2(c, s);
+        rotations[threadIdx.x] = make_float2(c, s);
     }
     const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
@@ -111,7 +111,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(
         const bool key = i >= a.heads;
         const int j = i - a.heads;
         float *x = key ? (float *)a.k + ((int64_t)row * a.kv_heads + j) * HD : a.q + ((int64_t)row * a.heads + i) * HD;
-        head_take<HD>(a, x, key ? a.k_norm : a.q_norm, nullptr, 0, turns, head);
+        head_take<HD>(a, x, key ? a.k_norm : a.q_norm, nullptr, 0, rotations, head);
         if (key) {
             __half *keys = (__half *)head_at(a, table, place, j) + at * HD, *values = keys + PAGE_TOKENS * HD;
             const float *v = a.v + ((int64_t)row * a.kv_heads + j) * HD;
@@ -275,11 +275,11 @@ template <int DTYPE> static cudaError_t scan(cudaStream_t stream, const Attend &
 }
 
 extern "C" int attention_tiles_fit(const Attend *a) { return attention_has_tiles(*a); }
-extern "C" int attention_tile_floats(const Attend *a) { return a->short_runs ? a->slices * (a->value_dim + 2) : 0; }
+extern "C" int attention_tile_floats(const Attend *a) { return a->short_chunks ? a->slices * (a->value_dim + 2) : 0; }
 extern "C" cudaError_t attention_tiles(cudaStream_t stream, const Attend *a) {
     cudaError_t done = cudaSuccess;
-    if (a->short_runs) done = attention_scan_tiles(stream, *a);
-    if (!done && a->long_runs && a->first_row == a->decode_rows) done = attention_run_tiles(stream, *a);
+    if (a->short_chunks) done = attention_scan_tiles(stream, *a);
+    if (!done && a->long_chunks && a->first_row == a->decode_rows) done = attention_chunk_tiles(stream, *a);
     return done;
 }
 
@@ -290,46 +290,4 @@ extern "C" cudaError_t attention_generic(cudaStream_t stream, const Attend *a) {
                                               : scan<BF16>(stream, *a);
     if (error) return error;
     return launch(stream, merge_kernel, dim3(a->heads, a->rows), a->value_dim <= 128 ? 128 : BLOCK, 0, *a);
-}
-
-/* ---- pages elsewhere ---- */
-
-__global__ void transfer_kernel(
-    uint8_t *page, uint8_t *canonical, int tokens, int heads, int head_dim, int value_dim, int bytes, int in) {
-    let_next_begin();
-    wait_for_previous();
-    const int64_t keys = (int64_t)tokens * heads * head_dim, all = keys + (int64_t)tokens * heads * value_dim;
-    const int64_t first = blockIdx.x * (int64_t)BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
-    for (int64_t i = first; i < all; i += step) {
-        const bool value = i >= keys;
-        const int64_t at = value ? i - keys : i;
-        const int width = value ? value_dim : head_dim, dim = (int)(at % width);
-        const int head = (int)(at / width % heads), token = (int)(at / width / heads);
-        const int64_t there = (int64_t)head * PAGE_TOKENS * (head_dim + value_dim) +
-            (value ? (int64_t)PAGE_TOKENS * head_dim : 0) + (int64_t)token * width + dim;
-        uint8_t *from = in ? canonical + i * bytes : page + there * bytes,
-                *to = in ? page + there * bytes : canonical + i * bytes;
-        if (bytes == 4)
-            *(uint32_t *)to = __ldcg((const unsigned *)from);
-        else
-            *(uint16_t *)to = __ldcg((const unsigned short *)from);
-    }
-    /* Energies: [token][head] behind a possibly odd number of halves; in pages [head][token]. */
-    float *energies = (float *)(page + (int64_t)PAGE_TOKENS * heads * (head_dim + value_dim) * bytes);
-    uint16_t *order = (uint16_t *)(canonical + all * bytes);
-    for (int64_t i = first; i < (int64_t)tokens * heads; i += step) {
-        float *at = energies + i % heads * PAGE_TOKENS + i / heads;
-        if (in) {
-            *at = __uint_as_float(__ldcg(order + 2 * i) | (uint32_t)__ldcg(order + 2 * i + 1) << 16);
-        } else {
-            const uint32_t bits = __float_as_uint(load(at));
-            order[2 * i] = (uint16_t)bits;
-            order[2 * i + 1] = (uint16_t)(bits >> 16);
-        }
-    }
-}
-extern "C" cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,
-    int head_dim, int value_dim, int bytes, int in) {
-    return launch(stream, transfer_kernel, dim3(264), BLOCK, 0, page, canonical, tokens, kv_heads, head_dim, value_dim,
-        bytes, in);
 }

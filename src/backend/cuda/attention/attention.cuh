@@ -1,10 +1,11 @@
 /* Shared by the attention kernels: addresses in pages, and the visible range of a row. */
 #pragma once
+#include "backend/cuda/attention/attention.h"
 #include "backend/cuda/runtime/common.cuh"
 
 enum { PAGE_TOKENS = 128, HEAD_MAX = 1024, PAIRS_MAX = HEAD_MAX / 2, CHUNK = 32 };
 enum { F32 = 0, F16 = 1, BF16 = 2 }; /* DType */
-enum { TILE_RUN_LEAST = ATTENTION_LONG_RUN };
+enum { TILE_CHUNK_LEAST = ATTENTION_LONG_CHUNK };
 
 __device__ __forceinline__ int dtype_size(int dtype) { return dtype == F32 ? 4 : 2; }
 
@@ -31,9 +32,9 @@ __device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
     return s;
 }
 
-/* flash_prefill_mma.cu: true if it has kernels for the layer; rows of short runs; rows of longer ones. */
+/* flash_prefill_mma.cu: true if it has kernels for the layer; rows of short chunks; rows of longer ones. */
 bool attention_has_tiles(const Attend &a);
 cudaError_t attention_scan_tiles(cudaStream_t stream, const Attend &a);
-cudaError_t attention_run_tiles(cudaStream_t stream, const Attend &a);
+cudaError_t attention_chunk_tiles(cudaStream_t stream, const Attend &a);
 /* flash_decode_rows.cu: true if the rows give enough blocks for it. */
-bool attention_is_many(const Attend &a);
+bool attention_fills_device(const Attend &a);

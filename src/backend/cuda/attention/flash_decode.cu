@@ -38,7 +38,7 @@ __device__ __forceinline__ void row_end(
 template <int HD> struct SpreadShared {
     RowHeads<HD> heads;
     float spare[WARPS][HD];
-    float2 sums[2][WARPS][GENERATED_GROUP_MAX]; /* [buffer][warp][head]: the piece's largest score and sum */
+    float2 sums[2][WARPS][FLASH_DECODE_GROUP_MAX]; /* [buffer][warp][head]: the piece's largest score and sum */
     uint64_t barrier;
 };
 struct Spreading {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
-    const TurnReady turns(a, row);
+    const RopeReady rotations(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     if (place < 0) { /* another kernel computes the row */
         wait_for_previous();
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
-    heads_begin(a, row, kv_head, group, turns, s.heads);
+    heads_begin(a, row, kv_head, group, rotations, s.heads);
     __syncthreads();
     const HeadReady<HD> ready(a, usual, row, kv_head, group, s.heads);
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); /* all have begun */
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
 #pragma unroll 1
     for (float *part = parts; page < end_page; page += spread.cluster) {
         const int piece = page * PAGE_TOKENS + warp * PIECE, next = page + spread.cluster;
-        float2(*sums)[GENERATED_GROUP_MAX] = s.sums[ROUNDS && part != parts];
+        float2(*sums)[FLASH_DECODE_GROUP_MAX] = s.sums[ROUNDS && part != parts];
         if (ROUNDS) from = piece_of(next);
         const bool on[2] = {piece + g >= first && piece + g < place, piece + g + 8 >= first && piece + g + 8 < place};
 #pragma unroll
@@ -232,7 +232,7 @@ constexpr int RING_SLOTS = (DEEP              ? 24 << 10
 template <int HD> struct SpanShared {
     RowHeads<HD> heads;
     float spare[WARPS][HD];
-    float2 sums[WARPS][GENERATED_GROUP_MAX]; /* [warp][head]: the page's largest score and sum */
+    float2 sums[WARPS][FLASH_DECODE_GROUP_MAX]; /* [warp][head]: the page's largest score and sum */
     int last;
 };
 
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
               row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
-    const TurnReady turns(a, row);
+    const RopeReady rotations(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN), span = first / SPAN + blockIdx.x;
     if ((int)blockIdx.x >= spans || place < 0 /* another kernel's row */) {
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
         for (int i = 0; i < SLOTS; i++) ring.bring();
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
-    heads_begin(a, row, kv_head, group, turns, s.heads);
+    heads_begin(a, row, kv_head, group, rotations, s.heads);
     __syncthreads();
     wait_for_previous();
     if (a.prepared)
@@ -428,7 +428,7 @@ template <int HD> static int spread_bytes(const Attend &a, int cluster, bool rou
     return (rounds ? 2 : 1) * WARPS * group * HD * (int)sizeof(float) +
         slots_of(a) * (group * HD / cluster * (int)sizeof(float) + group * (int)sizeof(float2));
 }
-/* cluster: blocks per cluster. Many spans of few rows are folded by separate blocks (IN_SPANS_APART). */
+/* cluster: blocks per cluster. GemmMmaLaunch spans of few rows are folded by separate blocks (IN_SPANS_APART). */
 static Dealing dealing_of(const Attend &a, int &cluster) {
     const int pages = pages_seen(a), each = a.decode_rows * a.kv_heads, group = a.heads / a.kv_heads;
     cluster = 1;
@@ -473,11 +473,11 @@ template <int HD> static cudaError_t decode_rows(cudaStream_t stream, const Atte
     return HD <= 128 && deep ? in_spans<HD, 1, HD <= 128>(stream, a, apart) : in_spans<HD, 1, false>(stream, a, apart);
 }
 
-extern "C" int attention_generated_fits(const Attend *a) {
-    return attention_has_tiles(*a) && a->heads / a->kv_heads <= GENERATED_GROUP_MAX &&
-        a->kv_heads <= GENERATED_ARRIVALS / ATTENTION_GENERATED_ROWS;
+extern "C" int flash_decode_fits(const Attend *a) {
+    return attention_has_tiles(*a) && a->heads / a->kv_heads <= FLASH_DECODE_GROUP_MAX &&
+        a->kv_heads <= FLASH_DECODE_ARRIVALS / FLASH_DECODE_ROWS_MAX;
 }
-extern "C" size_t attention_generated_floats(const Attend *a) {
+extern "C" size_t flash_decode_floats(const Attend *a) {
     const int group = a->heads / a->kv_heads, part = (group * (a->head_dim + 2) + 3) / 4 * 4;
     int spans = spans_seen(*a), cluster;
     const Dealing dealing = dealing_of(*a, cluster);
@@ -485,7 +485,7 @@ extern "C" size_t attention_generated_floats(const Attend *a) {
     if (dealing == IN_SPANS_APART) spans++; /* the row's own token */
     return (size_t)spans * (size_t)a->kv_heads * (size_t)part;
 }
-extern "C" cudaError_t attention_generated(cudaStream_t stream, const Attend *a) {
+extern "C" cudaError_t flash_decode(cudaStream_t stream, const Attend *a) {
     return a->head_dim == 64 ? decode_rows<64>(stream, *a)
         : a->head_dim == 128 ? decode_rows<128>(stream, *a)
                              : decode_rows<256>(stream, *a);

@@ -5,7 +5,7 @@
 #include "backend/cuda/attention/flash_slice.cuh"
 
 enum { PIECE = 16, PAGE_PIECES = PAGE_TOKENS / PIECE, SPAN_PAGES = WARPS, SPAN = SPAN_PAGES * PAGE_TOKENS };
-enum { GENERATED_GROUP_MAX = 16 };
+enum { FLASH_DECODE_GROUP_MAX = 16 };
 static_assert(PAGE_PIECES == WARPS, "a warp has a piece of a page or a page of a span");
 
 /* The folded result so far of two dims of a head. */
@@ -67,10 +67,10 @@ __device__ __forceinline__ void take_eight(Chain &c, const Sums &sums, const Par
 template <int HD> constexpr int SLOT_BYTES = 2 * (PIECE * HD);
 
 /* The row's heads of a kv head: queries as f16 times scale · log2 e, its own key and value. */
-template <int HD, int GROUP = GENERATED_GROUP_MAX> struct RowHeads {
+template <int HD, int GROUP = FLASH_DECODE_GROUP_MAX> struct RowHeads {
     enum { QUERY_STRIDE = HD + 32 /* lanes that read together use different banks */ };
     __half queries[GROUP][QUERY_STRIDE], key[HD], value[HD];
-    float2 turns[HD / 2];
+    float2 rotations[HD / 2];
     float own[GROUP]; /* scores of the row's own key */
     float energies[GROUP];
     float squares[2][WARPS]; /* norms over all heads: the warps' sums of squares of q and k */
@@ -327,10 +327,10 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
 }
 
 /* Inputs of the rotations of a row, loaded before any wait. */
-struct TurnReady {
+struct RopeReady {
     int position;
     float frequency;
-    __device__ __forceinline__ TurnReady(const Attend &a, int row) : position(0), frequency(0) {
+    __device__ __forceinline__ RopeReady(const Attend &a, int row) : position(0), frequency(0) {
         if (a.prepared) return;
         position = __ldcg(a.step.positions + row);
         if (threadIdx.x < a.rope.dims / 2) frequency = __ldg(a.rope.frequencies + threadIdx.x);
@@ -339,12 +339,12 @@ struct TurnReady {
 /* Work independent of the previous kernel: rotations; prefetches of norm weights. */
 template <int HD, int GROUP>
 __device__ __forceinline__ void heads_begin(
-    const Attend &a, int row, int kv_head, int group, const TurnReady &ready, RowHeads<HD, GROUP> &s) {
+    const Attend &a, int row, int kv_head, int group, const RopeReady &ready, RowHeads<HD, GROUP> &s) {
     if (a.prepared) return;
     if (threadIdx.x < a.rope.dims / 2) {
         float sn, cs;
         sincosf(angle_of(a.rope, a.step, row, threadIdx.x, ready.position, ready.frequency), &sn, &cs);
-        s.turns[threadIdx.x] = make_float2(cs, sn);
+        s.rotations[threadIdx.x] = make_float2(cs, sn);
     }
     constexpr int LINE = 32;
     const auto soon = [&](const RowNorm &norm, int heads) {
@@ -433,7 +433,8 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
         if (!a.prepared) {
             const RowNorm &norm = key ? a.k_norm : a.q_norm;
             const Scaling scaling = key ? whole[1] : whole[0];
-            head_rotated<HD>(a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.turns, spare, v);
+            head_rotated<HD>(
+                a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.rotations, spare, v);
         }
         if (key) {
 #pragma unroll
@@ -481,7 +482,7 @@ template <int HD> struct HeadReady {
         const int head = key ? kv_head : kv_head * group + warp;
         x = (key ? a.k + (int64_t)row * a.kv_heads * HD : a.q + (int64_t)row * a.heads * HD) + head * HD + lane;
 #pragma unroll
-        for (int j = 0; j < HD / 64; j++) turn[j] = usual ? s.turns[lane + 32 * j] : make_float2(0, 0);
+        for (int j = 0; j < HD / 64; j++) turn[j] = usual ? s.rotations[lane + 32 * j] : make_float2(0, 0);
         const bool weighed = usual && normed && norm.weight && warp <= group;
 #pragma unroll
         for (int j = 0; j < HD / 32; j++)

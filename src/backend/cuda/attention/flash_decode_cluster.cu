@@ -76,7 +76,7 @@ __device__ __forceinline__ void fragment_put(Fragment<HD> &f, const __half *key,
 template <int HD> struct RowShared {
     float heads[GROUP_MAX + 1][HD]; /* queries, key */
     __half key[HD], value[HD];
-    float2 turns[HD / 2];
+    float2 rotations[HD / 2];
     float scores[WARPS][16][8]; /* [slice of the page · 4 + block][token][column] */
     float energies[GROUP_MAX];
 };
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
     if (threadIdx.x < a.rope.dims / 2) {
         float sn, cs;
         sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &sn, &cs);
-        s.turns[threadIdx.x] = make_float2(cs, sn);
+        s.rotations[threadIdx.x] = make_float2(cs, sn);
     }
     const bool last = (end_page - 1 - first_page) % cluster == rank; /* has the page of the row's own token */
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD,
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
             key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
                 : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
             key ? a.k_norm : a.q_norm, a.norm_full && (key ? a.k_norm : a.q_norm).width ? &whole : nullptr,
-            (key ? kv_head : kv_head * group + h) * HD, s.turns, head);
+            (key ? kv_head : kv_head * group + h) * HD, s.rotations, head);
         if (!last) continue;
 #pragma unroll
         for (int j = 0; j < HD / 32; j++) {
@@ -241,8 +241,9 @@ template <int HD> static size_t parts_bytes(const Attend &a, int cluster) {
     return (size_t)parts * (size_t)pages_of(a) * PAGE_SLICES * sizeof(Part<HD>);
 }
 
-/* Few rows: as many blocks as there are pages, if they go through few each; else other kernels have more blocks. Many:
- * a block goes through several pages, if its parts still let two blocks onto a multiprocessor. */
+/* GemvMmaLaunch rows: as many blocks as there are pages, if they go through few each; else other kernels have more
+ * blocks. GemmMmaLaunch: a block goes through several pages, if its parts still let two blocks onto a multiprocessor.
+ */
 enum { BLOCKS_ENOUGH = 256, ROUNDS_OF_FEW = 2, PARTS_BYTES_USUAL = 96 << 10 };
 template <int HD> static int cluster_of(const Attend &a) {
     int cluster = 1;
@@ -281,12 +282,12 @@ static bool is_single(const Attend *a) {
     return a->single_rows && a->k && attention_has_tiles(*a) && a->heads / a->kv_heads <= GROUP_MAX;
 }
 /* For fewer rows clusters of blocks are faster, if they can hold all visible pages of a row. */
-extern "C" int attention_rows_fit(const Attend *a) {
-    return is_single(a) && attention_is_many(*a) && (a->step.rows * a->kv_heads >= BLOCKS_ENOUGH || !row_fits(*a));
+extern "C" int flash_decode_rows_fit(const Attend *a) {
+    return is_single(a) && attention_fills_device(*a) && (a->step.rows * a->kv_heads >= BLOCKS_ENOUGH || !row_fits(*a));
 }
-extern "C" int attention_cluster_fits(const Attend *a) { return is_single(a) && row_fits(*a); }
+extern "C" int flash_decode_cluster_fits(const Attend *a) { return is_single(a) && row_fits(*a); }
 
-extern "C" cudaError_t attention_cluster(cudaStream_t stream, const Attend *a) {
+extern "C" cudaError_t flash_decode_cluster(cudaStream_t stream, const Attend *a) {
     return a->head_dim == 64 ? rows<64>(stream, *a)
         : a->head_dim == 128 ? rows<128>(stream, *a)
                              : rows<256>(stream, *a);

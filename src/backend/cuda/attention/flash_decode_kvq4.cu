@@ -5,22 +5,22 @@
 #include "backend/cuda/attention/kvq.cuh"
 #include "backend/cuda/attention/flash_decode.cuh"
 
-enum { CODED_PIECE = 64, CODED_PIECES = PAGE_TOKENS / CODED_PIECE, BYTES_STRIDE_MORE = 16 };
+enum { KVQ_PIECE = 64, KVQ_PIECES = PAGE_TOKENS / KVQ_PIECE, BYTES_STRIDE_MORE = 16 };
 
-template <int HD> struct CodedShared {
-    RowHeads<HD, CODED_GROUP_MAX> heads;
-    int8_t numbers[CODED_GROUP_MAX][HD + BYTES_STRIDE_MORE]; /* rotated queries */
-    __half rotated[CODED_GROUP_MAX][RowHeads<HD, CODED_GROUP_MAX>::QUERY_STRIDE];
-    float units[CODED_GROUP_MAX], half_sums[CODED_GROUP_MAX];
+template <int HD> struct KvqShared {
+    RowHeads<HD, KVQ_GROUP_MAX> heads;
+    int8_t numbers[KVQ_GROUP_MAX][HD + BYTES_STRIDE_MORE]; /* rotated queries */
+    __half rotated[KVQ_GROUP_MAX][RowHeads<HD, KVQ_GROUP_MAX>::QUERY_STRIDE];
+    float units[KVQ_GROUP_MAX], half_sums[KVQ_GROUP_MAX];
     /* Data of the warps' quantised pages: */
     __half means[WARPS][HD];
     uint2 k_scales[WARPS][PAGE_TOKENS / 4], v_scales[WARPS][PAGE_TOKENS / 4];
-    float2 sums[WARPS][CODED_GROUP_MAX];
+    float2 sums[WARPS][KVQ_GROUP_MAX];
     int last;
 };
 
 /* The ring of a warp with a quantised page: a slot holds the keys or values of 64 tokens. */
-template <int HD> constexpr int CODED_SLOTS = (12 << 10) / SLOT_BYTES<HD>;
+template <int HD> constexpr int KVQ_SLOTS = (12 << 10) / SLOT_BYTES<HD>;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 /* Sums of integers begin as the bits of 1.5 · 2^23, so that they end as a float that is so much larger. */
@@ -54,16 +54,16 @@ template <int HD> __device__ __forceinline__ void lanes_rotate(const Rotation &r
         v[j] = scale * __uint_as_float(__float_as_uint(v[j]) ^ (r.signs[!back][j] >> lane) << 31);
 }
 
-template <int HD> struct CodedRing {
+template <int HD> struct KvqRing {
     const uint8_t *slots, *keys, *values; /* codes */
     uint32_t address;
     int next, out;
     __device__ __forceinline__ void bring() {
-        if (next < 2 * CODED_PIECES) {
+        if (next < 2 * KVQ_PIECES) {
             const int lane = threadIdx.x % 32, piece = next / 2;
-            const uint32_t to = address + next % CODED_SLOTS<HD> * SLOT_BYTES<HD> + lane * 16;
+            const uint32_t to = address + next % KVQ_SLOTS<HD> * SLOT_BYTES<HD> + lane * 16;
             const uint8_t *from = lane * 16 + (next % 2 ? values + piece * 512 : keys + piece * (HD / 16) * 512);
-            const int step = next % 2 ? CODED_PIECES * 512 : 512;
+            const int step = next % 2 ? KVQ_PIECES * 512 : 512;
 #pragma unroll
             for (int i = 0; i < HD / 16; i++) copy_sixteen(to + i * 512, from + i * step, true);
             next++;
@@ -72,8 +72,8 @@ template <int HD> struct CodedRing {
     }
     /* k[row of 16 tokens][two tiles of dims] or v[row of 16 dims][two tiles of tokens] */
     __device__ __forceinline__ void take(uint4 w[HD / 16]) {
-        copies_wait<CODED_SLOTS<HD> - 1>();
-        const uint4 *at = (const uint4 *)(slots + out % CODED_SLOTS<HD> * SLOT_BYTES<HD>)+(int)threadIdx.x % 32;
+        copies_wait<KVQ_SLOTS<HD> - 1>();
+        const uint4 *at = (const uint4 *)(slots + out % KVQ_SLOTS<HD> * SLOT_BYTES<HD>)+(int)threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) w[i] = at[i * 32];
         out++;
@@ -109,8 +109,8 @@ __device__ __forceinline__ void words_turn(const uint32_t w[2], uint32_t &low, u
 }
 
 template <int HD>
-__device__ __forceinline__ void coded_page_fold(
-    CodedRing<HD> &ring, const CodeBooks &books, CodedShared<HD> &s, float cap, int group, float *part, float2 *sums) {
+__device__ __forceinline__ void kvq_page_fold(
+    KvqRing<HD> &ring, const KvqCodebooks &books, KvqShared<HD> &s, float cap, int group, float *part, float2 *sums) {
     constexpr int WIDE = HD / 64; /* pairs of tiles in a row of keys */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t q[HD / 16];
@@ -125,10 +125,10 @@ __device__ __forceinline__ void coded_page_fold(
         unit[n] = 2 * t + n < group ? s.units[2 * t + n] : 0;
         half_sum[n] = 2 * t + n < group ? s.half_sums[2 * t + n] * unit[n] : 0;
     }
-    copies_wait<CODED_SLOTS<HD> - 1>(); /* scales and means are in the first group of copies */
+    copies_wait<KVQ_SLOTS<HD> - 1>(); /* scales and means are in the first group of copies */
     page_mean<HD>(s.means[warp], g < group ? s.rotated[g] : nullptr, mean);
 #pragma unroll 1
-    for (int piece = 0; piece < CODED_PIECES; piece++) {
+    for (int piece = 0; piece < KVQ_PIECES; piece++) {
         float scores[4][4];
         uint4 w[HD / 16];
         ring.take(w);
@@ -139,8 +139,8 @@ __device__ __forceinline__ void coded_page_fold(
             for (int i = 0; i < HD / 32; i++) {
                 const uint4 &of = w[m * WIDE + i / 2];
                 uint32_t a[4];
-                looked_up(books.words[CODE4], i % 2 ? of.z : of.x, a[0], a[1]);
-                looked_up(books.words[CODE4], i % 2 ? of.w : of.y, a[2], a[3]);
+                looked_up(books.words[KVQ4], i % 2 ? of.z : of.x, a[0], a[1]);
+                looked_up(books.words[KVQ4], i % 2 ? of.w : of.y, a[2], a[3]);
                 multiply_bytes(products, a, q[2 * i], q[2 * i + 1]);
             }
             const uint2 scales = s.k_scales[warp][(piece * 2 + m / 2) * 8 + g];
@@ -208,11 +208,11 @@ __device__ __forceinline__ void coded_page_fold(
         for (int d = 0; d < HD / 16; d++) {
             int products[4] = {SUM_BASE, SUM_BASE, SUM_BASE, SUM_BASE};
             uint32_t a[4];
-            looked_up(books.words[CODE4], w[d].x, a[0], a[1]);
-            looked_up(books.words[CODE4], w[d].y, a[2], a[3]);
+            looked_up(books.words[KVQ4], w[d].x, a[0], a[1]);
+            looked_up(books.words[KVQ4], w[d].y, a[2], a[3]);
             multiply_bytes(products, a, b[0], b[1]);
-            looked_up(books.words[CODE4], w[d].z, a[0], a[1]);
-            looked_up(books.words[CODE4], w[d].w, a[2], a[3]);
+            looked_up(books.words[KVQ4], w[d].z, a[0], a[1]);
+            looked_up(books.words[KVQ4], w[d].w, a[2], a[3]);
             multiply_bytes(products, a, b[2], b[3]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -239,9 +239,9 @@ __device__ __forceinline__ void coded_page_fold(
  */
 struct RowPages {
     int codes, ends, end; /* [codes, ends) are quantised */
-    __device__ __forceinline__ int exact() const { return codes + end - ends; }
-    __device__ __forceinline__ int exact_page(int n) const { return n < codes ? n : ends + n - codes; }
-    __device__ __forceinline__ int exact_number(int page) const { return page < codes ? page : codes + page - ends; }
+    __device__ __forceinline__ int full() const { return codes + end - ends; }
+    __device__ __forceinline__ int full_page(int n) const { return n < codes ? n : ends + n - codes; }
+    __device__ __forceinline__ int full_number(int page) const { return page < codes ? page : codes + page - ends; }
 };
 
 /* Computes a piece of a full-precision page, whose keys and values lie in the ring: its partial result, stored there,
@@ -281,22 +281,22 @@ __device__ __forceinline__ void piece_fold(
 /* Blocks: one per span, then one per full-precision page, of which a warp has a piece. */
 template <int HD>
 __global__ void __launch_bounds__(BLOCK, 2)
-    generated_coded_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendCodes c, int most_spans) {
+    flash_decode_kvq4_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendQuant c, int most_spans) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int PAIRS = 8 * HD / 2 / BLOCK;
-    constexpr int SLOTS = CODED_SLOTS<HD>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
+    constexpr int SLOTS = KVQ_SLOTS<HD>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
     extern __shared__ __align__(128) float rings[]; /* one ring per warp, later its partial result [head][dim] */
-    __shared__ __align__(16) CodedShared<HD> s;
+    __shared__ __align__(16) KvqShared<HD> s;
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int group = a.heads / a.kv_heads, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), span = blockIdx.x, number = span - most_spans;
-    const CodedRow seen = coded_row(a, c, row);
+    const KvqRow seen = kvq_row(a, c, row);
     const RowPages pages = {seen.sink / PAGE_TOKENS, seen.end / PAGE_TOKENS, (place + PAGE_TOKENS - 1) / PAGE_TOKENS};
     const int first_span = pages.codes / SPAN_PAGES, end_span = (pages.ends + SPAN_PAGES - 1) / SPAN_PAGES;
-    const bool exact = number >= 0;
-    if (!seen.end || seen.k_form != CODE4 || seen.v_form != CODE4 ||
-        (exact ? number >= pages.exact() : span < first_span || span >= end_span)) {
+    const bool full = number >= 0;
+    if (!seen.end || seen.k_form != KVQ4 || seen.v_form != KVQ4 ||
+        (full ? number >= pages.full() : span < first_span || span >= end_span)) {
         wait_for_previous();
         return;
     }
@@ -304,24 +304,24 @@ __global__ void __launch_bounds__(BLOCK, 2)
     float *ring = rings + warp * RING_FLOATS;
     const uint32_t ring_address = shared_address(ring);
     /* The existing ones of the block's eight parts. */
-    const int own_page = exact ? pages.exact_page(number) : span * SPAN_PAGES + warp;
-    const int from = exact ? 0 : max(pages.codes - span * SPAN_PAGES, 0);
-    const int to = exact ? (min(place - own_page * PAGE_TOKENS, (int)PAGE_TOKENS) + PIECE - 1) / PIECE
-                         : min(pages.ends - span * SPAN_PAGES, (int)SPAN_PAGES);
+    const int own_page = full ? pages.full_page(number) : span * SPAN_PAGES + warp;
+    const int from = full ? 0 : max(pages.codes - span * SPAN_PAGES, 0);
+    const int to = full ? (min(place - own_page * PAGE_TOKENS, (int)PAGE_TOKENS) + PIECE - 1) / PIECE
+                        : min(pages.ends - span * SPAN_PAGES, (int)SPAN_PAGES);
     const bool there = warp >= from && warp < to;
     const int token = own_page * PAGE_TOKENS + warp * PIECE; /* in a full-precision page */
 
-    CodedRing<HD> codes = {(const uint8_t *)ring, nullptr, nullptr, ring_address, 0, 0};
-    const auto exact_bring = [&]() {
+    KvqRing<HD> codes = {(const uint8_t *)ring, nullptr, nullptr, ring_address, 0, 0};
+    const auto full_bring = [&]() {
         const __half *from = half_head(a, table, token, kv_head) + warp * PIECE * HD;
         slot_bring<HD>(ring_address, from, place - token, false);
         slot_bring<HD>(ring_address + SLOT_BYTES<HD>, from + PAGE_TOKENS * HD, place - token, true);
         copies_commit();
     };
-    if (!exact && there) {
-        const uint8_t *keys = coded_keys(c, seen, own_page, kv_head, a.kv_heads),
-                      *values = coded_values(c, seen, own_page, kv_head, a.kv_heads);
-        const CodeShape ks = code_shape(HD, HD, CODE4, 0), vs = code_shape(HD, HD, CODE4, 1);
+    if (!full && there) {
+        const uint8_t *keys = kvq_keys(c, seen, own_page, kv_head, a.kv_heads),
+                      *values = kvq_values(c, seen, own_page, kv_head, a.kv_heads);
+        const KvqShape ks = kvq_shape(HD, HD, KVQ4, 0), vs = kvq_shape(HD, HD, KVQ4, 1);
         codes.keys = keys + ks.codes;
         codes.values = values + vs.codes;
         if (lane < HD / 8) copy_sixteen(shared_address(s.means[warp]) + lane * 16, keys + lane * 16, true);
@@ -330,19 +330,19 @@ __global__ void __launch_bounds__(BLOCK, 2)
 #pragma unroll 1
         for (int i = 0; i < SLOTS - 1; i++) codes.bring();
     } else if (there && !a.prepared) {
-        exact_bring();
+        full_bring();
     }
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
     const bool appends = a.k && !a.prepared && span == first_span;
-    heads_begin(a, row, kv_head, group, TurnReady(a, row), s.heads);
+    heads_begin(a, row, kv_head, group, RopeReady(a, row), s.heads);
     __syncthreads();
     wait_for_previous();
-    if (exact && there && a.prepared) exact_bring();
+    if (full && there && a.prepared) full_bring();
     /* The last slot is free until heads are done. */
     float *spare = ring + (SLOTS - 1) * SLOT_BYTES<HD> / 4;
     heads_take(a, own_key, row, kv_head, group, appends, s.heads, spare, [&](int h, float *x) {
-        if (exact) return;
+        if (full) return;
         float most = 0;
         int sum = 0;
         lanes_rotate<HD>(c.k_rotation, false, x);
@@ -362,13 +362,13 @@ __global__ void __launch_bounds__(BLOCK, 2)
     });
     const float cap = a.softcap * LOG2E;
     if (there) {
-        if (exact) {
+        if (full) {
             Query<HD> query;
             heads_query(s.heads, 0, group, query);
             piece_fold<HD>(ring, token, place, query, cap, group, s.sums[warp]);
         } else {
             codes.bring();
-            coded_page_fold<HD>(codes, c.books, s, cap, group, ring, s.sums[warp]);
+            kvq_page_fold<HD>(codes, c.books, s, cap, group, ring, s.sums[warp]);
         }
     }
     if (appends) heads_energy(s.heads, group, energy);
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(BLOCK, 2)
     __syncthreads();
     if (threadIdx.x == 0) {
         unsigned *counter = a.arrivals + rows;
-        s.last = atomicAdd(counter, 1u) == (unsigned)(end_span - first_span + pages.exact()) - 1;
+        s.last = atomicAdd(counter, 1u) == (unsigned)(end_span - first_span + pages.full()) - 1;
         if (s.last) *counter = 0;
     }
     __syncthreads();
@@ -436,7 +436,7 @@ __global__ void __launch_bounds__(BLOCK, 2)
             if (page >= pages.end) break;
             Chain own = {NONE, 0, make_float2(0, 0)};
             const auto slot = [&](int n) {
-                return most_spans + min(max(pages.exact_number(base + n), 0), pages.exact() - 1);
+                return most_spans + min(max(pages.full_number(base + n), 0), pages.full() - 1);
             };
 #pragma unroll
             for (int n = 0; n < SPAN_PAGES; n++) {
@@ -479,26 +479,25 @@ __global__ void __launch_bounds__(BLOCK, 2)
 #endif
 }
 
-static int coded_spans(const Attend &a) { return (a.slices * SLICE / PAGE_TOKENS + SPAN_PAGES - 1) / SPAN_PAGES; }
-static int coded_blocks(const Attend &a, const AttendCodes &c) {
-    return coded_spans(a) + (c.exact * SLICE + PAGE_TOKENS - 1) / PAGE_TOKENS + 1;
+static int kvq_spans(const Attend &a) { return (a.slices * SLICE / PAGE_TOKENS + SPAN_PAGES - 1) / SPAN_PAGES; }
+static int kvq_blocks(const Attend &a, const AttendQuant &c) {
+    return kvq_spans(a) + (c.full_slices * SLICE + PAGE_TOKENS - 1) / PAGE_TOKENS + 1;
 }
 
-extern "C" int attention_generated_codes_fits(const Attend *a, const AttendCodes *c) {
-    return attention_generated_fits(a) && attention_codes_fast(a) && !c->bias && !c->k_rotation.matrix;
+extern "C" int flash_decode_kvq4_fits(const Attend *a, const AttendQuant *c) {
+    return flash_decode_fits(a) && kvq_is_fast(a) && !c->bias && !c->k_rotation.matrix;
 }
-extern "C" size_t attention_generated_codes_floats(const Attend *a, const AttendCodes *c) {
-    return (size_t)coded_blocks(*a, *c) * (size_t)a->kv_heads *
-        (size_t)(a->heads / a->kv_heads * (a->head_dim + 2) + 3);
+extern "C" size_t flash_decode_kvq4_floats(const Attend *a, const AttendQuant *c) {
+    return (size_t)kvq_blocks(*a, *c) * (size_t)a->kv_heads * (size_t)(a->heads / a->kv_heads * (a->head_dim + 2) + 3);
 }
-template <int HD> static cudaError_t generated_codes(cudaStream_t stream, const Attend &a, const AttendCodes &c) {
-    const int bytes = CODED_SLOTS<HD> * SLOT_BYTES<HD> * WARPS;
+template <int HD> static cudaError_t flash_decode_kvq4_of(cudaStream_t stream, const Attend &a, const AttendQuant &c) {
+    const int bytes = KVQ_SLOTS<HD> * SLOT_BYTES<HD> * WARPS;
     const cudaError_t error =
-        cudaFuncSetAttribute(generated_coded_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaFuncSetAttribute(flash_decode_kvq4_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error) return error;
-    return launch(stream, generated_coded_kernel<HD>, dim3(coded_blocks(a, c), a.kv_heads, a.rows), BLOCK,
-        (size_t)bytes, a, c, coded_spans(a));
+    return launch(stream, flash_decode_kvq4_kernel<HD>, dim3(kvq_blocks(a, c), a.kv_heads, a.rows), BLOCK,
+        (size_t)bytes, a, c, kvq_spans(a));
 }
-extern "C" cudaError_t attention_generated_codes(cudaStream_t stream, const Attend *a, const AttendCodes *c) {
-    return a->head_dim == 64 ? generated_codes<64>(stream, *a, *c) : generated_codes<128>(stream, *a, *c);
+extern "C" cudaError_t flash_decode_kvq4(cudaStream_t stream, const Attend *a, const AttendQuant *c) {
+    return a->head_dim == 64 ? flash_decode_kvq4_of<64>(stream, *a, *c) : flash_decode_kvq4_of<128>(stream, *a, *c);
 }

@@ -5,10 +5,10 @@
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/attention/flash_slice.cuh"
 
-enum { RING_BYTES = 12 << 10, MANY_BLOCKS_LEAST = 128 };
+enum { RING_BYTES = 12 << 10, BLOCKS_LEAST = 128 };
 
 /* GROUP: most heads of a kv head. */
-template <int HD, int GROUP> struct ManyRows {
+template <int HD, int GROUP> struct DecodeRows {
     static constexpr int SLOT_BYTES = 16 * HD * 2,
                          SLOTS = RING_BYTES * (GROUP > 4 ? 2 : 3) / 3 / SLOT_BYTES < 2
         ? 2
@@ -19,7 +19,7 @@ template <int HD, int GROUP> struct ManyRows {
             float parts[WARPS][GROUP][HD]; /* results of the slices of a round */
             struct {
                 float heads[GROUP + 1][HD]; /* queries, key */
-                float2 turns[HD / 2];
+                float2 rotations[HD / 2];
                 float energies[GROUP];
             } row;
         };
@@ -36,8 +36,8 @@ __device__ __forceinline__ int key_place(int row, int piece) { return piece ^ (r
 __device__ __forceinline__ int value_place(int row, int piece) { return piece ^ (row & 6); }
 
 template <int HD, int GROUP>
-__global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(const __grid_constant__ Attend a) {
-    using M = ManyRows<HD, GROUP>;
+__global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) flash_decode_rows_kernel(const __grid_constant__ Attend a) {
+    using M = DecodeRows<HD, GROUP>;
     constexpr int PIECES = HD / 8, SLOTS = M::SLOTS, PAIRS = GROUP * HD / BLOCK;
     extern __shared__ __align__(128) uint8_t memory[];
     typename M::Shared &s = *(typename M::Shared *)memory;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(cons
     if (threadIdx.x < a.rope.dims / 2) {
         float sn, cs;
         sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &sn, &cs);
-        s.row.turns[threadIdx.x] = make_float2(cs, sn);
+        s.row.rotations[threadIdx.x] = make_float2(cs, sn);
     }
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD,
            *own_value = own_key + PAGE_TOKENS * HD;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(cons
             key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
                 : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
             key ? a.k_norm : a.q_norm, a.norm_full && (key ? a.k_norm : a.q_norm).width ? &whole : nullptr,
-            (key ? kv_head : kv_head * group + h) * HD, s.row.turns, head);
+            (key ? kv_head : kv_head * group + h) * HD, s.row.rotations, head);
 #pragma unroll
         for (int j = 0; j < HD / 32; j++) {
             const int i = lane + 32 * j;
@@ -219,23 +219,23 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(cons
     }
 }
 
-template <int HD, int GROUP> static cudaError_t many_rows(cudaStream_t stream, const Attend &a) {
-    const auto kernel = many_rows_kernel<HD, GROUP>;
-    constexpr int BYTES = sizeof(typename ManyRows<HD, GROUP>::Shared);
+template <int HD, int GROUP> static cudaError_t flash_decode_rows_of(cudaStream_t stream, const Attend &a) {
+    const auto kernel = flash_decode_rows_kernel<HD, GROUP>;
+    constexpr int BYTES = sizeof(typename DecodeRows<HD, GROUP>::Shared);
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     return error ? error : launch(stream, kernel, dim3(a.kv_heads, a.step.rows), BLOCK, (size_t)BYTES, a);
 }
-template <int HD> static cudaError_t many_rows(cudaStream_t stream, const Attend &a) {
-    return a.heads / a.kv_heads > 4 ? many_rows<HD, 8>(stream, a) : many_rows<HD, 4>(stream, a);
+template <int HD> static cudaError_t flash_decode_rows_of(cudaStream_t stream, const Attend &a) {
+    return a.heads / a.kv_heads > 4 ? flash_decode_rows_of<HD, 8>(stream, a) : flash_decode_rows_of<HD, 4>(stream, a);
 }
 
-bool attention_is_many(const Attend &a) {
-    return a.step.rows * a.kv_heads >= MANY_BLOCKS_LEAST && a.heads / a.kv_heads <= 8 &&
-        (int)sizeof(ManyRows<256, 8>::Shared) <= a.shared_bytes;
+bool attention_fills_device(const Attend &a) {
+    return a.step.rows * a.kv_heads >= BLOCKS_LEAST && a.heads / a.kv_heads <= 8 &&
+        (int)sizeof(DecodeRows<256, 8>::Shared) <= a.shared_bytes;
 }
-extern "C" cudaError_t attention_rows(cudaStream_t stream, const Attend *attend) {
+extern "C" cudaError_t flash_decode_rows(cudaStream_t stream, const Attend *attend) {
     const Attend &a = *attend;
-    return a.head_dim == 64 ? many_rows<64>(stream, a)
-        : a.head_dim == 128 ? many_rows<128>(stream, a)
-                            : many_rows<256>(stream, a);
+    return a.head_dim == 64 ? flash_decode_rows_of<64>(stream, a)
+        : a.head_dim == 128 ? flash_decode_rows_of<128>(stream, a)
+                            : flash_decode_rows_of<256>(stream, a);
 }

@@ -1,4 +1,4 @@
-/* Attention of short runs (1 to 3 rows of a sequence): one kernel computes slices, a warp each; another folds them
+/* Attention of short chunks (1 to 3 rows of a sequence): one kernel computes slices, a warp each; another folds them
  * (flash_slice.cuh). */
 #include "backend/cuda/attention/flash_slice.cuh"
 
@@ -20,7 +20,7 @@ template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(co
     const int kv_head = blockIdx.y, row = a.first_row + blockIdx.z, slice = blockIdx.x * 4 + threadIdx.x / 32;
     const Seen seen = seen_by(a, row);
     const int token = slice * SLICE;
-    if (__ldcg(a.step.run_rows + row) >= TILE_RUN_LEAST /* tiles have it */ || token + SLICE <= seen.first ||
+    if (__ldcg(a.step.chunk_rows + row) >= TILE_CHUNK_LEAST /* tiles have it */ || token + SLICE <= seen.first ||
         token >= seen.end) {
         wait_for_previous();
         return;
@@ -107,7 +107,7 @@ template <int HD> __global__ void __launch_bounds__(32 * FOLD_WARPS) fold_kernel
     __shared__ FoldFactors factors[FOLD_BATCH];
     let_next_begin();
     const int head = blockIdx.x, row = a.first_row + blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const bool mine = __ldcg(a.step.run_rows + row) < TILE_RUN_LEAST;
+    const bool mine = __ldcg(a.step.chunk_rows + row) < TILE_CHUNK_LEAST;
     const Seen seen = seen_by(a, row);
     wait_for_previous();
     if (!mine) return;

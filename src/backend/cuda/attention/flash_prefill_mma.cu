@@ -1,4 +1,4 @@
-/* Attention of long runs: a tile of rows walks all its slices (flash_slice.cuh), which pass through shared memory. */
+/* Attention of long chunks: a tile of rows walks all its slices (flash_slice.cuh), which pass through shared memory. */
 #include "backend/cuda/attention/flash_slice.cuh"
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, int bytes) {
@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(32 * TW) tile_kernel(const __grid_constant__ A
               group = a.heads / a.kv_heads;
     const int rows = COLUMNS / group, kv_head = blockIdx.y,
               first = a.step.rows - 1 - (int)blockIdx.x; /* long ones first */
-    const int run_rows = __ldcg(a.step.run_rows + first), within = __ldcg(a.step.run_offsets + first);
-    if (run_rows < TILE_RUN_LEAST || within % rows || first < a.decode_rows) return;
-    const int count = min(rows, run_rows - within);
+    const int chunk_rows = __ldcg(a.step.chunk_rows + first), within = __ldcg(a.step.chunk_offsets + first);
+    if (chunk_rows < TILE_CHUNK_LEAST || within % rows || first < a.decode_rows) return;
+    const int count = min(rows, chunk_rows - within);
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + first) * a.table_stride;
 
     /* Visible range of the tile: neither end decreases from row to row. */
@@ -161,6 +161,6 @@ template <int HD> static cudaError_t tiles(cudaStream_t stream, const Attend &a)
     return error ? error : launch(stream, kernel, dim3(a.step.rows, a.kv_heads), 32 * TW, (size_t)tile_bytes(HD), a);
 }
 
-cudaError_t attention_run_tiles(cudaStream_t stream, const Attend &a) {
+cudaError_t attention_chunk_tiles(cudaStream_t stream, const Attend &a) {
     return a.head_dim == 64 ? tiles<64>(stream, a) : a.head_dim == 128 ? tiles<128>(stream, a) : tiles<256>(stream, a);
 }

@@ -21,7 +21,7 @@ enum { BLOCK_COLUMNS = CONSUMERS * GROUP_COLUMNS, BLOCK_THREADS = (CONSUMERS + 1
 static constexpr float SLACK = 8; /* p ≤ 256 */
 static constexpr size_t PARTS_MAX = 128 << 20;
 
-template <int HD> struct PromptTile {
+template <int HD> struct PrefillTile {
     static constexpr int UNIT = HD > 128 ? 64 : 128;
     static constexpr bool HELD = HD <= 128; /* queries are in registers, else in shared memory */
     static constexpr int STAGES = HELD ? 3 : 2;
@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t query_offset(int row, int piece) {
     return piece / 16 * GROUP_COLUMNS * 128 + row * 128 + (piece % 16 / 2 ^ (row & 7)) * 16 + piece % 2 * 8;
 }
 
-/* Tile number `tile` of all tiles of prefill runs, counted from the last row. A run is cut from its first row. */
+/* Tile number `tile` of all tiles of prefill chunks, counted from the last row. A chunk is cut from its first row. */
 struct RowTile {
     int first, count; /* count 0: there is no such tile */
 };
@@ -53,17 +53,17 @@ __device__ __forceinline__ RowTile tile_find(const Attend &a, int tile, int rows
     for (int end = a.step.rows; end > a.decode_rows;) {
         const int row = end - 1 - lane;
         const bool mine = row >= a.decode_rows && __ldcg(a.step.places + row) >= 0; /* else another kernel's */
-        const int length = mine ? __ldcg(a.step.run_rows + row) : 0;
+        const int length = mine ? __ldcg(a.step.chunk_rows + row) : 0;
         const unsigned chunks = __ballot_sync(~0u, mine);
         if (!chunks) {
             end -= 32;
             continue;
         }
-        const int last = __ffs((int)chunks) - 1, run_rows = __shfl_sync(~0u, length, last);
-        const int first = end - last - run_rows, tiles = (run_rows + rows - 1) / rows;
+        const int last = __ffs((int)chunks) - 1, chunk_rows = __shfl_sync(~0u, length, last);
+        const int first = end - last - chunk_rows, tiles = (chunk_rows + rows - 1) / rows;
         if (tile < tiles) {
             const int within = (tiles - 1 - tile) * rows;
-            return {first + within, min(rows, run_rows - within)};
+            return {first + within, min(rows, chunk_rows - within)};
         }
         tile -= tiles;
         end = first;
@@ -88,7 +88,7 @@ struct Ring {
 template <int HD>
 __device__ __forceinline__ void units_bring(const Attend &a, const CUtensorMap *map, const int32_t *table, int kv_head,
     int first, int end, int seen_end, uint8_t *ring, Ring keys, Ring values, uint32_t landed) {
-    using T = PromptTile<HD>;
+    using T = PrefillTile<HD>;
     constexpr int UNIT = T::UNIT, STAGES = T::STAGES;
     const int lane = threadIdx.x % 32;
     Turn turn;
@@ -199,9 +199,9 @@ __device__ __forceinline__ void unit_sum(const float (&s)[UNIT / 2], Columns &c,
 
 template <int HD, bool CAPS>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    prompt_kernel(const __grid_constant__ Attend a, const __grid_constant__ CUtensorMap map, int together) {
+    flash_prefill_kernel(const __grid_constant__ Attend a, const __grid_constant__ CUtensorMap map, int together) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using T = PromptTile<HD>;
+    using T = PrefillTile<HD>;
     constexpr int UNIT = T::UNIT, STAGES = T::STAGES;
     extern __shared__ uint8_t unaligned[];
     __shared__ uint64_t barriers[4 * STAGES + 1];
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         for (int i = 0; i < HD / 2; i++) o[i] = 0;
     };
 
-    /* Barriers 3 and 4 are the consumers' turns. */
+    /* Barriers 3 and 4 are the consumers' rotations. */
     const int turn_mine = 3 + consumer, turn_theirs = 4 - consumer;
     const auto take_turn = [&]() { asm volatile("bar.sync %0, 256;" ::"r"(turn_mine) : "memory"); };
     const auto give_turn = [&]() { asm volatile("bar.arrive %0, 256;" ::"r"(turn_theirs) : "memory"); };
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 
 /* A block per row and head, a thread per dim: the fold that the kernel does with its spans in order. */
 template <int HD>
-__global__ void __launch_bounds__(HD) prompt_fold_kernel(const __grid_constant__ Attend a, int spans) {
+__global__ void __launch_bounds__(HD) flash_prefill_fold_kernel(const __grid_constant__ Attend a, int spans) {
     let_next_begin();
     const int row = a.decode_rows + (int)blockIdx.x, head = blockIdx.y;
     const Seen seen = seen_by(a, row);
@@ -484,13 +484,13 @@ static int tiles_of(const Attend &a) {
 static size_t part_bytes(const Attend &a, int spans) {
     return (size_t)a.step.rows * (size_t)a.heads * (size_t)spans * (size_t)(a.head_dim + 2) * sizeof(float);
 }
-/* Few tiles with long visible ranges: a block has one span of a tile only. */
+/* GemvMmaLaunch tiles with long visible ranges: a block has one span of a tile only. */
 static int spans_of(const Attend &a) {
     constexpr int BLOCKS_FEW = 64;
     const int spans = (a.slices * SLICE + SPAN - 1) / SPAN;
     return tiles_of(a) * a.kv_heads <= BLOCKS_FEW && part_bytes(a, spans) <= PARTS_MAX ? spans : 1;
 }
-extern "C" size_t attention_prompt_bytes(const Attend *a) {
+extern "C" size_t flash_prefill_wgmma_bytes(const Attend *a) {
     const int spans = spans_of(*a);
     return spans > 1 ? part_bytes(*a, spans) : 0;
 }
@@ -512,7 +512,7 @@ static EncodeTiled encode_tiled() {
 template <int HD> static cudaError_t map_pages(const Attend &a, CUtensorMap *map) {
     const cuuint64_t dims[3] = {HD, (cuuint64_t)(2 * PAGE_TOKENS * a.kv_heads), 1u << 20},
                      strides[2] = {HD * sizeof(__half), (cuuint64_t)a.page_stride};
-    const cuuint32_t box[3] = {64, PromptTile<HD>::UNIT, 1}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {64, PrefillTile<HD>::UNIT, 1}, steps[3] = {1, 1, 1};
     const EncodeTiled encode = encode_tiled();
     if (!encode) return cudaErrorNotSupported;
     return encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, a.pages, dims, strides, box, steps,
@@ -534,9 +534,9 @@ static int heads_together(const Attend &a) {
     return together;
 }
 
-template <int HD> static cudaError_t prompts(cudaStream_t stream, const Attend &a) {
-    const auto kernel = a.softcap > 0 ? prompt_kernel<HD, true> : prompt_kernel<HD, false>;
-    constexpr int BYTES = PromptTile<HD>::BYTES;
+template <int HD> static cudaError_t prefill_rows(cudaStream_t stream, const Attend &a) {
+    const auto kernel = a.softcap > 0 ? flash_prefill_kernel<HD, true> : flash_prefill_kernel<HD, false>;
+    constexpr int BYTES = PrefillTile<HD>::BYTES;
     CUtensorMap map;
     cudaError_t error = map_pages<HD>(a, &map);
     if (!error) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
@@ -545,11 +545,11 @@ template <int HD> static cudaError_t prompts(cudaStream_t stream, const Attend &
         error = launch(stream, kernel, dim3(tiles_of(a) * a.kv_heads, spans), BLOCK_THREADS, (size_t)BYTES, a, map,
             heads_together(a));
     if (error || spans == 1) return error;
-    return launch(stream, prompt_fold_kernel<HD>, dim3(a.step.rows - a.decode_rows, a.heads), HD, 0, a, spans);
+    return launch(stream, flash_prefill_fold_kernel<HD>, dim3(a.step.rows - a.decode_rows, a.heads), HD, 0, a, spans);
 }
 
-extern "C" cudaError_t attention_prompt(cudaStream_t stream, const Attend *a) {
-    return a->head_dim == 64 ? prompts<64>(stream, *a)
-        : a->head_dim == 128 ? prompts<128>(stream, *a)
-                             : prompts<256>(stream, *a);
+extern "C" cudaError_t flash_prefill_wgmma(cudaStream_t stream, const Attend *a) {
+    return a->head_dim == 64 ? prefill_rows<64>(stream, *a)
+        : a->head_dim == 128 ? prefill_rows<128>(stream, *a)
+                             : prefill_rows<256>(stream, *a);
 }

@@ -62,7 +62,7 @@ static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int 
 
 /* Normalises and rotates a warp's head of q or k, in `head`. */
 static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm,
-    const Scaling *whole, int first, const float2 *turns, float *head) {
+    const Scaling *whole, int first, const float2 *rotations, float *head) {
     const int lane = threadIdx.x % 32, width = a.head_dim;
 #pragma unroll 8
     for (int i = lane; i < width; i += 32) head[i] = load(x + i);
@@ -72,8 +72,8 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
     for (int i = lane; i < half; i += 32) {
         const int one = a.rope.interleaved ? 2 * i : i, other = a.rope.interleaved ? 2 * i + 1 : i + half;
         const float u = head[one] * a.rope.scale, v = head[other] * a.rope.scale;
-        head[one] = u * turns[i].x - v * turns[i].y;
-        head[other] = u * turns[i].y + v * turns[i].x;
+        head[one] = u * rotations[i].x - v * rotations[i].y;
+        head[other] = u * rotations[i].y + v * rotations[i].x;
     }
     __syncwarp();
     if (norm.width && a.norm_last) head_norm(norm, whole, first, width, head);
@@ -83,11 +83,11 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
  * Other heads pass through `head`, in shared memory. */
 template <int HD>
 __device__ __forceinline__ void head_rotated(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
-    int first, const float2 *turns, float *head, float v[HD / 32]) {
+    int first, const float2 *rotations, float *head, float v[HD / 32]) {
     constexpr int N = HD / 32;
     const int lane = threadIdx.x % 32;
     if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind || a.norm_last) {
-        head_prepare(a, x, norm, whole, first, turns, head);
+        head_prepare(a, x, norm, whole, first, rotations, head);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = head[lane + 32 * j];
         return;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void head_rotated(const Attend &a, const float *x, co
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {
         const float one = v[j] * a.rope.scale, other = v[j + N / 2] * a.rope.scale;
-        const float2 turn = turns[lane + 32 * j];
+        const float2 turn = rotations[lane + 32 * j];
         v[j] = one * turn.x - other * turn.y;
         v[j + N / 2] = one * turn.y + other * turn.x;
     }
@@ -112,11 +112,11 @@ __device__ __forceinline__ void head_rotated(const Attend &a, const float *x, co
 /* The same in shared memory. */
 template <int HD>
 __device__ __forceinline__ void head_take(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
-    int first, const float2 *turns, float *head) {
+    int first, const float2 *rotations, float *head) {
     float v[HD / 32];
 #pragma unroll
     for (int j = 0; j < HD / 32; j++) v[j] = load(x + threadIdx.x % 32 + 32 * j);
-    head_rotated<HD>(a, x, norm, whole, first, turns, head, v);
+    head_rotated<HD>(a, x, norm, whole, first, rotations, head, v);
 #pragma unroll
     for (int j = 0; j < HD / 32; j++) head[threadIdx.x % 32 + 32 * j] = v[j];
     __syncwarp();

@@ -11,49 +11,49 @@
 #include "backend/cuda/kv/kv_quant.cuh"
 #include "backend/cuda/attention/flash_slice.cuh"
 
-enum { CODED_GROUP_MAX = 8, BIAS_PAIRS = 64 };
+enum { KVQ_GROUP_MAX = 8, BIAS_PAIRS = 64 };
 
 /* ---- the visible range of a row ---- */
 
-struct CodedRow {
+struct KvqRow {
     int sink, end; /* tokens */
     const int32_t *record;
     int k_form, v_form;
 };
-__device__ __forceinline__ CodedRow coded_row(const Attend &a, const AttendCodes &c, int row) {
+__device__ __forceinline__ KvqRow kvq_row(const Attend &a, const AttendQuant &c, int row) {
     const int32_t *record = c.records + (int64_t)__ldcg(a.step.chunks + row) * c.record_ints;
     return {__ldcg(c.sinks + row), __ldcg(c.ends + row), record, __ldcg(record), __ldcg(record + 1)};
 }
-__device__ __forceinline__ uint64_t coded_pairs(const AttendCodes &c, const CodedRow &r, int kv_head) {
+__device__ __forceinline__ uint64_t kvq_pairs(const AttendQuant &c, const KvqRow &r, int kv_head) {
     if (!c.bias) return 0;
     return (uint32_t)__ldcg(r.record + 2 + 2 * kv_head) | (uint64_t)(uint32_t)__ldcg(r.record + 3 + 2 * kv_head) << 32;
 }
-__device__ __forceinline__ const uint8_t *coded_keys(
-    const AttendCodes &c, const CodedRow &r, int page, int kv_head, int kv_heads) {
+__device__ __forceinline__ const uint8_t *kvq_keys(
+    const AttendQuant &c, const KvqRow &r, int page, int kv_head, int kv_heads) {
     const int64_t stride = c.k_stride[r.k_form];
     return c.k_base[r.k_form] + __ldcg(r.record + 2 + 2 * c.heads + page) * stride + kv_head * (stride / kv_heads);
 }
-__device__ __forceinline__ const uint8_t *coded_values(
-    const AttendCodes &c, const CodedRow &r, int page, int kv_head, int kv_heads) {
+__device__ __forceinline__ const uint8_t *kvq_values(
+    const AttendQuant &c, const KvqRow &r, int page, int kv_head, int kv_heads) {
     const int64_t stride = c.v_stride[r.v_form];
     return c.v_base[r.v_form] + __ldcg(r.record + 2 + 2 * c.heads + c.table_stride + page) * stride +
         kv_head * (stride / kv_heads);
 }
 
 /* Results of parts: [row of the chunk][part][head] of o [d], then as many pairs {largest, sum}. Full-precision slices
- * come first, at most codes.exact; then quantised pages. */
-struct CodedParts {
+ * come first, at most quant.full_slices; then quantised pages. */
+struct KvqPartials {
     float *o;
     float2 *sums;
     int parts;
 };
-__host__ __device__ inline int coded_part_count(const AttendCodes &c) { return c.exact + c.pages; }
-__device__ __forceinline__ CodedParts coded_parts(const Attend &a, const AttendCodes &c) {
-    const int parts = coded_part_count(c);
+__host__ __device__ inline int kvq_partial_count(const AttendQuant &c) { return c.full_slices + c.pages; }
+__device__ __forceinline__ KvqPartials kvq_partials(const Attend &a, const AttendQuant &c) {
+    const int parts = kvq_partial_count(c);
     return {a.partials, (float2 *)(a.partials + (int64_t)a.rows * parts * a.heads * a.value_dim), parts};
 }
 /* The first token of a full-precision part: parts of the sink, then those behind the quantised pages. */
-__device__ __forceinline__ int exact_token(const CodedRow &r, int part) {
+__device__ __forceinline__ int full_token(const KvqRow &r, int part) {
     const int sinks = r.sink / ATTENTION_SLICE;
     return part < sinks ? part * ATTENTION_SLICE : r.end + (part - sinks) * ATTENTION_SLICE;
 }
@@ -62,20 +62,20 @@ __device__ __forceinline__ int exact_token(const CodedRow &r, int part) {
 
 /* The query of a row's head, times scale · log2 e and rotated: as 8 bits, as f16 for pages' means, and its products
  * with the bias pairs. */
-template <int HD> struct __align__(16) CodedQuery {
+template <int HD> struct __align__(16) KvqQuery {
     int8_t number[HD];
     __half half[HD];
     float unit, half_sum; /* unit of `number`; half the sum of all numbers */
-    float2 turns[BIAS_PAIRS];
+    float2 rotations[BIAS_PAIRS];
 };
 
 /* A lane's part: the numbers of column g as B, of each 32 dims two words; units of columns 2t and 2t + 1. */
-template <int HD> struct QueryPart {
+template <int HD> struct KvqQueryPart {
     uint32_t w[HD / 16];
     float unit[2], half_sum[2];
 };
 /* queries: that of the first column; `columns` of them exist */
-template <int HD> __device__ __forceinline__ void query_part(QueryPart<HD> &q, const CodedQuery<HD> *const at[3]) {
+template <int HD> __device__ __forceinline__ void query_part(KvqQueryPart<HD> &q, const KvqQuery<HD> *const at[3]) {
     const int t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < HD / 16; i++) q.w[i] = at[2] ? __ldcg((const unsigned *)(at[2]->number + 16 * i + 4 * t)) : 0;
@@ -88,7 +88,7 @@ template <int HD> __device__ __forceinline__ void query_part(QueryPart<HD> &q, c
 
 /* The products of 16 pages' means with 8 queries, as scores_of() gives them; mean(page) of a page or NULL. */
 template <int HD, class Mean>
-__device__ __forceinline__ void mean_products(const CodedQuery<HD> *column, const Mean &mean, float s[4]) {
+__device__ __forceinline__ void mean_products(const KvqQuery<HD> *column, const Mean &mean, float s[4]) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     Query<HD> query;
     uint4 k[HD / 16];
@@ -108,15 +108,15 @@ __device__ __forceinline__ void mean_products(const CodedQuery<HD> *column, cons
 /* ---- codes as integers ---- */
 
 /* A lane's codes of two tiles, as stored. */
-template <bool FOUR> struct Codes { uint32_t w[FOUR ? 4 : 8]; };
+template <bool FOUR> struct KvqCodes { uint32_t w[FOUR ? 4 : 8]; };
 
 template <bool FOUR>
-__device__ __forceinline__ void codes_load(Codes<FOUR> &c, int form, const uint8_t *row, int pair, int lane) {
-    if (FOUR) form = CODE4;
-    const int low = code_low_bytes(form), high = code_high_bytes(form);
+__device__ __forceinline__ void kvq_load(KvqCodes<FOUR> &c, int form, const uint8_t *row, int pair, int lane) {
+    if (FOUR) form = KVQ4;
+    const int low = kvq_low_bytes(form), high = kvq_high_bytes(form);
     const uint8_t *p = row + pair * 64 * (low + high) + lane * 2 * low,
                   *q = row + pair * 64 * (low + high) + 64 * low + lane * 2 * high;
-    if (!FOUR && form == CODE3) {
+    if (!FOUR && form == KVQ3) {
         const uint2 v = __ldcg((const uint2 *)p);
         c.w[0] = v.x, c.w[1] = v.y, c.w[FOUR ? 0 : 4] = __ldcg((const unsigned *)q);
         return;
@@ -124,12 +124,12 @@ __device__ __forceinline__ void codes_load(Codes<FOUR> &c, int form, const uint8
     const uint4 v = __ldcg((const uint4 *)p);
     c.w[0] = v.x, c.w[1] = v.y, c.w[2] = v.z, c.w[3] = v.w;
     if constexpr (!FOUR) {
-        if (form == CODE5) c.w[4] = __ldcg((const unsigned *)q);
-        if (form == CODE6) {
+        if (form == KVQ5) c.w[4] = __ldcg((const unsigned *)q);
+        if (form == KVQ6) {
             const uint2 h = __ldcg((const uint2 *)q);
             c.w[4] = h.x, c.w[5] = h.y;
         }
-        if (form == CODE8) {
+        if (form == KVQ8) {
             const uint4 h = __ldcg((const uint4 *)p + 1);
             c.w[4] = h.x, c.w[5] = h.y, c.w[6] = h.z, c.w[7] = h.w;
         }
@@ -149,28 +149,28 @@ __device__ __forceinline__ uint32_t chosen(uint32_t zero, uint32_t one, uint32_t
 
 /* The levels of the codes of tile 0 or 1, as A of mma.m16n8k32. */
 template <bool FOUR>
-__device__ __forceinline__ void codes_numbers(
-    const Codes<FOUR> &c, const CodeBooks &books, int form, int tile, uint32_t a[4]) {
-    if (FOUR || form == CODE4) {
-        looked_up(books.words[CODE4], c.w[2 * tile], a[0], a[1]);
-        looked_up(books.words[CODE4], c.w[2 * tile + 1], a[2], a[3]);
+__device__ __forceinline__ void kvq_numbers(
+    const KvqCodes<FOUR> &c, const KvqCodebooks &books, int form, int tile, uint32_t a[4]) {
+    if (FOUR || form == KVQ4) {
+        looked_up(books.words[KVQ4], c.w[2 * tile], a[0], a[1]);
+        looked_up(books.words[KVQ4], c.w[2 * tile + 1], a[2], a[3]);
         return;
     }
     if constexpr (!FOUR) {
-        if (form == CODE8) {
+        if (form == KVQ8) {
 #pragma unroll
             for (int r = 0; r < 4; r++) a[r] = c.w[4 * tile + r];
             return;
         }
-        if (form == CODE3) {
-            const uint32_t low = c.w[tile], high = c.w[4] >> 16 * tile, *table = books.words[CODE3];
+        if (form == KVQ3) {
+            const uint32_t low = c.w[tile], high = c.w[4] >> 16 * tile, *table = books.words[KVQ3];
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 a[r] = __byte_perm(
                     table[0], table[1], (low >> (16 * (r / 2) + 2 * (r % 2)) & 0x3333u) | (high >> r & 0x1111u) << 2);
             return;
         }
-        const uint32_t *table = books.words[form], high = form == CODE5 ? c.w[4] >> 16 * tile : c.w[4 + tile];
+        const uint32_t *table = books.words[form], high = form == KVQ5 ? c.w[4] >> 16 * tile : c.w[4 + tile];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t one[2], other[2];
@@ -178,7 +178,7 @@ __device__ __forceinline__ void codes_numbers(
             looked_up(table + 4, c.w[2 * tile + h], other[0], other[1]);
 #pragma unroll
             for (int i = 0; i < 2; i++) a[2 * h + i] = chosen(one[i], other[i], high >> (2 * h + i));
-            if (form != CODE6) continue;
+            if (form != KVQ6) continue;
             looked_up(table + 8, c.w[2 * tile + h], one[0], one[1]);
             looked_up(table + 12, c.w[2 * tile + h], other[0], other[1]);
 #pragma unroll
@@ -212,7 +212,7 @@ __device__ __forceinline__ void scales_of(uint2 halves, float s[4]) {
 
 template <int HD>
 __device__ __forceinline__ void score_tokens(
-    const int c[2][4], const float k_scale[4], const QueryPart<HD> &q, const float mean[2], float s[4][2]) {
+    const int c[2][4], const float k_scale[4], const KvqQueryPart<HD> &q, const float mean[2], float s[4][2]) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -223,14 +223,14 @@ __device__ __forceinline__ void score_tokens(
 /* The contribution of a bias to the scores of a lane's tokens, of which `token` is the first, in the page from `base`
  * on. */
 static __device__ __noinline__ void score_bias(
-    const AttendCodes &c, uint64_t pairs, const float2 *const turns[2], int base, int token, float s[4][2]) {
+    const AttendQuant &c, uint64_t pairs, const float2 *const rotations[2], int base, int token, float s[4][2]) {
     for (int n = 0; pairs; n++, pairs &= pairs - 1) {
         const int pair = __ffsll((long long)pairs) - 1;
         const float2 start = pair_rotation(c.rope, pair, base);
         float2 by[2];
-        for (int i = 0; i < 2; i++) by[i] = turns[i] ? __ldcg(turns[i] + n) : make_float2(0, 0);
+        for (int i = 0; i < 2; i++) by[i] = rotations[i] ? __ldcg(rotations[i] + n) : make_float2(0, 0);
         for (int i = 0; i < 4; i++) {
-            const float2 turn = turned_twice(start, pair_rotation(c.rope, pair, token + 8 * i));
+            const float2 turn = rotated_twice(start, pair_rotation(c.rope, pair, token + 8 * i));
             for (int k = 0; k < 2; k++) s[i][k] = fmaf(by[k].x, turn.x, fmaf(by[k].y, turn.y, s[i][k]));
         }
     }
@@ -289,5 +289,5 @@ __device__ __forceinline__ float weighed(int sum, int weights, float unit) {
 
 /* ---- the files ---- */
 
-cudaError_t coded_plain(cudaStream_t stream, const Attend &a, const AttendCodes &c);
-cudaError_t coded_fold(cudaStream_t stream, const Attend &a, const AttendCodes &c);
+cudaError_t kvq_generic(cudaStream_t stream, const Attend &a, const AttendQuant &c);
+cudaError_t kvq_fold(cudaStream_t stream, const Attend &a, const AttendQuant &c);

@@ -10,7 +10,7 @@ struct Chain {
 };
 
 /* Parts from..from + count − 1 of a row's head into a chain. */
-static __device__ void fold_parts(const CodedParts &parts, int64_t at, int heads, int d, int count, float *values,
+static __device__ void fold_parts(const KvqPartials &parts, int64_t at, int heads, int d, int count, float *values,
     FoldFactors *factors, Chain &chain) {
     const int batch_max = folded_at_once(d), warp = threadIdx.x / 32, lane = threadIdx.x % 32, fours = d / 4;
     for (int first = 0; first < count; first += batch_max) {
@@ -39,18 +39,18 @@ static __device__ void fold_parts(const CodedParts &parts, int64_t at, int heads
 
 /* A block per head and row. */
 __global__ void __launch_bounds__(BLOCK)
-    coded_fold_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendCodes c, int fast) {
+    kvq_fold_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendQuant c, int fast) {
     extern __shared__ __align__(16) float values[];
     __shared__ FoldFactors factors[FOLDED_PARTS_MAX];
-    __shared__ float rotated[2][CODED_DIM_MAX], most_of[2];
+    __shared__ float rotated[2][KVQ_DIM_MAX], most_of[2];
     let_next_begin();
     const int head = blockIdx.x, row = a.first_row + blockIdx.y, d = a.value_dim;
-    const CodedRow seen = coded_row(a, c, row);
+    const KvqRow seen = kvq_row(a, c, row);
     const int end = seen_by(a, row).end;
-    const bool tiled = fast && __ldcg(a.step.run_rows + row) >= TILE_RUN_LEAST;
+    const bool tiled = fast && __ldcg(a.step.chunk_rows + row) >= TILE_CHUNK_LEAST;
     wait_for_previous();
     if (!seen.end) return;
-    const CodedParts parts = coded_parts(a, c);
+    const KvqPartials parts = kvq_partials(a, c);
     const int64_t at = (int64_t)blockIdx.y * parts.parts * a.heads + head;
     Chain codes = {NONE, 0, 0};
     if (tiled) {
@@ -58,30 +58,30 @@ __global__ void __launch_bounds__(BLOCK)
         codes.most = load(from + d), codes.sum = load(from + d + 1);
         if (threadIdx.x < d) codes.o = load(from + threadIdx.x);
     } else {
-        fold_parts(parts, at + (int64_t)c.exact * a.heads, a.heads, d, (seen.end - seen.sink) / PAGE_TOKENS, values,
-            factors, codes);
+        fold_parts(parts, at + (int64_t)c.full_slices * a.heads, a.heads, d, (seen.end - seen.sink) / PAGE_TOKENS,
+            values, factors, codes);
     }
     const float sink = a.sinks ? __ldg(a.sinks + head) * LOG2E : NONE;
-    Chain exact = {sink, a.sinks ? 1.0f : 0.0f, 0};
+    Chain full = {sink, a.sinks ? 1.0f : 0.0f, 0};
     fold_parts(parts, at, a.heads, d,
-        seen.sink / ATTENTION_SLICE + (end - seen.end + ATTENTION_SLICE - 1) / ATTENTION_SLICE, values, factors, exact);
+        seen.sink / ATTENTION_SLICE + (end - seen.end + ATTENTION_SLICE - 1) / ATTENTION_SLICE, values, factors, full);
     if (threadIdx.x < d) rotated[0][threadIdx.x] = codes.o;
-    if (threadIdx.x == 0) most_of[0] = codes.most, most_of[1] = exact.most; /* warp 0 alone follows them */
+    if (threadIdx.x == 0) most_of[0] = codes.most, most_of[1] = full.most; /* warp 0 alone follows them */
     __syncthreads();
     if (threadIdx.x < 32) warp_rotate(c.v_rotation, true, rotated[0], rotated[1]);
     __syncthreads();
-    const float most = fmaxf(most_of[0], most_of[1]), of_codes = power_of_two(most_of[0] - most),
-                of_exact = power_of_two(most_of[1] - most);
-    const float sum = fmaf(codes.sum, of_codes, exact.sum * of_exact);
+    const float most = fmaxf(most_of[0], most_of[1]), of_quant = power_of_two(most_of[0] - most),
+                of_full = power_of_two(most_of[1] - most);
+    const float sum = fmaf(codes.sum, of_quant, full.sum * of_full);
     if (threadIdx.x < d)
         a.out[((int64_t)row * a.heads + head) * d + threadIdx.x] =
-            fmaf(rotated[0][threadIdx.x], of_codes, exact.o * of_exact) / sum;
+            fmaf(rotated[0][threadIdx.x], of_quant, full.o * of_full) / sum;
 }
 
-cudaError_t coded_fold(cudaStream_t stream, const Attend &a, const AttendCodes &c) {
-    const int fast = attention_codes_fast(&a), d = a.value_dim;
+cudaError_t kvq_fold(cudaStream_t stream, const Attend &a, const AttendQuant &c) {
+    const int fast = kvq_is_fast(&a), d = a.value_dim;
     const size_t shared = (size_t)folded_at_once(d) * (size_t)d * sizeof(float);
     const cudaError_t error =
-        cudaFuncSetAttribute(coded_fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    return error ? error : launch(stream, coded_fold_kernel, dim3(a.heads, a.rows), BLOCK, shared, a, c, fast);
+        cudaFuncSetAttribute(kvq_fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    return error ? error : launch(stream, kvq_fold_kernel, dim3(a.heads, a.rows), BLOCK, shared, a, c, fast);
 }

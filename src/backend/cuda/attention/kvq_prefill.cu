@@ -1,4 +1,4 @@
-/* Quantised pages of long runs: a tile of rows walks all of them. A block expands the codes of a page into levels
+/* Quantised pages of long chunks: a tile of rows walks all of them. A block expands the codes of a page into levels
  * once, in shared memory; each of its warps takes some columns (kvq.cuh). */
 #include "backend/cuda/attention/kvq.cuh"
 
@@ -15,29 +15,29 @@ template <int HD> struct TileShared {
 };
 
 /* A warp's part of a page on its way: keys of 16 tokens, values of HD / 8 dims. */
-template <int HD, bool FOUR> struct PageCodes {
+template <int HD, bool FOUR> struct KvqPage {
     static constexpr int PAIRS = HD / 64;
-    Codes<FOUR> keys[PAIRS], values[PAIRS];
+    KvqCodes<FOUR> keys[PAIRS], values[PAIRS];
     uint32_t scales;
 };
 /* Values' pairs of tiles are assigned to the warps in order. */
 template <int HD, bool FOUR>
 __device__ __forceinline__ void page_bring(
-    PageCodes<HD, FOUR> &p, const CodeShape &ks, const CodeShape &vs, const uint8_t *keys, const uint8_t *values) {
+    KvqPage<HD, FOUR> &p, const KvqShape &ks, const KvqShape &vs, const uint8_t *keys, const uint8_t *values) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < HD / 64; i++) {
-        codes_load<FOUR>(p.keys[i], ks.form, keys + ks.codes + warp * ks.row_bytes, i, lane);
+        kvq_load<FOUR>(p.keys[i], ks.form, keys + ks.codes + warp * ks.row_bytes, i, lane);
         const int pair = warp * (HD / 64) + i;
-        codes_load<FOUR>(p.values[i], vs.form, values + vs.codes + pair / 2 * vs.row_bytes, pair % 2, lane);
+        kvq_load<FOUR>(p.values[i], vs.form, values + vs.codes + pair / 2 * vs.row_bytes, pair % 2, lane);
     }
     if (threadIdx.x < 128)
         p.scales =
             __ldcg((const unsigned *)(threadIdx.x < 64 ? keys + ks.scales : values + vs.scales) + threadIdx.x % 64);
 }
 template <int HD, bool FOUR>
-__device__ __forceinline__ void page_put(const PageCodes<HD, FOUR> &p, const CodeBooks &books, const CodeShape &ks,
-    const CodeShape &vs, PageShared<HD> &to) {
+__device__ __forceinline__ void page_put(
+    const KvqPage<HD, FOUR> &p, const KvqCodebooks &books, const KvqShape &ks, const KvqShape &vs, PageShared<HD> &to) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < HD / 64; i++) {
@@ -45,9 +45,9 @@ __device__ __forceinline__ void page_put(const PageCodes<HD, FOUR> &p, const Cod
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
             uint32_t n[4];
-            codes_numbers<FOUR>(p.keys[i], books, ks.form, tile, n);
+            kvq_numbers<FOUR>(p.keys[i], books, ks.form, tile, n);
             to.keys[warp][2 * i + tile][lane] = make_uint4(n[0], n[1], n[2], n[3]);
-            codes_numbers<FOUR>(p.values[i], books, vs.form, tile, n);
+            kvq_numbers<FOUR>(p.values[i], books, vs.form, tile, n);
             to.values[pair / 2][pair % 2 * 2 + tile][lane] = make_uint4(n[0], n[1], n[2], n[3]);
         }
     }
@@ -56,15 +56,15 @@ __device__ __forceinline__ void page_put(const PageCodes<HD, FOUR> &p, const Cod
 
 /* A warp's columns. */
 template <int HD, int NT> struct Columns {
-    QueryPart<HD> q[NT];
-    const CodedQuery<HD> *own[NT][3];
+    KvqQueryPart<HD> q[NT];
+    const KvqQuery<HD> *own[NT][3];
     int end[NT][2]; /* end of the visible pages of columns 2t and 2t + 1 */
     float means[NT][4];
     float most[NT][2], sum[NT][2], o[NT][HD / 16][4];
 };
 
 template <int HD, int NT>
-__device__ __forceinline__ void page_fold(const Attend &a, const AttendCodes &c, uint64_t pairs,
+__device__ __forceinline__ void page_fold(const Attend &a, const AttendQuant &c, uint64_t pairs,
     const PageShared<HD> &page, uint32_t (*weights)[TILE_STRIDE], int number, int first, Columns<HD, NT> &x) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -90,9 +90,9 @@ __device__ __forceinline__ void page_fold(const Attend &a, const AttendCodes &c,
             scales_of(page.v_scales[w * 8 + g], v_scale);
             score_tokens<HD>(products, k_scale, x.q[n], mean, s[w]);
             if (pairs) {
-                const float2 *const turns[2] = {
-                    x.own[n][0] ? x.own[n][0]->turns : nullptr, x.own[n][1] ? x.own[n][1]->turns : nullptr};
-                score_bias(c, pairs, turns, number * PAGE_TOKENS, w * WARP_TOKENS + g, s[w]);
+                const float2 *const rotations[2] = {
+                    x.own[n][0] ? x.own[n][0]->rotations : nullptr, x.own[n][1] ? x.own[n][1]->rotations : nullptr};
+                score_bias(c, pairs, rotations, number * PAGE_TOKENS, w * WARP_TOKENS + g, s[w]);
             }
             if (a.softcap > 0)
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ __forceinline__ void page_fold(const Attend &a, const AttendCodes &c,
 
 template <int HD, int NT, bool FOUR>
 __global__ void __launch_bounds__(32 * TILE_WARPS)
-    coded_tile_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendCodes c) {
+    kvq_prefill_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendQuant c) {
     constexpr int COLUMNS = TILE_WARPS * NT * 8;
     extern __shared__ __align__(16) uint8_t memory[];
     TileShared<HD> &shared = *(TileShared<HD> *)memory;
@@ -162,15 +162,15 @@ __global__ void __launch_bounds__(32 * TILE_WARPS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
               group = a.heads / a.kv_heads;
     const int rows = COLUMNS / group, kv_head = blockIdx.y, first_row = blockIdx.x;
-    const int run_rows = __ldcg(a.step.run_rows + first_row), within = __ldcg(a.step.run_offsets + first_row);
-    if (run_rows < TILE_RUN_LEAST || within % rows) return;
-    const int count = min(rows, run_rows - within);
-    const CodedRow seen = coded_row(a, c, first_row + count - 1); /* the last sees the most */
+    const int chunk_rows = __ldcg(a.step.chunk_rows + first_row), within = __ldcg(a.step.chunk_offsets + first_row);
+    if (chunk_rows < TILE_CHUNK_LEAST || within % rows) return;
+    const int count = min(rows, chunk_rows - within);
+    const KvqRow seen = kvq_row(a, c, first_row + count - 1); /* the last sees the most */
     if (!seen.end) return;
     const int first = seen.sink / PAGE_TOKENS, last = seen.end / PAGE_TOKENS;
-    const uint64_t pairs = coded_pairs(c, seen, kv_head);
-    const CodeShape ks = code_shape(HD, HD, FOUR ? CODE4 : seen.k_form, 0),
-                    vs = code_shape(HD, HD, FOUR ? CODE4 : seen.v_form, 1);
+    const uint64_t pairs = kvq_pairs(c, seen, kv_head);
+    const KvqShape ks = kvq_shape(HD, HD, FOUR ? KVQ4 : seen.k_form, 0),
+                   vs = kvq_shape(HD, HD, FOUR ? KVQ4 : seen.v_form, 1);
 
     Columns<HD, NT> x;
 #pragma unroll
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(32 * TILE_WARPS)
             const int row = first_row + columns[k] / group;
             const bool on = columns[k] / group < count;
             x.own[n][k] = on
-                ? (const CodedQuery<HD> *)c.queries + (int64_t)row * a.heads + kv_head * group + columns[k] % group
+                ? (const KvqQuery<HD> *)c.queries + (int64_t)row * a.heads + kv_head * group + columns[k] % group
                 : nullptr;
             if (k < 2) {
                 x.end[n][k] = on ? __ldcg(c.ends + row) : 0;
@@ -196,11 +196,11 @@ __global__ void __launch_bounds__(32 * TILE_WARPS)
 #pragma unroll
         for (int m = 0; m < HD / 16; m++) x.o[n][m][0] = x.o[n][m][1] = x.o[n][m][2] = x.o[n][m][3] = 0;
     }
-    PageCodes<HD, FOUR> codes;
+    KvqPage<HD, FOUR> codes;
     const auto bring = [&](int page) {
         if (page < last)
-            page_bring<HD, FOUR>(codes, ks, vs, coded_keys(c, seen, page, kv_head, a.kv_heads),
-                coded_values(c, seen, page, kv_head, a.kv_heads));
+            page_bring<HD, FOUR>(codes, ks, vs, kvq_keys(c, seen, page, kv_head, a.kv_heads),
+                kvq_values(c, seen, page, kv_head, a.kv_heads));
     };
     bring(first);
     page_put<HD, FOUR>(codes, c.books, ks, vs, shared.page[0]);
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(32 * TILE_WARPS)
                 mean_products<HD>(
                     x.own[n][2],
                     [&](int i) {
-                        return page + i < last ? (const __half *)coded_keys(c, seen, page + i, kv_head, a.kv_heads)
+                        return page + i < last ? (const __half *)kvq_keys(c, seen, page + i, kv_head, a.kv_heads)
                                                : nullptr;
                     },
                     x.means[n]);
@@ -235,14 +235,14 @@ __global__ void __launch_bounds__(32 * TILE_WARPS)
         }
 }
 
-template <int HD, int NT> static cudaError_t tiles(cudaStream_t stream, const Attend &a, const AttendCodes &c) {
-    const auto kernel = c.four ? coded_tile_kernel<HD, NT, true> : coded_tile_kernel<HD, NT, false>;
+template <int HD, int NT> static cudaError_t tiles(cudaStream_t stream, const Attend &a, const AttendQuant &c) {
+    const auto kernel = c.four ? kvq_prefill_kernel<HD, NT, true> : kvq_prefill_kernel<HD, NT, false>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(TileShared<HD>));
     return error ? error
                  : launch(stream, kernel, dim3(a.step.rows, a.kv_heads), 32 * TILE_WARPS, sizeof(TileShared<HD>), a, c);
 }
 
-extern "C" cudaError_t attention_codes_runs(cudaStream_t stream, const Attend *a, const AttendCodes *c) {
+extern "C" cudaError_t kvq_chunks(cudaStream_t stream, const Attend *a, const AttendQuant *c) {
     return a->head_dim == 64 ? tiles<64, 1>(stream, *a, *c) : tiles<128, 1>(stream, *a, *c);
 }

@@ -17,7 +17,7 @@ __device__ __forceinline__ int weight_of(const ProductWork &p, int unit, int &ti
 
 /* The epilogue of a unit. By one warp. */
 template <bool GLU> struct Ending {
-    static constexpr int ROWS = FEW_ROWS_MAX;
+    static constexpr int ROWS = GEMV_ROWS_MAX;
     int row, width;
     bool on, biased;
     float factor, other, bias, other_bias;
@@ -81,7 +81,7 @@ template <bool GLU> struct Ending {
                         __float2half_rn(result);
             } else {
                 values[k] = v;
-                if (divided) word_put((uint64_t *)(p.part.theirs + slot) + (int64_t)t * width + row, v, mark);
+                if (divided) word_put((uint64_t *)(p.rank.theirs + slot) + (int64_t)t * width + row, v, mark);
             }
         }
         if constexpr (!GLU) {
@@ -91,7 +91,7 @@ template <bool GLU> struct Ending {
                 if (t >= p.rows || !on) continue;
                 const int64_t at = (int64_t)t * width;
                 float v = values[k];
-                if (divided) v = part_add(p.part, v, part_word(p.part, slot, mark, at + row));
+                if (divided) v = rank_add(p.rank, v, rank_word(p.rank, slot, mark, at + row));
                 out[at] = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
                 if (p.copy) p.copy[at + row] = v;
             }
@@ -107,9 +107,9 @@ __device__ __forceinline__ void finish(
     Ending<GLU> ending;
     ending.expect(p, unit, ending.factors_of(p, unit));
     ending.take(p);
-    const bool divided = !GLU && p.part.theirs;
-    const uint32_t mark = divided ? part_mark(p.part) : 0;
-    const int64_t slot = divided ? part_slot(p.part) : 0;
+    const bool divided = !GLU && p.rank.theirs;
+    const uint32_t mark = divided ? rank_mark(p.rank) : 0;
+    const int64_t slot = divided ? rank_slot(p.rank) : 0;
     ready();
     ending.finish(p, slice_sum, factors, divided, mark, slot);
 }
@@ -118,7 +118,7 @@ __device__ __forceinline__ void finish(
 struct SumsInTiles {
     const float *sums;
     __device__ __forceinline__ const float *operator()(int part, int slice, int row, int token) const {
-        return sums + ((part * SLICES + slice) * TILE_ROWS + row) * FEW_ROWS_MAX + token;
+        return sums + ((part * SLICES + slice) * TILE_ROWS + row) * GEMV_ROWS_MAX + token;
     }
 };
 
@@ -126,7 +126,7 @@ struct SumsInTiles {
  * are. */
 __device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
     const Columns c(p.groups);
-    const int stride = few_stride(p.groups), eights = c.run * 8, lane = threadIdx.x % 32;
+    const int stride = gemv_stride(p.groups), eights = c.run * 8, lane = threadIdx.x % 32;
     wait_for_previous();
     for (int row = 0; row < p.rows; row++) {
         __half2 most = __half2(__half(0.0f), __half(0.0f));
@@ -155,7 +155,7 @@ __device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *input
 /* Puts the rows into shared memory: each warp its own slice, prepared by itself, or the block all of them by copying.
  */
 __device__ __forceinline__ void take_inputs(const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
-    const int stride = few_stride(p.groups);
+    const int stride = gemv_stride(p.groups);
     if (!p.x) {
         const int pieces = p.groups * 8;
         wait_for_previous();

@@ -3,8 +3,8 @@
 #include "backend/cuda/gemm/gemm_int.cuh"
 
 enum {
-    INTEGER_FEW_ROWS = 4,     /* the row count up to which the table prefers gemv_int */
-    ROWS_PREPARED_BY_FEW = 2, /* with more rows a separate kernel costs less than preparing them in every block */
+    GEMV_INT_ROWS = 4,      /* the row count up to which the table prefers gemv_int */
+    GEMV_PREPARES_ROWS = 2, /* with more rows a separate kernel costs less than preparing them in every block */
 };
 
 /* State of the rows that a gated product leaves as inputs of the next one: the greatest element and the inverse scale
@@ -93,13 +93,13 @@ __global__ void __launch_bounds__(INPUT_TILE_MOST) passed_kernel(int rows, Passi
 static int groups_of(int64_t cols) { return (int)((cols + TILE_COLS - 1) / TILE_COLS); }
 
 /* Words per prefill row before the inputs: its factor; its share of Passing. */
-enum { PROMPT_WORDS = 4 };
+enum { PREFILL_WORDS = 4 };
 static size_t whole_tiles(int rows) { return ((size_t)rows + INPUT_TILE_MOST - 1) / INPUT_TILE_MOST * INPUT_TILE_MOST; }
 
 extern "C" size_t product_input_bytes(int rows, int64_t cols) {
     const size_t whole = whole_tiles(rows);
-    return whole * ((size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + PROMPT_WORDS * sizeof(float)) +
-        (size_t)integer_many_bytes(groups_of(cols));
+    return whole * ((size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + PREFILL_WORDS * sizeof(float)) +
+        (size_t)gemm_int_bytes(groups_of(cols));
 }
 
 static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_ROWS; }
@@ -121,16 +121,16 @@ static cudaError_t norm_before(cudaStream_t stream, const Product *p, ProductWor
     return cudaSuccess;
 }
 
-/* Up to FEW_ROWS_MAX rows at a time, as many as fit. */
+/* Up to GEMV_ROWS_MAX rows at a time, as many as fit. */
 static cudaError_t run_gemv_int(cudaStream_t stream, const Product *p, int kind, const ProductWork &work, bool *fits) {
     ProductWork piece = work;
-    piece.rows = work.rows < FEW_ROWS_MAX ? work.rows : FEW_ROWS_MAX;
-    while (piece.rows > 1 && !integer_few_fits(piece, p->shared_bytes)) piece.rows = (piece.rows + 1) / 2;
+    piece.rows = work.rows < GEMV_ROWS_MAX ? work.rows : GEMV_ROWS_MAX;
+    while (piece.rows > 1 && !gemv_int_fits(piece, p->shared_bytes)) piece.rows = (piece.rows + 1) / 2;
     for (int row = 0, rows = piece.rows; row < work.rows; row += rows) {
         piece.rows = work.rows - row < rows ? work.rows - row : rows;
         piece.x = work.x + (int64_t)row * work.cols;
         for (int i = 0; i < work.count; i++) piece.out[i] = work.out[i] + (int64_t)row * work.weight[i].rows;
-        const cudaError_t error = product_integer_few(stream, kind, piece, p->multiprocessors, p->shared_bytes, fits);
+        const cudaError_t error = product_gemv_int(stream, kind, piece, p->multiprocessors, p->shared_bytes, fits);
         if (error) return error;
     }
     return cudaSuccess;
@@ -161,15 +161,15 @@ static cudaError_t prepare_tiles(cudaStream_t stream, const Product *p, const Pr
 }
 
 static KernelPhase phase_of(const Product *p) {
-    if (!p->wide) return PHASE_UNIFORM;
+    if (!p->sm90a) return PHASE_UNIFORM;
     return p->decode_rows ? PHASE_DECODE : p->sliced ? PHASE_UNIFORM : PHASE_PREFILL;
 }
-static KernelArch arch_of(const Product *p) { return p->wide ? ARCH_SM90A : launch_early ? ARCH_SM90 : ARCH_SM80; }
+static KernelArch arch_of(const Product *p) { return p->sm90a ? ARCH_SM90A : launch_early ? ARCH_SM90 : ARCH_SM80; }
 
 /* Whether f16 inputs of all rows fit a gemv's shared memory. */
 static bool halves_fit(const Product *p) {
     enum { BESIDES = 18 << 10 }; /* upper bound of a block's shared memory besides inputs */
-    return (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
+    return (int64_t)p->rows * gemv_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
 }
 
 /* Whether a kernel takes these shapes, as far as that is known before its launch; work: the weight is weight[0]. */
@@ -177,8 +177,8 @@ static bool takes(const KernelRow *row, const Product *p, const ProductWork &wor
     switch (row->kernel) {
     case KERNEL_GEMV_INT:
         return integer_fits(work.weight[0]) &&
-            (row->rows_max == KERNEL_ROWS_ANY || integer_few_fits(work, p->shared_bytes));
-    case KERNEL_GEMM_INT_WGMMA: return integer_fits(work.weight[0]) && integer_many_fits(*p);
+            (row->rows_max == KERNEL_ROWS_ANY || gemv_int_fits(work, p->shared_bytes));
+    case KERNEL_GEMM_INT_WGMMA: return integer_fits(work.weight[0]) && gemm_int_fits(*p);
     case KERNEL_GEMV_RING:
     case KERNEL_GEMV_MMA: return halves_fit(p);
     default: return true;
@@ -199,7 +199,7 @@ static bool is_integer(Kernel kernel) { return kernel == KERNEL_GEMV_INT || kern
 /* Inputs as f16: rows side by side for a gemv, which prepares one or two rows itself; tiles for the others. */
 static cudaError_t prepare(
     cudaStream_t stream, const Product *p, Kernel kernel, ProductWork *work, Prepared *prepared) {
-    const bool own = is_gemv(kernel) && p->rows <= ROWS_PREPARED_BY_FEW;
+    const bool own = is_gemv(kernel) && p->rows <= GEMV_PREPARES_ROWS;
     work->x = own ? p->x : nullptr;
     if (own || *prepared == PREPARED_HALVES) return cudaSuccess;
     *prepared = PREPARED_HALVES;
@@ -209,14 +209,14 @@ static cudaError_t prepare(
 }
 
 static cudaError_t run_wgmma(cudaStream_t stream, const Product *p, int kind, ProductWork work, bool *fits) {
-    cudaError_t error = product_wide(stream, kind, work, *p, fits);
+    cudaError_t error = product_gemm_wgmma(stream, kind, work, *p, fits);
     if (error || !*fits || !work.passes) return error;
     /* Rows too large or too small for f16 are rare, and they are known only when all rows are complete. */
     const Passing passing = passing_of(p);
     error = launch(stream, passed_kernel, dim3((unsigned)(whole_tiles(p->rows) / INPUT_TILE_MOST)), INPUT_TILE_MOST, 0,
         p->rows, passing);
     work.marks = passing.marks;
-    return error ? error : product_wide(stream, kind, work, *p, fits);
+    return error ? error : product_gemm_wgmma(stream, kind, work, *p, fits);
 }
 
 /* fits: false if the launch finds too little shared memory. */
@@ -229,12 +229,12 @@ static cudaError_t run_kernel(
     if (error) return error;
     switch (kernel) {
     case KERNEL_GEMV_INT: return run_gemv_int(stream, p, kind, work, fits);
-    case KERNEL_GEMM_INT_WGMMA: return product_integer_many(stream, kind, work, *p, fits);
-    case KERNEL_GEMV_RING: return product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, fits);
-    case KERNEL_GEMV_MMA: return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, fits);
-    case KERNEL_GEMM_SMALL_N: return product_narrow(stream, kind, work, *p, fits);
+    case KERNEL_GEMM_INT_WGMMA: return product_gemm_int(stream, kind, work, *p, fits);
+    case KERNEL_GEMV_RING: return product_gemv_ring(stream, kind, work, p->multiprocessors, p->shared_bytes, fits);
+    case KERNEL_GEMV_MMA: return product_gemv_mma(stream, kind, work, p->multiprocessors, p->shared_bytes, fits);
+    case KERNEL_GEMM_SMALL_N: return product_gemm_small_n(stream, kind, work, *p, fits);
     case KERNEL_GEMM_WGMMA: return run_wgmma(stream, p, kind, work, fits);
-    default: return product_many(stream, kind, work);
+    default: return product_gemm_mma(stream, kind, work);
     }
 }
 
@@ -269,18 +269,18 @@ static ProductWork work_of(const Product *p) {
 }
 static Kernel first_kernel(const Product *p) { return next_kernel(p, work_of(p), nullptr)->kernel; }
 
-extern "C" int product_is_few(const Product *p) {
+extern "C" int product_is_gemv(const Product *p) {
     const Kernel kernel = first_kernel(p);
-    return is_gemv(kernel) || (kernel == KERNEL_GEMV_INT && integer_few_fits(work_of(p), p->shared_bytes));
+    return is_gemv(kernel) || (kernel == KERNEL_GEMV_INT && gemv_int_fits(work_of(p), p->shared_bytes));
 }
 
 /* Prefill rows: sets the address of the inputs, and whether the result is left as inputs. */
-static void take_prompt(Product *p, ProductWork *work) {
+static void take_prefill(Product *p, ProductWork *work) {
     const size_t whole = whole_tiles(p->rows);
     const Tiles &w = p->weight[0];
-    if (p->rows > INPUT_TILE) work->tile = product_wide_tile(*p, work->groups);
+    if (p->rows > INPUT_TILE) work->tile = gemm_wgmma_tile(*p, work->groups);
     work->input_factors = (const float *)p->inputs;
-    work->inputs = (const __half *)((const float *)p->inputs + PROMPT_WORDS * whole);
+    work->inputs = (const __half *)((const float *)p->inputs + PREFILL_WORDS * whole);
     if (p->mode != PRODUCT_GLU) {
         if (!p->passed) return;
         work->tile = INPUT_TILE_MOST;
@@ -288,7 +288,7 @@ static void take_prompt(Product *p, ProductWork *work) {
         work->input_factors = passing_of(p).factors;
         return;
     }
-    p->passed = p->then && work->tile == INPUT_TILE_MOST && wide_tiles_fit(p->then->kind) && p->activation == 0 &&
+    p->passed = p->then && work->tile == INPUT_TILE_MOST && wgmma_tiles_fit(p->then->kind) && p->activation == 0 &&
         p->then->cols == w.rows && w.rows % TILE_COLS == 0 && p->rows >= INPUT_TILE_MOST &&
         ((uintptr_t)p->out[0] & 15) == 0;
     if (!p->passed) return;
@@ -303,26 +303,25 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.activation = p->activation;
     work.scale = p->scale;
     work.apart = p->apart;
-    work.mixed = p->mixed;
+    work.has_moe = p->has_moe;
     if (p->norm) work.norm = *p->norm;
     work.inputs = (const __half *)p->inputs;
     work.input_factors =
         (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));
     const Kernel kernel = first_kernel(p);
-    const bool integer = is_integer(kernel), few = product_is_few(p), prompt = phase_of(p) == PHASE_PREFILL;
+    const bool integer = is_integer(kernel), gemv = product_is_gemv(p), prefill = phase_of(p) == PHASE_PREFILL;
     Prepared prepared = p->mode != PRODUCT_GLU && p->passed ? PREPARED_HALVES : PREPARED_NOTHING;
-    work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
-    work.chains = prompt ? PROMPT_CHAINS : SLICES;
-    if (prompt) take_prompt(p, &work);
+    work.tile = !p->sm90a || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
+    work.chains = prefill ? PREFILL_CHAINS : SLICES;
+    if (prefill) take_prefill(p, &work);
     /* Whether the kernel leaves its result as inputs, and the next product's kernel can take it: the same number of
      * rows selects the same kernel there. */
-    if (integer ? p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p)
-                : !is_gemv(kernel) || p->rows > ROWS_PREPARED_BY_FEW)
+    if (integer ? p->rows <= GEMV_INT_ROWS || !gemm_int_fits(*p) : !is_gemv(kernel) || p->rows > GEMV_PREPARES_ROWS)
         p->hands = p->handed = 0;
-    if (integer && p->hands) p->hands = integer_many_hands(*p);
-    if (!few) p->copy = nullptr;
-    if (!few) p->part.theirs = nullptr;
-    work.part = p->part;
+    if (integer && p->hands) p->hands = gemm_int_hands(*p);
+    if (!gemv) p->copy = nullptr;
+    if (!gemv) p->rank.theirs = nullptr;
+    work.rank = p->rank;
     work.copy = p->copy;
     if (p->handed) work.handed = (const __half *)p->inputs;
     if (p->hands) work.hands = (__half *)p->inputs;

@@ -8,7 +8,7 @@
 struct ProductWork {
     int rows, cols, groups, count, mode, activation, units;
     int tile;   /* gemm: rows of a tile of inputs */
-    int chains; /* number of chains of multiplications, whose sums are added in order: SLICES, or PROMPT_CHAINS */
+    int chains; /* number of chains of multiplications, whose sums are added in order: SLICES, or PREFILL_CHAINS */
     float scale;
     const float *x; /* gemv: rows that the kernel itself prepares; NULL: `inputs` has them */
     RowNorm norm;   /* width 0: none */
@@ -16,14 +16,14 @@ struct ProductWork {
     const float *input_factors; /* [rows] */
     float *copy;                /* STORE of a gemv, one weight: second destination of the result; NULL: none */
     int apart;                  /* gemv: as in Product */
-    int mixed;                  /* gemv: as in Product */
+    int has_moe;                /* gemv: as in Product */
     const __half *handed;       /* gemv: x as f16, used if it loses nothing; NULL: none */
     __half *passes;             /* GLU of prefill rows: destination of the result as the next product's inputs */
     unsigned *most;             /* passes: the largest element of each row */
     const float *pass_factors;  /* passes: inverse of the power of two that scales a row */
     const int *marks; /* NULL, or marks of a repeated product: one for any tile of inputs, then one per tile */
     __half *hands;    /* GLU of a gemv: also the result as f16, [rows][groups of columns of the next product] */
-    PartPlace part;   /* gemv kernels, one weight; theirs NULL: the product is not divided */
+    RankPlace rank;   /* gemv kernels, one weight; theirs NULL: the product is not divided */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
 };
@@ -280,29 +280,31 @@ __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, 
 
 /* With gemm_wgmma.cu, the sums of prefill rows have fewer chains than other f16 products, each over several consecutive
  * slices: registers have no room for sums that wait for the next chain beside those of wide tiles. */
-enum { PROMPT_CHAINS = 2 };
+enum { PREFILL_CHAINS = 2 };
 
-/* Many rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves], where
- * chunk 2s + h of a group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a matrix
- * that ldmatrix reads and wgmma multiplies by. */
+/* GemmMmaLaunch rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves],
+ * where chunk 2s + h of a group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a
+ * matrix that ldmatrix reads and wgmma multiplies by. */
 enum { INPUT_TILE = 128, INPUT_TILE_MOST = 256 };
 __host__ __device__ __forceinline__ int64_t input_chunk(int groups, int row, int64_t group, int chunk, int tile) {
     return (((int64_t)(row / tile) * groups + group) * 8 + chunk) * tile + row % tile;
 }
 
 /* Bytes of a row of inputs of a gemv: 16 bytes of padding put neighbouring rows into different banks. */
-__host__ __device__ __forceinline__ int few_stride(int groups) { return groups * 128 + 16; }
+__host__ __device__ __forceinline__ int gemv_stride(int groups) { return groups * 128 + 16; }
 
-cudaError_t product_few(
+cudaError_t product_gemv_mma(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits);
-cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work);
+cudaError_t product_gemm_mma(cudaStream_t stream, int kind, const ProductWork &work);
 /* Up to 64 rows, in tiles of 32 or 64. */
-cudaError_t product_narrow(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
-cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
+cudaError_t product_gemm_small_n(
+    cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
+cudaError_t product_gemm_wgmma(
+    cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
 /* Whether weights of a kind have tiles of INPUT_TILE_MOST rows of inputs: codes and numbers have room in registers
  * beside the sums. */
-constexpr bool wide_tiles_fit(int kind) { return kind != TILE_F16; }
+constexpr bool wgmma_tiles_fit(int kind) { return kind != TILE_F16; }
 /* Tile height for the prefill rows: INPUT_TILE or INPUT_TILE_MOST rows, whichever takes less time. */
-int product_wide_tile(const Product &product, int groups);
-cudaError_t product_stream(
+int gemm_wgmma_tile(const Product &product, int groups);
+cudaError_t product_gemv_ring(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);

@@ -14,7 +14,7 @@
  * (all of its rounds, tile.cuh), in each its sub-groups in order; then the slices in order, beginning with the first as
  * it is; slices without groups are 0 and may be left out. product_sum() ends it.
  *
- * Codes are unsigned bytes. Those of the second eight rows may be 16 times as large, which their scale undoes. */
+ * KvqCodes are unsigned bytes. Those of the second eight rows may be 16 times as large, which their scale undoes. */
 #pragma once
 #include "backend/cuda/gemm/gemm.cuh"
 
@@ -27,22 +27,22 @@ __host__ __device__ __forceinline__ bool integer_fits(const Tiles &w) {
 /* True if the norm's factor is applied after the sum. */
 __host__ __device__ __forceinline__ bool integer_norm(const RowNorm &norm) { return norm.kind == 0 && norm.weight; }
 
-/* 1 to FEW_ROWS_MAX rows, and up to GENERATED_MAX. On devices with little shared memory not all shapes fit. */
-bool integer_few_fits(const ProductWork &work, int shared_max);
-cudaError_t product_integer_few(
+/* 1 to GEMV_ROWS_MAX rows, and up to DECODE_ROWS_MAX. On devices with little shared memory not all shapes fit. */
+bool gemv_int_fits(const ProductWork &work, int shared_max);
+cudaError_t product_gemv_int(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);
-cudaError_t product_integer_many(
+cudaError_t product_gemm_int(
     cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
-bool integer_many_fits(const Product &product);
+bool gemm_int_fits(const Product &product);
 /* Whether a gated product can leave its result as the next one's inputs. */
-bool integer_many_hands(const Product &product);
+bool gemm_int_hands(const Product &product);
 /* Offset in Product.inputs of the inputs of gemm_int_wgmma, behind those of the other kernels; and their bytes.
  */
-constexpr int64_t integer_many_at(int groups) {
+constexpr int64_t gemm_int_at(int groups) {
     return (int64_t)INPUT_TILE * (groups * TILE_COLS * 2 + (int64_t)sizeof(float));
 }
-constexpr int64_t integer_many_bytes(int groups) {
-    return (int64_t)GENERATED_MAX * (groups * 152 + (int64_t)sizeof(float));
+constexpr int64_t gemm_int_bytes(int groups) {
+    return (int64_t)DECODE_ROWS_MAX * (groups * 152 + (int64_t)sizeof(float));
 }
 
 /* ---- inputs ---- */
@@ -124,8 +124,8 @@ __device__ __forceinline__ uint32_t integer_chosen(uint32_t low, uint32_t high, 
     return r;
 }
 
-/* Codes of step s (columns 16t + 4s …) of rows g and g + 8 as words in the order of the inputs: A's registers s mod 2 ·
- * 2 and one more of multiplication s / 2, whose B registers are words s of the inputs. */
+/* KvqCodes of step s (columns 16t + 4s …) of rows g and g + 8 as words in the order of the inputs: A's registers s mod
+ * 2 · 2 and one more of multiplication s / 2, whose B registers are words s of the inputs. */
 template <int KIND> __device__ __forceinline__ void integer_codes(const Piece<KIND> &p, int s, uint32_t a[2]) {
     using K = Kind<KIND>;
     if constexpr (KIND == TILE_Q8) {

@@ -1,12 +1,12 @@
-/* Products of 5 to GENERATED_MAX decode rows: the sums of gemm_int.cuh by wgmma. A row of inputs is two columns of its
- * operand, the planes of high and of low bytes, so that both sums of a result are in one thread. Scaling the sums costs
- * more than multiplying; four warpgroups share a multiprocessor, so that one hides the other. */
+/* Products of 5 to DECODE_ROWS_MAX decode rows: the sums of gemm_int.cuh by wgmma. A row of inputs is two columns of
+ * its operand, the planes of high and of low bytes, so that both sums of a result are in one thread. Scaling the sums
+ * costs more than multiplying; four warpgroups share a multiprocessor, so that one hides the other. */
 #include "backend/cuda/gemm/gemm_int.cuh"
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 
 /* Inputs of a group, N rows: {unit, offset} of the whole group; planes as [step s of 16 columns][row: high, low][16
  * bytes]; {unit, offset} of its two halves. */
-struct ManyInputs {
+struct GemmIntInputs {
     int rows; /* N */
     __host__ __device__ __forceinline__ int bytes() const { return rows * 152; }
     __host__ __device__ __forceinline__ int planes() const { return rows * 8; }
@@ -34,20 +34,20 @@ struct ManyInputs {
                 make_float2(unit, integer_offset(p.step, p.sum[half]));
     }
 };
-static inline int many_tile(int rows) { return rows <= 16 ? 16 : 32; }
-static_assert(GENERATED_MAX <= 32, "");
+static inline int gemm_int_tile(int rows) { return rows <= 16 ? 16 : 32; }
+static_assert(DECODE_ROWS_MAX <= 32, "");
 /* Behind them a factor per row. */
-__host__ __device__ __forceinline__ constexpr int64_t many_factors(int groups, int tile) {
+__host__ __device__ __forceinline__ constexpr int64_t gemm_int_factors(int groups, int tile) {
     return (int64_t)groups * tile * 152;
 }
 
-__global__ void __launch_bounds__(BLOCK) integer_prepare_kernel(
+__global__ void __launch_bounds__(BLOCK) gemm_int_prepare_kernel(
     const float *x, int cols, int groups, int tile, RowNorm norm, uint8_t *inputs, float *factors) {
     __shared__ float sums[WARPS];
     let_next_begin();
     const int row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4;
     const Columns c(groups);
-    const ManyInputs layout = {tile};
+    const GemmIntInputs layout = {tile};
     const bool weighted = norm.width && norm.weight;
     const float *from = x + (int64_t)row * cols;
     const bool aligned = ((uintptr_t)from & 15) == 0 && (!weighted || ((uintptr_t)norm.weight & 15) == 0);
@@ -156,34 +156,34 @@ template <int END, int AT = 0, class F> __device__ __forceinline__ void steps_up
     }
 }
 
-enum { MANY_GROUPS = 2, MANY_TILES = 8, MANY_SLOTS = 4, MANY_SHARE = 8, MANY_BLOCKS = 2 /* on a multiprocessor */ };
+enum { GEMM_WARPGROUPS = 2, GEMM_TILES = 8, GEMM_SLOTS = 4, GEMM_SHARE = 8, GEMM_BLOCKS = 2 /* on a multiprocessor */ };
 /* Registers per thread: of the copying warps, of the multiplying warps. */
-constexpr int MANY_FEW = 32, MANY_MOST = 104;
+constexpr int GEMM_REGISTERS_COPY = 32, GEMM_REGISTERS_MULTIPLY = 104;
 
 /* N: rows of inputs. */
-template <int N> struct ManyShape {
+template <int N> struct GemmIntShape {
     static constexpr int DEPTH =
         N == 16 ? 2 : 1; /* multiplications of a warpgroup in flight; more would need too many registers */
-    static constexpr int TOTAL_BYTES = MANY_TILES * TILE_ROWS * N * 4;
-    static constexpr int ROOM = (226 << 10) / MANY_BLOCKS - 2304 * MANY_GROUPS - 1024; /* bytes of shared memory */
+    static constexpr int TOTAL_BYTES = GEMM_TILES * TILE_ROWS * N * 4;
+    static constexpr int ROOM = (226 << 10) / GEMM_BLOCKS - 2304 * GEMM_WARPGROUPS - 1024; /* bytes of shared memory */
 };
 
 /* A block has two warpgroups and eight tile rows, of a gated product four of the gate and four of up. A slot of its
  * ring has the inputs of some groups, then the same groups of each tile row's weights. The sums of slices that are
  * distributed over blocks are stored as [block's tile rows][slice][eight inputs][thread] fours. */
-struct ManyRing {
-    WideRing ring;
+struct GemmIntRing {
+    WgmmaRing ring;
     int slots;
 };
 
 /* A thread's results of eight inputs: rows g and g + 8 of two tile rows, one of each warpgroup, and inputs t and t + 4.
  */
-template <bool GLU> struct ManyEnd {
+template <bool GLU> struct GemmIntEpilogue {
     Place place[2];
     float factor[2], bias[2][2];
     float *out[2][2]; /* outputs of the first input */
     bool on[2][2];
-    __device__ __forceinline__ ManyEnd(const ProductWork &p, int block, int warp, int lane) {
+    __device__ __forceinline__ GemmIntEpilogue(const ProductWork &p, int block, int warp, int lane) {
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             place[m] = place_of<GLU>(p, block, warp + 4 * m);
@@ -249,7 +249,7 @@ template <bool GLU> struct ManyEnd {
 template <int N>
 __device__ __forceinline__ void hand_on(
     const ProductWork &p, int block, int i, int lane, float (*handed)[TILE_COLS + 4]) {
-    constexpr ManyInputs LAYOUT = {N};
+    constexpr GemmIntInputs LAYOUT = {N};
     const int next_groups = (p.weight[0].rows + TILE_COLS - 1) / TILE_COLS;
     if (block >= next_groups) return;
     float y[16];
@@ -262,42 +262,42 @@ __device__ __forceinline__ void hand_on(
     if (8 * i + lane / 4 >= p.rows) return;
     LAYOUT.put(part, (uint8_t *)p.hands + (int64_t)block * LAYOUT.bytes(), 8 * i + lane / 4, lane % 4);
     if (block == 0 && lane % 4 == 0)
-        ((float *)((uint8_t *)p.hands + many_factors(next_groups, N)))[8 * i + lane / 4] = 1;
+        ((float *)((uint8_t *)p.hands + gemm_int_factors(next_groups, N)))[8 * i + lane / 4] = 1;
 }
 
 template <int KIND, int SUBS, bool GLU, int N>
-__global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
-    integer_many_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ ManyRing many) {
+__global__ void __launch_bounds__(128 * (GEMM_WARPGROUPS + 1), GEMM_BLOCKS)
+    gemm_int_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ GemmIntRing shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using M = ManyShape<N>;
+    using M = GemmIntShape<N>;
     constexpr int BYTES = Kind<KIND>::CODE_BYTES + SUBS * 64, TOGETHER = SUBS == 2 ? 1 : N == 32 ? 2 : 4; /* groups */
-    constexpr ManyInputs LAYOUT = {N};
+    constexpr GemmIntInputs LAYOUT = {N};
     extern __shared__ __align__(128) uint8_t memory[]; /* totals, slots */
-    __shared__ uint64_t barriers[2 * MANY_SLOTS];
-    __shared__ __align__(16) float handed[GLU ? MANY_GROUPS : 1][8][TILE_COLS + 4];
-    const WideRing &ring = many.ring;
+    __shared__ uint64_t barriers[2 * GEMM_SLOTS];
+    __shared__ __align__(16) float handed[GLU ? GEMM_WARPGROUPS : 1][8][TILE_COLS + 4];
+    const WgmmaRing &ring = shape.ring;
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int block = blockIdx.x % ring.blocks, slices = SLICES / ring.splits,
               first_slice = blockIdx.x / ring.blocks * slices, end_slice = first_slice + slices;
     const uint32_t slots = shared_address(memory) + M::TOTAL_BYTES, full = shared_address(barriers),
-                   empty = full + 8 * MANY_SLOTS;
+                   empty = full + 8 * GEMM_SLOTS;
     const int input_bytes = ring.share * LAYOUT.bytes();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < many.slots; i++) {
+        for (int i = 0; i < shape.slots; i++) {
             barrier_make(full + 8 * i, 2);
-            barrier_make(empty + 8 * i, 4 * MANY_GROUPS);
+            barrier_make(empty + 8 * i, 4 * GEMM_WARPGROUPS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     const Columns columns(p.groups);
-    if (warp >= 4 * MANY_GROUPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(MANY_FEW));
+    if (warp >= 4 * GEMM_WARPGROUPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GEMM_REGISTERS_COPY));
         Turn turn;
-        if (warp == 4 * MANY_GROUPS) {
-            const Place place = place_of<GLU>(p, block, lane % MANY_TILES);
-            const bool copies = place.on && lane < MANY_TILES;
+        if (warp == 4 * GEMM_WARPGROUPS) {
+            const Place place = place_of<GLU>(p, block, lane % GEMM_TILES);
+            const bool copies = place.on && lane < GEMM_TILES;
             const int rows = __popc(__ballot_sync(~0u, copies));
             const uint8_t *from = p.weight[place.index].data + (int64_t)place.tile_row * p.groups * BYTES;
 #pragma unroll 1
@@ -310,11 +310,11 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
                 if (copies)
                     copy_bulk(slots + turn.at * ring.slot_bytes + input_bytes + lane * ring.share * BYTES,
                         from + (int64_t)at.first(columns, ring) * BYTES, count * BYTES, full + turn.at * 8);
-                turn.next(many.slots);
+                turn.next(shape.slots);
             }
         }
         wait_for_previous();
-        if (warp == 4 * MANY_GROUPS + 1 && lane == 0) {
+        if (warp == 4 * GEMM_WARPGROUPS + 1 && lane == 0) {
 #pragma unroll 1
             for (Pieces at = {first_slice}; at.slice < end_slice; at.next(columns, ring)) {
                 const int count = at.count(columns, ring);
@@ -324,20 +324,20 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
                 copy_bulk(slots + turn.at * ring.slot_bytes,
                     (const uint8_t *)p.inputs + (int64_t)at.first(columns, ring) * LAYOUT.bytes(),
                     count * LAYOUT.bytes(), full + turn.at * 8);
-                turn.next(many.slots);
+                turn.next(shape.slots);
             }
         }
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MANY_MOST));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GEMM_REGISTERS_MULTIPLY));
     wait_for_previous();
     const int t = lane % 4, g = lane / 4;
     float sum[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sum[i] = 0;
-    /* Computes many_parts parts of the sums, which are groups or the halves of one. */
-    const auto parts = [&](auto many_parts, uint32_t planes, const uint8_t *inputs, const uint8_t *tiles) {
-        constexpr int COUNT = decltype(many_parts)::value, DEPTH = M::DEPTH < COUNT ? M::DEPTH : COUNT;
+    /* Computes gemm_int_parts parts of the sums, which are groups or the halves of one. */
+    const auto parts = [&](auto gemm_int_parts, uint32_t planes, const uint8_t *inputs, const uint8_t *tiles) {
+        constexpr int COUNT = decltype(gemm_int_parts)::value, DEPTH = M::DEPTH < COUNT ? M::DEPTH : COUNT;
         int d[DEPTH][N];
         uint32_t a[DEPTH][8];
         uint2 pairs[DEPTH];
@@ -402,7 +402,7 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
             }
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + turn.at * 8);
-            turn.next(many.slots);
+            turn.next(shape.slots);
         }
         if (ring.splits > 1) {
             float4 *to = (float4 *)ring.partials + ((int64_t)block * SLICES + slice) * (N / 8) * 256 + threadIdx.x;
@@ -429,8 +429,8 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
     asm volatile("bar.sync 1, 256;" ::: "memory");
     const int group = warp / 4;
     const float4 *totals = (const float4 *)memory + threadIdx.x % 128;
-    const ManyEnd<GLU> end(p, block, warp % 4, lane);
-    typename ManyEnd<GLU>::Before before, next;
+    const GemmIntEpilogue<GLU> end(p, block, warp % 4, lane);
+    typename GemmIntEpilogue<GLU>::Before before, next;
     end.load_before(p, group, lane, before);
 #pragma unroll 1
     for (int i = group; i < N / 8 && 8 * i < p.rows; i += 2) {
@@ -452,12 +452,12 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
 /* Adds the slices' sums in order and applies the epilogue, for eight inputs of a block's tile rows. */
 template <bool GLU, int N>
 __global__ void __launch_bounds__(128)
-    integer_add_kernel(const __grid_constant__ ProductWork p, const float *partials) {
+    gemm_int_add_kernel(const __grid_constant__ ProductWork p, const float *partials) {
     __shared__ __align__(16) float handed[8][TILE_COLS + 4];
     let_next_begin();
     const int block = blockIdx.x, i = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int run = slice_run(p.groups), slices = min(SLICES, (p.groups + run - 1) / run);
-    const ManyEnd<GLU> end(p, block, warp, lane);
+    const GemmIntEpilogue<GLU> end(p, block, warp, lane);
     wait_for_previous();
     const float4 *from = (const float4 *)partials + ((int64_t)block * SLICES * (N / 8) + i) * 256 + threadIdx.x;
     float4 v[SLICES][2], both[2];
@@ -466,7 +466,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
         for (int m = 0; m < 2; m++)
             if (s < slices) v[s][m] = __ldcg(from + s * (N / 8) * 256 + m * 128);
-    typename ManyEnd<GLU>::Before before;
+    typename GemmIntEpilogue<GLU>::Before before;
     end.load_before(p, i, lane, before);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -485,34 +485,34 @@ __global__ void __launch_bounds__(128)
     }
 }
 
-struct IntegerMany {
+struct GemmIntLaunch {
     cudaStream_t stream;
     const ProductWork *work;
     const Product *product;
     template <int KIND, int SUBS, bool GLU, int N> cudaError_t go() const {
-        using M = ManyShape<N>;
+        using M = GemmIntShape<N>;
         const ProductWork &w = *work;
-        const auto kernel = integer_many_kernel<KIND, SUBS, GLU, N>;
-        const int each = MANY_TILES * w.weight[0].bytes + ManyInputs{N}.bytes(), room = M::ROOM - M::TOTAL_BYTES;
-        ManyRing many = {};
-        WideRing &ring = many.ring;
+        const auto kernel = gemm_int_kernel<KIND, SUBS, GLU, N>;
+        const int each = GEMM_TILES * w.weight[0].bytes + GemmIntInputs{N}.bytes(), room = M::ROOM - M::TOTAL_BYTES;
+        GemmIntRing shape = {};
+        WgmmaRing &ring = shape.ring;
         const int run = slice_run(w.groups);
-        ring.share = run < MANY_SHARE ? run : MANY_SHARE;
+        ring.share = run < GEMM_SHARE ? run : GEMM_SHARE;
         while (ring.share > 1 && 2 * ring.share * each > room) ring.share = (ring.share + 1) / 2;
         ring.pieces = (run + ring.share - 1) / ring.share;
         ring.slot_bytes = ring.share * each;
-        many.slots = room / ring.slot_bytes < MANY_SLOTS ? room / ring.slot_bytes : MANY_SLOTS;
-        const size_t shared = M::TOTAL_BYTES + (size_t)many.slots * ring.slot_bytes;
+        shape.slots = room / ring.slot_bytes < GEMM_SLOTS ? room / ring.slot_bytes : GEMM_SLOTS;
+        const size_t shared = M::TOTAL_BYTES + (size_t)shape.slots * ring.slot_bytes;
         cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (error) return error;
         ring.units = w.units * (GLU ? 2 : 1);
-        ring.blocks = (ring.units + MANY_TILES - 1) / MANY_TILES;
-        ring.splits = splits_of(ring.blocks, MANY_BLOCKS * product->multiprocessors, w.groups,
-            (int64_t)SLICES * ring.blocks * MANY_TILES * TILE_ROWS * N);
+        ring.blocks = (ring.units + GEMM_TILES - 1) / GEMM_TILES;
+        ring.splits = splits_of(ring.blocks, GEMM_BLOCKS * product->multiprocessors, w.groups,
+            (int64_t)SLICES * ring.blocks * GEMM_TILES * TILE_ROWS * N);
         ring.partials = product->partials;
-        error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 128 * (MANY_GROUPS + 1), shared, w, many);
+        error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 128 * (GEMM_WARPGROUPS + 1), shared, w, shape);
         if (error || ring.splits == 1) return error;
-        return launch(stream, integer_add_kernel<GLU, N>, dim3(ring.blocks, (w.rows + 7) / 8), 128, 0, w,
+        return launch(stream, gemm_int_add_kernel<GLU, N>, dim3(ring.blocks, (w.rows + 7) / 8), 128, 0, w,
             (const float *)ring.partials);
     }
     template <int KIND, int SUBS, bool GLU> cudaError_t sized() const {
@@ -527,38 +527,38 @@ struct IntegerMany {
     }
 };
 
-static cudaError_t integer_prepare(
+static cudaError_t gemm_int_prepare(
     cudaStream_t stream, const ProductWork &w, const float *x, uint8_t *inputs, float *factors) {
     const int rounds = w.norm.width ? 1 : slice_rounds(w.groups);
-    return launch(stream, integer_prepare_kernel, dim3(w.rows, rounds), BLOCK, 0, x, w.cols, w.groups, w.tile, w.norm,
+    return launch(stream, gemm_int_prepare_kernel, dim3(w.rows, rounds), BLOCK, 0, x, w.cols, w.groups, w.tile, w.norm,
         inputs, factors);
 }
 
-bool integer_many_fits(const Product &p) {
+bool gemm_int_fits(const Product &p) {
     enum { LEAST_SHARED = 227 << 10 };
-    return p.wide && p.shared_bytes >= LEAST_SHARED && p.rows <= GENERATED_MAX;
+    return p.sm90a && p.shared_bytes >= LEAST_SHARED && p.rows <= DECODE_ROWS_MAX;
 }
-bool integer_many_hands(const Product &p) {
+bool gemm_int_hands(const Product &p) {
     const int groups = (p.cols + TILE_COLS - 1) / TILE_COLS, next = (p.weight[0].rows + TILE_COLS - 1) / TILE_COLS;
-    const int64_t at = integer_many_at(groups), next_at = integer_many_at(next);
-    return at + integer_many_bytes(groups) <= next_at || next_at + integer_many_bytes(next) <= at;
+    const int64_t at = gemm_int_at(groups), next_at = gemm_int_at(next);
+    return at + gemm_int_bytes(groups) <= next_at || next_at + gemm_int_bytes(next) <= at;
 }
 
-cudaError_t product_integer_many(
+cudaError_t product_gemm_int(
     cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
-    *fits = integer_many_fits(product);
+    *fits = gemm_int_fits(product);
     if (!*fits) return cudaSuccess;
     ProductWork w = work;
-    w.tile = many_tile(w.rows);
-    uint8_t *inputs = (uint8_t *)product.inputs + integer_many_at(w.groups);
-    float *factors = (float *)(inputs + many_factors(w.groups, w.tile));
+    w.tile = gemm_int_tile(w.rows);
+    uint8_t *inputs = (uint8_t *)product.inputs + gemm_int_at(w.groups);
+    float *factors = (float *)(inputs + gemm_int_factors(w.groups, w.tile));
     w.inputs = (const __half *)inputs;
     w.input_factors = factors;
     const int next_groups = (w.weight[0].rows + TILE_COLS - 1) / TILE_COLS;
-    if (w.hands) w.hands = (__half *)((uint8_t *)product.inputs + integer_many_at(next_groups));
+    if (w.hands) w.hands = (__half *)((uint8_t *)product.inputs + gemm_int_at(next_groups));
     if (!w.handed) {
-        const cudaError_t error = integer_prepare(stream, w, w.x, inputs, factors);
+        const cudaError_t error = gemm_int_prepare(stream, w, w.x, inputs, factors);
         if (error) return error;
     }
-    return with_kind(kind, IntegerMany{stream, &w, &product});
+    return with_kind(kind, GemmIntLaunch{stream, &w, &product});
 }

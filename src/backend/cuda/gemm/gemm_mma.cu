@@ -37,7 +37,7 @@ struct Walk {
 };
 
 template <int KIND, int NT, bool GLU>
-__global__ void __launch_bounds__(BLOCK) many_kernel(const __grid_constant__ ProductWork p) {
+__global__ void __launch_bounds__(BLOCK) gemm_mma_kernel(const __grid_constant__ ProductWork p) {
     constexpr int WORDS = Kind<KIND>::WORDS + 2, AHEAD = WORDS > 12 ? 2 : 4, TOKENS = 8 * NT;
     constexpr int STAGE = TOKENS * 128;
     __shared__ __align__(128) uint8_t stages[STAGES * STAGE];
@@ -158,19 +158,20 @@ __global__ void __launch_bounds__(BLOCK) many_kernel(const __grid_constant__ Pro
     }
 }
 
-struct Many {
+struct GemmMmaLaunch {
     cudaStream_t stream;
     const ProductWork *work;
     template <int KIND, int NT> cudaError_t go() const {
         const bool glu = work->mode == PRODUCT_GLU;
         const int each = glu ? WARPS / 2 : WARPS;
         const dim3 grid((work->rows + 8 * NT - 1) / (8 * NT), (work->units + each - 1) / each);
-        return launch(stream, glu ? many_kernel<KIND, NT, true> : many_kernel<KIND, NT, false>, grid, BLOCK, 0, *work);
+        return launch(
+            stream, glu ? gemm_mma_kernel<KIND, NT, true> : gemm_mma_kernel<KIND, NT, false>, grid, BLOCK, 0, *work);
     }
     template <int KIND> cudaError_t operator()() const {
         return work->rows <= 8 ? go<KIND, 1>() : work->rows <= 32 ? go<KIND, 4>() : go<KIND, 8>();
     }
 };
-cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work) {
-    return with_kind(kind, Many{stream, &work});
+cudaError_t product_gemm_mma(cudaStream_t stream, int kind, const ProductWork &work) {
+    return with_kind(kind, GemmMmaLaunch{stream, &work});
 }

@@ -3,16 +3,16 @@
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 
 /* N: rows of inputs in a tile. */
-template <int N> struct Narrow {
+template <int N> struct GemmSmallN {
     static constexpr int INPUT_BYTES = N * TILE_COLS * 2, INPUTS = 256 / N, WEIGHTS = 4, SLOT_BYTES = 19 << 10;
 };
 
 template <int KIND, bool GLU, int N>
-__global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
-    narrow_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ WideRing ring) {
+__global__ void __launch_bounds__(32 * WGMMA_WARPS, 2)
+    gemm_small_n_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ WgmmaRing ring) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    constexpr int INPUT_BYTES = Narrow<N>::INPUT_BYTES, INPUTS = Narrow<N>::INPUTS, WEIGHTS = Narrow<N>::WEIGHTS,
-                  NUMBERS = N / 2;
+    constexpr int INPUT_BYTES = GemmSmallN<N>::INPUT_BYTES, INPUTS = GemmSmallN<N>::INPUTS,
+                  WEIGHTS = GemmSmallN<N>::WEIGHTS, NUMBERS = N / 2;
     extern __shared__ __align__(128) uint8_t memory[]; /* inputs, weights; then sums */
     __shared__ uint64_t barriers[2 * INPUTS + 2 * WEIGHTS];
     let_next_begin();
@@ -25,23 +25,23 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
     if (threadIdx.x == 0) {
         for (int i = 0; i < INPUTS; i++) {
             barrier_make(in_full + 8 * i, 1);
-            barrier_make(in_empty + 8 * i, WIDE_MULTIPLIERS);
+            barrier_make(in_empty + 8 * i, WGMMA_MULTIPLIERS);
         }
         for (int i = 0; i < WEIGHTS; i++) {
             barrier_make(full + 8 * i, 1);
-            barrier_make(empty + 8 * i, WIDE_MULTIPLIERS);
+            barrier_make(empty + 8 * i, WGMMA_MULTIPLIERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     const Columns columns(p.groups);
     const int bytes = p.weight[0].bytes;
-    if (warp >= WIDE_MULTIPLIERS) {
+    if (warp >= WGMMA_MULTIPLIERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         Turn turn;
-        if (warp == WIDE_MULTIPLIERS) {
-            const Place place = place_of<GLU>(p, block, lane % WIDE_MULTIPLIERS);
-            const bool copies = place.on && lane < WIDE_MULTIPLIERS;
+        if (warp == WGMMA_MULTIPLIERS) {
+            const Place place = place_of<GLU>(p, block, lane % WGMMA_MULTIPLIERS);
+            const bool copies = place.on && lane < WGMMA_MULTIPLIERS;
             const int rows = __popc(__ballot_sync(~0u, copies));
             const uint8_t *from = p.weight[place.index].data + (int64_t)place.tile_row * p.groups * bytes;
 #pragma unroll 1
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
             }
         }
         wait_for_previous();
-        if (warp == WIDE_MULTIPLIERS + 1 && lane == 0) {
+        if (warp == WGMMA_MULTIPLIERS + 1 && lane == 0) {
 #pragma unroll 1
             for (Pieces at = {first_slice}; at.slice < end_slice; at.next(columns, ring)) {
                 const int count = at.count(columns, ring), first = at.first(columns, ring);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
             barrier_wait(in_full + in.at * 8, in.phase);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int s = 0; s < 4; s++) multiply_wide(c, a + 4 * s, matrix_of(matrix + s * 2 * N));
+            for (int s = 0; s < 4; s++) wgmma_multiply(c, a + 4 * s, matrix_of(matrix + s * 2 * N));
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             /* No other instruction may come between: it could overwrite registers that are still being read. */
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -141,10 +141,10 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
         }
     }
     if (ring.splits > 1) return;
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * WGMMA_MULTIPLIERS) : "memory");
     sums_put((float *)memory, total);
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
-    finish_sums<GLU, N, WIDE_MULTIPLIERS>(p, block, 0, (float *)memory, warp);
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * WGMMA_MULTIPLIERS) : "memory");
+    finish_sums<GLU, N, WGMMA_MULTIPLIERS>(p, block, 0, (float *)memory, warp);
 #endif
 }
 
@@ -172,40 +172,40 @@ __global__ void __launch_bounds__(BLOCK)
     }
     float *out = p.out[index] + (int64_t)token * w.rows + row;
     if constexpr (GLU)
-        *out = p.activation == 0 && p.chains == PROMPT_CHAINS ? silu_prompt(v[0], v[1])
-                                                              : gated_usually(p.activation, v[0], v[1]);
+        *out = p.activation == 0 && p.chains == PREFILL_CHAINS ? silu_prefill(v[0], v[1])
+                                                               : gated_usually(p.activation, v[0], v[1]);
     else
         *out = p.mode == PRODUCT_ADD ? load(out) + p.scale * v[0] : v[0];
 }
 
-cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WideRing &ring) {
+cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WgmmaRing &ring) {
     return launch(stream, work.mode == PRODUCT_GLU ? add_slices_kernel<true> : add_slices_kernel<false>,
         dim3((work.units * TILE_ROWS + BLOCK - 1) / BLOCK, work.rows), BLOCK, 0, work, (const float *)ring.partials,
         ring.units, ring.chain);
 }
 
-struct NarrowGo {
+struct GemmSmallNLaunch {
     cudaStream_t stream;
     const ProductWork *work;
     const Product *product;
     bool *fits;
     template <int KIND, bool GLU, int N> cudaError_t go() const {
         const ProductWork &w = *work;
-        const auto kernel = narrow_kernel<KIND, GLU, N>;
-        WideRing ring = ring_of(slice_run(w.groups), w.weight[0].bytes, Narrow<N>::SLOT_BYTES);
-        const size_t shared =
-            (size_t)Narrow<N>::INPUTS * Narrow<N>::INPUT_BYTES + (size_t)Narrow<N>::WEIGHTS * ring.slot_bytes;
+        const auto kernel = gemm_small_n_kernel<KIND, GLU, N>;
+        WgmmaRing ring = ring_of(slice_run(w.groups), w.weight[0].bytes, GemmSmallN<N>::SLOT_BYTES);
+        const size_t shared = (size_t)GemmSmallN<N>::INPUTS * GemmSmallN<N>::INPUT_BYTES +
+            (size_t)GemmSmallN<N>::WEIGHTS * ring.slot_bytes;
         *fits = shared + 1024 <= (size_t)product->shared_bytes;
         if (!*fits) return cudaSuccess;
         cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (error) return error;
         ring.units = w.units * (GLU ? 2 : 1);
-        ring.blocks = (ring.units + WIDE_MULTIPLIERS - 1) / WIDE_MULTIPLIERS;
+        ring.blocks = (ring.units + WGMMA_MULTIPLIERS - 1) / WGMMA_MULTIPLIERS;
         ring.chain = SLICES / w.chains;
         ring.splits = splits_of(ring.blocks, 2 * product->multiprocessors, w.groups,
             (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
         ring.partials = product->partials;
-        error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 32 * WIDE_WARPS, shared, w, ring);
+        error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 32 * WGMMA_WARPS, shared, w, ring);
         return error || ring.splits == 1 ? error : slices_add(stream, w, ring);
     }
     template <int KIND, bool GLU> cudaError_t sized() const {
@@ -215,6 +215,7 @@ struct NarrowGo {
         return work->mode == PRODUCT_GLU ? sized<KIND, true>() : sized<KIND, false>();
     }
 };
-cudaError_t product_narrow(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
-    return with_kind(kind, NarrowGo{stream, &work, &product, fits});
+cudaError_t product_gemm_small_n(
+    cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
+    return with_kind(kind, GemmSmallNLaunch{stream, &work, &product, fits});
 }

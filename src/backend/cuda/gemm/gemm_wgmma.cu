@@ -4,19 +4,19 @@
 #include "backend/cuda/gemm/gemm_wgmma.cuh"
 
 /* N: inputs of a tile. Inputs are copied in pieces of STEPS times 16 columns. */
-template <int N> struct PromptShape {
-    static constexpr bool WIDEST = N > INPUT_TILE;
-    static constexpr int STEPS = WIDEST ? 2 : 4, INPUTS = WIDEST ? 4 : 5, INPUT_BYTES = N * STEPS * 16 * 2;
-    static constexpr int WEIGHTS = WIDEST ? 3 : 2, SLOT_BYTES = (WIDEST ? 10 : 37) << 10;
+template <int N> struct PrefillShape {
+    static constexpr bool LARGE = N > INPUT_TILE;
+    static constexpr int STEPS = LARGE ? 2 : 4, INPUTS = LARGE ? 4 : 5, INPUT_BYTES = N * STEPS * 16 * 2;
+    static constexpr int WEIGHTS = LARGE ? 3 : 2, SLOT_BYTES = (LARGE ? 10 : 37) << 10;
     static constexpr int SUMS_BYTES = N * SUMS_STRIDE * 4;
-    static constexpr int FINISHERS = WIDEST ? 2 : 6, WARPS = WIDE_MULTIPLIERS + 2 + FINISHERS;
+    static constexpr int FINISHERS = LARGE ? 2 : 6, WARPS = WGMMA_MULTIPLIERS + 2 + FINISHERS;
 };
 
 /* The work items of a block, one after the other. */
 struct Item {
     int block, token, first_slice;
 };
-__device__ __forceinline__ Item item_at(const WideRing &ring, int tile_rows, int i) {
+__device__ __forceinline__ Item item_at(const WgmmaRing &ring, int tile_rows, int i) {
     const int tiles = ring.blocks * ring.tokens, tile = i % tiles, first = tile / (ring.band * ring.tokens) * ring.band,
               width = min(ring.band, ring.blocks - first), rest = tile - first * ring.tokens;
     return {first + rest % width, rest / width * tile_rows, i / tiles * (SLICES / ring.splits)};
@@ -29,23 +29,23 @@ template <bool GLU, int N> __device__ __forceinline__ bool is_left_out(const Pro
     return false;
 }
 
-template <int INPUTS, int WEIGHTS> struct PromptBarriers {
+template <int INPUTS, int WEIGHTS> struct PrefillBarriers {
     uint64_t inputs_full[INPUTS], inputs_empty[INPUTS], full[WEIGHTS], empty[WEIGHTS], sums_full, sums_empty;
 };
 #endif
 
 template <int KIND, bool GLU, int N>
-__global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
-    prompt_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ WideRing ring) {
+__global__ void __launch_bounds__(32 * PrefillShape<N>::WARPS, 1)
+    gemm_wgmma_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ WgmmaRing ring) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using Shape = PromptShape<N>;
+    using Shape = PrefillShape<N>;
     constexpr int INPUTS = Shape::INPUTS, WEIGHTS = Shape::WEIGHTS, INPUT_BYTES = Shape::INPUT_BYTES,
                   STEPS = Shape::STEPS, NUMBERS = N / 2, FINISHERS = Shape::FINISHERS;
     extern __shared__ __align__(128) uint8_t memory[]; /* inputs, sums, weights */
-    using Barriers = PromptBarriers<INPUTS, WEIGHTS>;
+    using Barriers = PrefillBarriers<INPUTS, WEIGHTS>;
     __shared__ Barriers b;
     let_next_begin();
-    if (GLU && Shape::WIDEST && p.marks) { /* the second time */
+    if (GLU && Shape::LARGE && p.marks) { /* the second time */
         wait_for_previous();
         if (!__ldcg(p.marks)) return;
     }
@@ -58,32 +58,32 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < INPUTS; i++) {
             barrier_make(shared_address(b.inputs_full + i), 1);
-            barrier_make(shared_address(b.inputs_empty + i), WIDE_MULTIPLIERS);
+            barrier_make(shared_address(b.inputs_empty + i), WGMMA_MULTIPLIERS);
         }
         for (int i = 0; i < WEIGHTS; i++) {
             barrier_make(shared_address(b.full + i), 1);
-            barrier_make(shared_address(b.empty + i), WIDE_MULTIPLIERS);
+            barrier_make(shared_address(b.empty + i), WGMMA_MULTIPLIERS);
         }
-        barrier_make(shared_address(&b.sums_full), WIDE_MULTIPLIERS);
+        barrier_make(shared_address(&b.sums_full), WGMMA_MULTIPLIERS);
         barrier_make(shared_address(&b.sums_empty), FINISHERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     const Columns columns(p.groups);
     const int bytes = p.weight[0].bytes;
-    if (warp >= WIDE_MULTIPLIERS) {
-        if constexpr (Shape::WIDEST)
+    if (warp >= WGMMA_MULTIPLIERS) {
+        if constexpr (Shape::LARGE)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
         else
             asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         Turn turn;
-        if (warp == WIDE_MULTIPLIERS) {
+        if (warp == WGMMA_MULTIPLIERS) {
 #pragma unroll 1
             for (int i = blockIdx.x; i < items; i += gridDim.x) {
                 const Item item = item_at(ring, N, i);
                 if (is_left_out<GLU, N>(p, item)) continue;
-                const Place place = place_of<GLU>(p, item.block, lane % WIDE_MULTIPLIERS);
-                const bool copies = place.on && lane < WIDE_MULTIPLIERS;
+                const Place place = place_of<GLU>(p, item.block, lane % WGMMA_MULTIPLIERS);
+                const bool copies = place.on && lane < WGMMA_MULTIPLIERS;
                 const int rows = __popc(__ballot_sync(~0u, copies));
                 const uint8_t *from = p.weight[place.index].data + (int64_t)place.tile_row * p.groups * bytes;
 #pragma unroll 1
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
             }
         }
         wait_for_previous();
-        if (warp == WIDE_MULTIPLIERS + 1 && lane == 0) {
+        if (warp == WGMMA_MULTIPLIERS + 1 && lane == 0) {
 #pragma unroll 1
             for (int i = blockIdx.x; i < items; i += gridDim.x) {
                 const Item item = item_at(ring, N, i);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
         }
         return;
     }
-    if constexpr (Shape::WIDEST)
+    if constexpr (Shape::LARGE)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
     else
         asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     const uint32_t inputs_empty = inputs_full + sizeof b.inputs_full, full = inputs_empty + sizeof b.inputs_empty,
                    empty = full + sizeof b.full;
     wait_for_previous();
-    float total[Shape::WIDEST ? 1 : NUMBERS], c[NUMBERS];
+    float total[Shape::LARGE ? 1 : NUMBERS], c[NUMBERS];
 #pragma unroll
     for (int i = 0; i < NUMBERS; i++) c[i] = 0;
     uint32_t one[16], other[16];
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
             barrier_wait(inputs_full + 8 * in.at, in.phase);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) multiply_wide(c, a + 4 * (first + s), matrix_of(matrix + s * 2 * N));
+            for (int s = 0; s < STEPS; s++) wgmma_multiply(c, a + 4 * (first + s), matrix_of(matrix + s * 2 * N));
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             release();
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
             if (groups % 2)
 #pragma unroll
                 for (int j = 0; j < 16; j++) one[j] = other[j];
-            if constexpr (Shape::WIDEST) {
+            if constexpr (Shape::LARGE) {
                 if (slice == first_slice) {
                     barrier_wait(shared_address(&b.sums_empty), phase);
                     phase ^= 1;
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
         }
         if (ring.splits > 1) continue;
         if (i + gridDim.x < items) {
-            if constexpr (Shape::WIDEST) {
+            if constexpr (Shape::LARGE) {
                 __syncwarp();
                 if (lane == 0) barrier_arrive(shared_address(&b.sums_full));
             } else {
@@ -288,28 +288,28 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
             }
             continue;
         }
-        if constexpr (!Shape::WIDEST) {
+        if constexpr (!Shape::LARGE) {
             barrier_wait(shared_address(&b.sums_empty), phase);
             sums_put(sums, total);
         }
-        asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
-        finish_sums<GLU, N, WIDE_MULTIPLIERS>(p, item.block, item.token, sums, warp);
+        asm volatile("bar.sync 1, %0;" ::"n"(32 * WGMMA_MULTIPLIERS) : "memory");
+        finish_sums<GLU, N, WGMMA_MULTIPLIERS>(p, item.block, item.token, sums, warp);
     }
 #endif
 }
 
-struct Prompt {
+struct GemmWgmmaLaunch {
     cudaStream_t stream;
     const ProductWork *work;
     const Product *product;
     bool *fits;
     template <int KIND, bool GLU, int N> cudaError_t go() const {
         enum { BAND_BYTES = 16 << 20 }; /* weights of a band, beside inputs in the L2 */
-        using Shape = PromptShape<N>;
+        using Shape = PrefillShape<N>;
         const ProductWork &w = *work;
-        const auto kernel = prompt_kernel<KIND, GLU, N>;
+        const auto kernel = gemm_wgmma_kernel<KIND, GLU, N>;
         const int run = slice_run(w.groups), bytes = w.weight[0].bytes, tile_rows = w.units * (GLU ? 2 : 1);
-        WideRing ring = ring_of(run, bytes, Shape::SLOT_BYTES);
+        WgmmaRing ring = ring_of(run, bytes, Shape::SLOT_BYTES);
         const size_t shared =
             Shape::INPUTS * Shape::INPUT_BYTES + Shape::SUMS_BYTES + (size_t)Shape::WEIGHTS * ring.slot_bytes;
         *fits = shared + 1024 <= (size_t)product->shared_bytes;
@@ -317,22 +317,22 @@ struct Prompt {
         cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (error) return error;
         ring.units = tile_rows;
-        ring.blocks = (tile_rows + WIDE_MULTIPLIERS - 1) / WIDE_MULTIPLIERS;
+        ring.blocks = (tile_rows + WGMMA_MULTIPLIERS - 1) / WGMMA_MULTIPLIERS;
         ring.tokens = (w.rows + N - 1) / N;
-        const int64_t block_bytes = (int64_t)WIDE_MULTIPLIERS * w.groups * bytes;
+        const int64_t block_bytes = (int64_t)WGMMA_MULTIPLIERS * w.groups * bytes;
         const int bands = (int)((ring.blocks * block_bytes + BAND_BYTES - 1) / BAND_BYTES);
         ring.band = (ring.blocks + bands - 1) / bands;
         ring.chain = SLICES / w.chains;
-        ring.splits = Shape::WIDEST ? 1
-                                    : splits_of(ring.blocks * ring.tokens, product->multiprocessors, w.groups,
-                                          (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
+        ring.splits = Shape::LARGE ? 1
+                                   : splits_of(ring.blocks * ring.tokens, product->multiprocessors, w.groups,
+                                         (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
         ring.partials = product->partials;
         const int items = ring.blocks * ring.tokens * ring.splits;
         error = launch(stream, kernel, dim3(min(items, product->multiprocessors)), 32 * Shape::WARPS, shared, w, ring);
         return error || ring.splits == 1 ? error : slices_add(stream, w, ring);
     }
     template <int KIND, bool GLU> cudaError_t sized() const {
-        if constexpr (wide_tiles_fit(KIND))
+        if constexpr (wgmma_tiles_fit(KIND))
             if (work->tile > INPUT_TILE) return go<KIND, GLU, INPUT_TILE_MOST>();
         return go<KIND, GLU, INPUT_TILE>();
     }
@@ -340,31 +340,32 @@ struct Prompt {
         return work->mode == PRODUCT_GLU ? sized<KIND, true>() : sized<KIND, false>();
     }
 };
-cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
-    return with_kind(kind, Prompt{stream, &work, &product, fits});
+cudaError_t product_gemm_wgmma(
+    cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
+    return with_kind(kind, GemmWgmmaLaunch{stream, &work, &product, fits});
 }
 
-int product_wide_tile(const Product &product, int groups) {
+int gemm_wgmma_tile(const Product &product, int groups) {
     /* Measured times: half a tile's columns with INPUT_TILE inputs; with twice as many inputs; adding two halves. */
     constexpr int TIME = 16, ADDING = 20;
     const int widest = product.mode == PRODUCT_GLU ? 29 : groups >= 128 ? 31 : 34;
     int units = 0;
     for (int i = 0; i < product.count; i++) {
-        if (!wide_tiles_fit(product.weight[i].kind)) return INPUT_TILE;
+        if (!wgmma_tiles_fit(product.weight[i].kind)) return INPUT_TILE;
         units += (product.weight[i].rows + TILE_ROWS - 1) / TILE_ROWS;
     }
-    const int blocks = (units + WIDE_MULTIPLIERS - 1) / WIDE_MULTIPLIERS;
+    const int blocks = (units + WGMMA_MULTIPLIERS - 1) / WGMMA_MULTIPLIERS;
     const auto waves = [&](int tiles) { return (tiles + product.multiprocessors - 1) / product.multiprocessors; };
     const auto tiles = [&](int rows) { return blocks * ((product.rows + rows - 1) / rows); };
     const int splits = splits_of(tiles(INPUT_TILE), product.multiprocessors, groups,
-        (int64_t)PROMPT_CHAINS * product.rows * units * TILE_ROWS, PROMPT_CHAINS);
+        (int64_t)PREFILL_CHAINS * product.rows * units * TILE_ROWS, PREFILL_CHAINS);
     const int time =
         splits == 1 ? waves(tiles(INPUT_TILE)) * 2 * TIME : waves(tiles(INPUT_TILE) * splits) * TIME + ADDING;
     return waves(tiles(INPUT_TILE_MOST)) * 2 * widest <= time ? INPUT_TILE_MOST : INPUT_TILE;
 }
 
-#ifdef APUS_CUDA_WIDE
-extern "C" int kernels_have_wide(void) { return 1; }
+#ifdef APUS_CUDA_SM90A
+extern "C" int kernels_have_sm90a(void) { return 1; }
 #else
-extern "C" int kernels_have_wide(void) { return 0; }
+extern "C" int kernels_have_sm90a(void) { return 0; }
 #endif

@@ -6,9 +6,9 @@
 #include "backend/cuda/runtime/bulk.cuh"
 #include "backend/cuda/gemm/epilogue.cuh"
 
-enum { WIDE_MULTIPLIERS = 8, WIDE_WARPS = 12 };
+enum { WGMMA_MULTIPLIERS = 8, WGMMA_WARPS = 12 };
 
-struct WideRing {
+struct WgmmaRing {
     int share, pieces, slot_bytes; /* groups of a run in a slot, slots of a run */
     int units;                     /* tile rows of all weights */
     int blocks, tokens, splits;    /* shape of the grid: tile rows, tiles of inputs, parts of the slices */
@@ -19,7 +19,7 @@ struct WideRing {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /* d += a · b, of 64 rows by 256, 128, 64 or 32 columns; a: 16 columns of this lane's rows. */
-__device__ __forceinline__ void multiply_wide(float (&d)[128], const uint32_t a[4], uint64_t b) {
+__device__ __forceinline__ void wgmma_multiply(float (&d)[128], const uint32_t a[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -49,7 +49,7 @@ __device__ __forceinline__ void multiply_wide(float (&d)[128], const uint32_t a[
                  "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-__device__ __forceinline__ void multiply_wide(float (&d)[64], const uint32_t a[4], uint64_t b) {
+__device__ __forceinline__ void wgmma_multiply(float (&d)[64], const uint32_t a[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply_wide(float (&d)[64], const uint32_t a[4
                  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-__device__ __forceinline__ void multiply_wide(float (&d)[32], const uint32_t a[4], uint64_t b) {
+__device__ __forceinline__ void wgmma_multiply(float (&d)[32], const uint32_t a[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
@@ -77,7 +77,7 @@ __device__ __forceinline__ void multiply_wide(float (&d)[32], const uint32_t a[4
                  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-__device__ __forceinline__ void multiply_wide(float (&d)[16], const uint32_t a[4], uint64_t b) {
+__device__ __forceinline__ void wgmma_multiply(float (&d)[16], const uint32_t a[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
                  "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
@@ -98,17 +98,17 @@ __device__ __forceinline__ uint64_t matrix_of(uint32_t low) { return (uint64_t)(
  */
 struct Pieces {
     int slice, round, piece;
-    __device__ __forceinline__ void next(const Columns &c, const WideRing &ring) {
+    __device__ __forceinline__ void next(const Columns &c, const WgmmaRing &ring) {
         if (++piece < ring.pieces) return;
         piece = 0;
         if (++round < c.rounds) return;
         round = 0;
         slice++;
     }
-    __device__ __forceinline__ int first(const Columns &c, const WideRing &ring) const {
+    __device__ __forceinline__ int first(const Columns &c, const WgmmaRing &ring) const {
         return (round * SLICES + slice) * c.run + piece * ring.share;
     }
-    __device__ __forceinline__ int count(const Columns &c, const WideRing &ring) const {
+    __device__ __forceinline__ int count(const Columns &c, const WgmmaRing &ring) const {
         return min(min(ring.share, c.run - piece * ring.share), c.groups - first(c, ring));
     }
 };
@@ -128,10 +128,10 @@ template <bool GLU> __device__ __forceinline__ Place place_of(const ProductWork 
 }
 
 /* Layout of the sums before the epilogue, [input][row]; four words of padding put neighbours into different banks. */
-enum { SUMS_STRIDE = WIDE_MULTIPLIERS * TILE_ROWS + 4 };
+enum { SUMS_STRIDE = WGMMA_MULTIPLIERS * TILE_ROWS + 4 };
 
 /* SiLU of prefill rows: few instructions and no branches, as two warps compute it for eight multiplying ones. */
-__device__ __forceinline__ float silu_prompt(float gate, float up) {
+__device__ __forceinline__ float silu_prefill(float gate, float up) {
     float power, part;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1 + power));
@@ -220,7 +220,7 @@ __device__ __forceinline__ void finish_whole(
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             const float *from = sums + (first + i) * SUMS_STRIDE;
-            const float f = from[WIDE_MULTIPLIERS * TILE_ROWS - lane * 4] * factor;
+            const float f = from[WGMMA_MULTIPLIERS * TILE_ROWS - lane * 4] * factor;
             v[i] = *(const float4 *)from;
             v[i] = make_float4(v[i].x * f, v[i].y * f, v[i].z * f, v[i].w * f);
         }
@@ -250,7 +250,7 @@ __device__ __forceinline__ void finish_tile(const ProductWork &p, int block, int
     const bool whole = rows.left == 4 && stride % 4 == 0 && ((uintptr_t)p.out[place.index] & 15) == 0;
     /* Factors of the warp's inputs are stored behind their sums. */
     for (int i = lane, k; k = i / AHEAD * STEP + turn * AHEAD + i % AHEAD, k < end; i += 32)
-        sums[k * SUMS_STRIDE + WIDE_MULTIPLIERS * TILE_ROWS] = load(p.input_factors + token + k);
+        sums[k * SUMS_STRIDE + WGMMA_MULTIPLIERS * TILE_ROWS] = load(p.input_factors + token + k);
     __syncwarp();
     /* Nearly all tiles are whole. As two warps serve eight, the number of instructions matters. */
     if (FINISHERS <= 2 && end == N && __all_sync(~0u, whole && !rows.biased)) {
@@ -278,7 +278,7 @@ __device__ __forceinline__ void finish_tile(const ProductWork &p, int block, int
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             const float *from = sums + (first + i) * SUMS_STRIDE; /* there is room for all of a tile */
-            v[i] = rows.product(*(const float4 *)(from + lane * 4), from[WIDE_MULTIPLIERS * TILE_ROWS]);
+            v[i] = rows.product(*(const float4 *)(from + lane * 4), from[WGMMA_MULTIPLIERS * TILE_ROWS]);
             if (p.mode == PRODUCT_ADD)
                 v[i] = make_float4(old[i].x + p.scale * v[i].x, old[i].y + p.scale * v[i].y,
                     old[i].z + p.scale * v[i].z, old[i].w + p.scale * v[i].w);
@@ -305,9 +305,10 @@ __device__ __forceinline__ void finish_gated(const ProductWork &p, int block, in
         const float factor = next, *from = sums + k * SUMS_STRIDE + lane * 4;
         if (k + 2 * FINISHERS < end) next = load(p.input_factors + token + k + 2 * FINISHERS);
         float4 v = gate.product(*(const float4 *)from, factor);
-        float4 u = up.product(*(const float4 *)(from + WIDE_MULTIPLIERS / 2 * TILE_ROWS), factor);
-        if (p.activation == 0 && p.chains == PROMPT_CHAINS) { /* SiLU, as nearly all models have it */
-            v = make_float4(silu_prompt(v.x, u.x), silu_prompt(v.y, u.y), silu_prompt(v.z, u.z), silu_prompt(v.w, u.w));
+        float4 u = up.product(*(const float4 *)(from + WGMMA_MULTIPLIERS / 2 * TILE_ROWS), factor);
+        if (p.activation == 0 && p.chains == PREFILL_CHAINS) { /* SiLU, as nearly all models have it */
+            v = make_float4(
+                silu_prefill(v.x, u.x), silu_prefill(v.y, u.y), silu_prefill(v.z, u.z), silu_prefill(v.w, u.w));
         } else if (p.activation == 0) {
             v = make_float4(gated(0, v.x, u.x), gated(0, v.y, u.y), gated(0, v.z, u.z), gated(0, v.w, u.w));
         } else {
@@ -346,7 +347,7 @@ __device__ __forceinline__ void finish_passed(const ProductWork &p, int block, i
             for (int u = 0; u < 4; u++) {
                 const float *from = sums + k * SUMS_STRIDE + u * TILE_ROWS + 2 * chunk;
                 const float2 gate = *(const float2 *)from,
-                             other = *(const float2 *)(from + WIDE_MULTIPLIERS / 2 * TILE_ROWS);
+                             other = *(const float2 *)(from + WGMMA_MULTIPLIERS / 2 * TILE_ROWS);
                 float2 bias[2] = {};
                 if (BIASED)
 #pragma unroll
@@ -356,9 +357,9 @@ __device__ __forceinline__ void finish_passed(const ProductWork &p, int block, i
                             bias[i] = make_float2(__ldg(b), __ldg(b + 1));
                         }
                 const bool biased[2] = {BIASED && p.weight[0].bias, BIASED && p.weight[1].bias};
-                const float one = silu_prompt(product_sum(gate.x, factor, factors[0][u], biased[0], bias[0].x),
+                const float one = silu_prefill(product_sum(gate.x, factor, factors[0][u], biased[0], bias[0].x),
                                 product_sum(other.x, factor, factors[1][u], biased[1], bias[1].x)),
-                            two = silu_prompt(product_sum(gate.y, factor, factors[0][u], biased[0], bias[0].y),
+                            two = silu_prefill(product_sum(gate.y, factor, factors[0][u], biased[0], bias[0].y),
                                 product_sum(other.y, factor, factors[1][u], biased[1], bias[1].y));
                 most = fmaxf(most, fmaxf(fabsf(one), fabsf(two)));
                 words[u] = as_word(__floats2half2_rn(one * up, two * up));
@@ -387,7 +388,7 @@ __device__ __forceinline__ void finish_sums(const ProductWork &p, int block, int
 /* One chain's sums, for slices_add(). */
 template <bool GLU, int N, int FINISHERS>
 __device__ __forceinline__ void leave_chain(
-    const ProductWork &p, const WideRing &ring, int block, int token, int chain, const float *sums, int turn) {
+    const ProductWork &p, const WgmmaRing &ring, int block, int token, int chain, const float *sums, int turn) {
     const int lane = threadIdx.x % 32, end = min(N, p.rows - token);
     const Place place = place_of<GLU>(p, block, lane / 4);
     if (!place.on) return;
@@ -398,11 +399,11 @@ __device__ __forceinline__ void leave_chain(
 }
 #endif
 
-static inline WideRing ring_of(int run, int bytes, int slot_bytes) {
-    WideRing ring = {run};
-    while (ring.share > 1 && WIDE_MULTIPLIERS * ring.share * bytes > slot_bytes) ring.share = (ring.share + 1) / 2;
+static inline WgmmaRing ring_of(int run, int bytes, int slot_bytes) {
+    WgmmaRing ring = {run};
+    while (ring.share > 1 && WGMMA_MULTIPLIERS * ring.share * bytes > slot_bytes) ring.share = (ring.share + 1) / 2;
     ring.pieces = (run + ring.share - 1) / ring.share;
-    ring.slot_bytes = WIDE_MULTIPLIERS * ring.share * bytes;
+    ring.slot_bytes = WGMMA_MULTIPLIERS * ring.share * bytes;
     return ring;
 }
 
@@ -424,4 +425,4 @@ static inline int splits_of(int blocks, int multiprocessors, int groups, int64_t
 }
 
 /* Adds the sums in ring.partials and applies the epilogue. */
-cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WideRing &ring);
+cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WgmmaRing &ring);

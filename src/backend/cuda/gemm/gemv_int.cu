@@ -190,9 +190,9 @@ template <int ROWS> struct UnitEnding {
  * per lane. */
 template <int ROWS>
 __device__ __forceinline__ void units_finish(
-    const ProductWork &p, const float *areas, int area, const float *squares, const FewBarriers &b) {
+    const ProductWork &p, const float *areas, int area, const float *squares, const GemvBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS, rows = p.rows, activation = p.activation;
-    const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
+    const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.rank.theirs != nullptr;
     constexpr int PART = ROWS * TILE_ROWS;
     Turn buffer;
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
@@ -210,8 +210,8 @@ __device__ __forceinline__ void units_finish(
     expect(0);
     wait_for_previous();
     next.take(rows, adds);
-    const uint32_t mark = divided ? part_mark(p.part) : 0;
-    const int64_t slot = divided ? part_slot(p.part) : 0;
+    const uint32_t mark = divided ? rank_mark(p.rank) : 0;
+    const int64_t slot = divided ? rank_slot(p.rank) : 0;
     float input_factor = 1; /* factor of row number `lane` */
     if (p.norm.width) {
         barrier_wait(b.prepared, 0);
@@ -250,10 +250,10 @@ __device__ __forceinline__ void units_finish(
                 const int64_t at = (int64_t)t * ending.width;
                 if (divided) {
                     if (pass == 0) {
-                        word_put((uint64_t *)(p.part.theirs + slot) + at + ending.row, v, mark);
+                        word_put((uint64_t *)(p.rank.theirs + slot) + at + ending.row, v, mark);
                         continue;
                     }
-                    v = part_add(p.part, v, part_word(p.part, slot, mark, at + ending.row));
+                    v = rank_add(p.rank, v, rank_word(p.rank, slot, mark, at + ending.row));
                 }
                 float old = ending.old[0];
 #pragma unroll
@@ -270,14 +270,14 @@ __device__ __forceinline__ void units_finish(
 
 template <int KIND, int SUBS, int ROWS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
-    integer_few_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
+    gemv_int_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int CHAINS = chains_of(ROWS);
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, squares, numbers */
-    __shared__ uint64_t words[FEW_WORDS];
+    __shared__ uint64_t words[GEMV_WORDS];
     if (!ring.late) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const FewBarriers b(words);
+    const GemvBarriers b(words);
     b.make(ring.slots);
     const bool glu = p.mode == PRODUCT_GLU;
     uint8_t *const planes = memory + ring.slots * ring.slot_bytes;
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     float *const squares = areas + MULTIPLIERS * area;
     uint8_t *const numbers = (uint8_t *)(squares + (p.norm.width ? p.rows * WARPS * 32 : 0));
     if (warp == ORDERING) {
-        few_order(p, ring, memory, b);
+        gemv_order(p, ring, memory, b);
         return;
     }
     if (warp == FINISHING) {
@@ -400,19 +400,19 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 #endif
 }
 
-bool integer_few_fits(const ProductWork &w, int shared_max) {
-    return w.rows <= FEW_ROWS_MAX && ring_of(w, parts_of(w), besides_of(w) + FIXED, shared_max, true).slots >= 2;
+bool gemv_int_fits(const ProductWork &w, int shared_max) {
+    return w.rows <= GEMV_ROWS_MAX && ring_of(w, parts_of(w), besides_of(w) + FIXED, shared_max, true).slots >= 2;
 }
 
-struct IntegerFew {
+struct GemvIntLaunch {
     cudaStream_t stream;
     const ProductWork *work;
-    const FewShape *shape;
+    const GemvShape *shape;
     int shared_max;
     template <int KIND, int SUBS> cudaError_t of_rows() const {
-        const auto go = [&](auto kernel) { return few_launch(stream, kernel, *work, *shape, shared_max); };
-        if (chains_of(work->rows) == 1) return go(integer_few_kernel<KIND, SUBS, CHAIN_ROWS>);
-        return go(integer_few_kernel<KIND, SUBS, 2 * CHAIN_ROWS>);
+        const auto go = [&](auto kernel) { return gemv_launch(stream, kernel, *work, *shape, shared_max); };
+        if (chains_of(work->rows) == 1) return go(gemv_int_kernel<KIND, SUBS, CHAIN_ROWS>);
+        return go(gemv_int_kernel<KIND, SUBS, 2 * CHAIN_ROWS>);
     }
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {
@@ -421,11 +421,11 @@ struct IntegerFew {
         return cudaErrorInvalidValue;
     }
 };
-cudaError_t product_integer_few(
+cudaError_t product_gemv_int(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits) {
-    const FewShape shape = integer_kind(kind) ? few_shape(work, multiprocessors, shared_max) : FewShape{};
+    const GemvShape shape = integer_kind(kind) ? gemv_shape(work, multiprocessors, shared_max) : GemvShape{};
     *fits = shape.blocks > 0;
     if (!*fits) return cudaSuccess;
-    if (is_single(work)) return product_integer_one(stream, work, shape, shared_max);
-    return with_kind(kind, IntegerFew{stream, &work, &shape, shared_max});
+    if (is_single(work)) return product_gemv_int_row(stream, work, shape, shared_max);
+    return with_kind(kind, GemvIntLaunch{stream, &work, &shape, shared_max});
 }

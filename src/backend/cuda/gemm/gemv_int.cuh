@@ -155,15 +155,15 @@ __device__ __forceinline__ float slices_added(const float *sums, int area, int t
 }
 
 /* Words of a block's other shared memory: barriers, and a flag that the first warp has its inputs. */
-enum { FEW_WORDS = 2 * SLOTS_MAX + 2 * SUM_BUFFERS + 2 };
-struct FewBarriers {
+enum { GEMV_WORDS = 2 * SLOTS_MAX + 2 * SUM_BUFFERS + 2 };
+struct GemvBarriers {
     uint32_t full, empty, summed, taken, prepared; /* barriers of slots, of buffers of sums, of the inputs */
     volatile int *came;
 
-    __device__ __forceinline__ explicit FewBarriers(uint64_t *words)
+    __device__ __forceinline__ explicit GemvBarriers(uint64_t *words)
         : full(shared_address(words)), empty(full + 8 * SLOTS_MAX), summed(empty + 8 * SLOTS_MAX),
           taken(summed + 8 * SUM_BUFFERS), prepared(taken + 8 * SUM_BUFFERS),
-          came((volatile int *)(words + FEW_WORDS - 1)) {}
+          came((volatile int *)(words + GEMV_WORDS - 1)) {}
     __device__ __forceinline__ void make(int slots) const {
         if (threadIdx.x == 0) {
             *came = 0;
@@ -182,8 +182,8 @@ struct FewBarriers {
     }
 };
 /* The work of the copying warp. */
-__device__ __forceinline__ void few_order(
-    const ProductWork &p, const Ring &ring, const uint8_t *memory, const FewBarriers &b) {
+__device__ __forceinline__ void gemv_order(
+    const ProductWork &p, const Ring &ring, const uint8_t *memory, const GemvBarriers &b) {
     if (p.norm.width && slice_rounds(p.groups) > 1) norm_prefetch(p.norm);
     if (threadIdx.x % 32 == 0) ring_order(p, ring, shared_address(memory), b.full, b.empty, b.came);
     __syncwarp();
@@ -244,18 +244,18 @@ static inline void keep_apart(const ProductWork &w, int besides, int shared_max,
     if (ring.window > ring.slots) ring.window = ring.slots;
 }
 /* How a kernel is launched. No slots: it does not fit. */
-struct FewShape {
+struct GemvShape {
     Ring ring;
     int blocks;
     size_t bytes; /* bytes of dynamic shared memory */
 };
-static inline FewShape few_shape(const ProductWork &w, int multiprocessors, int shared_max) {
+static inline GemvShape gemv_shape(const ProductWork &w, int multiprocessors, int shared_max) {
     const int besides = besides_of(w), parts = parts_of(w);
     Ring ring = ring_of(w, parts, besides + FIXED, shared_max / 2 - 2 * FIXED, true);
     const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 &&
         w.units >= TWICE_UNITS * multiprocessors && ring.slots >= 2;
     if (!twice) ring = ring_of(w, parts, besides + FIXED, shared_max, true);
-    if (ring.slots < 2) return FewShape{};
+    if (ring.slots < 2) return GemvShape{};
     ring.twos = chains_of(w.rows) == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
         ring.slots >= 4 && (parts > 1 || w.units >= 2 * multiprocessors);
     ring.late = w.mode == PRODUCT_STORE && w.count > 1 && (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
@@ -265,19 +265,19 @@ static inline FewShape few_shape(const ProductWork &w, int multiprocessors, int 
     if (w.units <= most && parts == 1 && rounds > 1 && ring.slots > rounds * ring.pieces)
         ring.slots = rounds * ring.pieces;
     const int bytes = ring.slots * ring.slot_bytes + besides;
-    return FewShape{ring, w.units < most ? w.units : most, (size_t)(bytes > ring.least ? bytes : ring.least)};
+    return GemvShape{ring, w.units < most ? w.units : most, (size_t)(bytes > ring.least ? bytes : ring.least)};
 }
-template <class Kernel> static cudaError_t few_allow(Kernel kernel, int shared_max) {
+template <class Kernel> static cudaError_t gemv_allow(Kernel kernel, int shared_max) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
     return error ? error : allow_beside(kernel);
 }
 template <class Kernel>
-static cudaError_t few_launch(
-    cudaStream_t stream, Kernel kernel, const ProductWork &w, const FewShape &shape, int shared_max) {
-    const cudaError_t error = few_allow(kernel, shared_max);
+static cudaError_t gemv_launch(
+    cudaStream_t stream, Kernel kernel, const ProductWork &w, const GemvShape &shape, int shared_max) {
+    const cudaError_t error = gemv_allow(kernel, shared_max);
     return error ? error : launch(stream, kernel, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, w, shape.ring);
 }
 
 /* gemv_int_row.cu: is_single(), a kind of integer_kind(). */
-cudaError_t product_integer_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);
+cudaError_t product_gemv_int_row(cudaStream_t stream, const ProductWork &work, const GemvShape &shape, int shared_max);

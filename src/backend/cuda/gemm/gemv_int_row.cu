@@ -4,27 +4,27 @@
 
 template <int KIND, int SUBS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
-    integer_one_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
+    gemv_int_row_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    __shared__ uint64_t words[FEW_WORDS];
-    integer_one<KIND, SUBS>(p, ring, words);
+    __shared__ uint64_t words[GEMV_WORDS];
+    gemv_int_row<KIND, SUBS>(p, ring, words);
 #endif
 }
 
-struct IntegerOne {
+struct GemvIntRowLaunch {
     cudaStream_t stream;
     const ProductWork *work;
-    const FewShape *shape;
+    const GemvShape *shape;
     int shared_max;
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {
-            const auto go = [&](auto kernel) { return few_launch(stream, kernel, *work, *shape, shared_max); };
-            return work->weight[0].subs == 1 ? go(integer_one_kernel<KIND, 1>) : go(integer_one_kernel<KIND, 2>);
+            const auto go = [&](auto kernel) { return gemv_launch(stream, kernel, *work, *shape, shared_max); };
+            return work->weight[0].subs == 1 ? go(gemv_int_row_kernel<KIND, 1>) : go(gemv_int_row_kernel<KIND, 2>);
         }
         return cudaErrorInvalidValue;
     }
 };
-cudaError_t product_integer_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
-    if (work.mixed) return moe_row_one(stream, work, shape, shared_max);
-    return with_kind(work.weight[0].kind, IntegerOne{stream, &work, &shape, shared_max});
+cudaError_t product_gemv_int_row(cudaStream_t stream, const ProductWork &work, const GemvShape &shape, int shared_max) {
+    if (work.has_moe) return moe_row_one(stream, work, shape, shared_max);
+    return with_kind(work.weight[0].kind, GemvIntRowLaunch{stream, &work, &shape, shared_max});
 }

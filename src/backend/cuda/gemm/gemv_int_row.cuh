@@ -150,9 +150,9 @@ struct OneEnding {
 /* Finishes two units at a time, half of the lanes each. Operands of the next units are in flight, and the factors of
  * the next 32 units, one per lane. */
 __device__ __forceinline__ void one_finish(
-    const ProductWork &p, const OneLayout &at, uint8_t *memory, const FewBarriers &b) {
+    const ProductWork &p, const OneLayout &at, uint8_t *memory, const GemvBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS;
-    const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
+    const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.rank.theirs != nullptr;
     const int part = TILE_ROWS, buffer_floats = (glu ? 2 : 1) * part, area = at.area / 4;
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
     const auto factors_ahead = [&](int first) {
@@ -169,8 +169,8 @@ __device__ __forceinline__ void one_finish(
     expect(half);
     wait_for_previous();
     next.old = adds && next.out ? load(next.out) : 0;
-    const uint32_t mark = divided ? part_mark(p.part) : 0;
-    const int64_t slot = divided ? part_slot(p.part) : 0;
+    const uint32_t mark = divided ? rank_mark(p.rank) : 0;
+    const int64_t slot = divided ? rank_slot(p.rank) : 0;
     float input_factor = 1;
     if (p.norm.width) {
         barrier_wait(b.prepared, 0);
@@ -201,8 +201,8 @@ __device__ __forceinline__ void one_finish(
         if (ending.out) {
             if (divided) {
                 const int64_t row = ending.out - p.out[0];
-                word_put((uint64_t *)(p.part.theirs + slot) + row, v, mark);
-                v = part_add(p.part, v, part_word(p.part, slot, mark, row));
+                word_put((uint64_t *)(p.rank.theirs + slot) + row, v, mark);
+                v = rank_add(p.rank, v, rank_word(p.rank, slot, mark, row));
             }
             *ending.out = adds ? ending.old + p.scale * v : v;
             if (ending.copy) *ending.copy = v;
@@ -217,18 +217,18 @@ __device__ __forceinline__ void one_finish(
     }
 }
 
-/* words: FEW_WORDS of shared memory */
+/* words: GEMV_WORDS of shared memory */
 template <int KIND, int SUBS>
-__device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ring, uint64_t *words) {
+__device__ __forceinline__ void gemv_int_row(const ProductWork &p, const Ring &ring, uint64_t *words) {
     constexpr int TILE = tile_bytes<KIND, SUBS>();
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, squares, numbers */
     if (!ring.late) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const FewBarriers b(words);
+    const GemvBarriers b(words);
     b.make(ring.slots);
     const OneLayout at(p, ring);
     if (warp == ORDERING) {
-        few_order(p, ring, memory, b);
+        gemv_order(p, ring, memory, b);
         return;
     }
     if (warp == FINISHING) {

@@ -38,12 +38,12 @@ __device__ __forceinline__ void cursor_next(const ProductWork &p, Cursor &c, int
 }
 
 template <int KIND, bool GLU>
-__global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ ProductWork p) {
+__global__ void __launch_bounds__(BLOCK, 2) gemv_mma_kernel(const __grid_constant__ ProductWork p) {
     constexpr int WORDS = Kind<KIND>::WORDS + 2, AHEAD = WORDS > 12 ? 2 : WORDS > 8 ? 4 : WORDS > 6 ? 6 : 8;
-    constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * FEW_ROWS_MAX;
+    constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * GEMV_ROWS_MAX;
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ float sums[2][SUMS];
-    __shared__ float factors[FEW_ROWS_MAX];
+    __shared__ float factors[GEMV_ROWS_MAX];
     __shared__ Reductions shared;
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
     take_inputs(p, memory, factors, shared);
     __syncthreads();
 
-    const uint8_t *inputs = memory + min(g, p.rows - 1) * few_stride(p.groups) + t * 32;
+    const uint8_t *inputs = memory + min(g, p.rows - 1) * gemv_stride(p.groups) + t * 32;
     float c[4] = {}, gate[4] = {};
     int done = 0;
     while (use.unit < p.units) {
@@ -92,14 +92,14 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
             for (int k = 0; k < 4; k++) gate[k] = c[k], c[k] = 0;
             continue;
         }
-        float *to = sums[done % 2] + (warp * TILE_ROWS + g) * FEW_ROWS_MAX + 2 * t;
+        float *to = sums[done % 2] + (warp * TILE_ROWS + g) * GEMV_ROWS_MAX + 2 * t;
         if constexpr (GLU) {
             *(float2 *)to = make_float2(gate[0], gate[1]);
-            *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(gate[2], gate[3]);
-            to += SLICES * TILE_ROWS * FEW_ROWS_MAX;
+            *(float2 *)(to + 8 * GEMV_ROWS_MAX) = make_float2(gate[2], gate[3]);
+            to += SLICES * TILE_ROWS * GEMV_ROWS_MAX;
         }
         *(float2 *)to = make_float2(c[0], c[1]);
-        *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(c[2], c[3]);
+        *(float2 *)(to + 8 * GEMV_ROWS_MAX) = make_float2(c[2], c[3]);
 #pragma unroll
         for (int k = 0; k < 4; k++) c[k] = 0;
         __syncthreads();
@@ -110,31 +110,31 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
 
 enum { RESERVED = 1 << 10 }; /* bytes of shared memory that the system takes for each block */
 
-struct Few {
+struct GemvMmaLaunch {
     cudaStream_t stream;
     const ProductWork *work;
     int blocks_max, shared_max;
     bool *fits;
     template <int KIND, bool GLU> cudaError_t go() const {
-        const size_t shared = (size_t)work->rows * few_stride(work->groups);
+        const size_t shared = (size_t)work->rows * gemv_stride(work->groups);
         cudaFuncAttributes attributes;
-        cudaError_t error = cudaFuncGetAttributes(&attributes, few_kernel<KIND, GLU>);
+        cudaError_t error = cudaFuncGetAttributes(&attributes, gemv_mma_kernel<KIND, GLU>);
         if (error) return error;
         *fits = shared + attributes.sharedSizeBytes <= (size_t)shared_max;
         if (!*fits) return cudaSuccess;
-        error = cudaFuncSetAttribute(few_kernel<KIND, GLU>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        error = cudaFuncSetAttribute(gemv_mma_kernel<KIND, GLU>, cudaFuncAttributeMaxDynamicSharedMemorySize,
             shared_max - (int)attributes.sharedSizeBytes);
         if (error) return error;
         /* Two blocks of 128 registers a thread on each multiprocessor, if their inputs find room there. */
         const int each = 2 * (shared + attributes.sharedSizeBytes + RESERVED) <= (size_t)shared_max + RESERVED ? 2 : 1;
         const int blocks = work->units < each * blocks_max ? work->units : each * blocks_max;
-        return launch(stream, few_kernel<KIND, GLU>, dim3(blocks), BLOCK, shared, *work);
+        return launch(stream, gemv_mma_kernel<KIND, GLU>, dim3(blocks), BLOCK, shared, *work);
     }
     template <int KIND> cudaError_t operator()() const {
         return work->mode == PRODUCT_GLU ? go<KIND, true>() : go<KIND, false>();
     }
 };
-cudaError_t product_few(
+cudaError_t product_gemv_mma(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits) {
-    return with_kind(kind, Few{stream, &work, blocks_max, shared_max, fits});
+    return with_kind(kind, GemvMmaLaunch{stream, &work, blocks_max, shared_max, fits});
 }

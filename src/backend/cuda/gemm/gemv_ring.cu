@@ -40,12 +40,12 @@ __device__ __forceinline__ void tiles_multiply(
 /* BYTES: bytes of a tile, for the most common size of the kind; 0: determined by the weights at run time. */
 template <int KIND, bool GLU, int BYTES>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
-    stream_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
+    gemv_ring_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * FEW_ROWS_MAX;
+    constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * GEMV_ROWS_MAX;
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs */
     __shared__ float sums[SUM_BUFFERS][SUMS];
-    __shared__ float factors[FEW_ROWS_MAX];
+    __shared__ float factors[GEMV_ROWS_MAX];
     __shared__ Reductions shared;
     __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
     let_next_begin();
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     const Columns columns(p.groups);
     const int run = columns.run, rounds = columns.rounds, bytes = BYTES ? BYTES : p.weight[0].bytes;
     const int scales = scale_offset<KIND>(lane, BYTES ? 1 : p.weight[0].subs);
-    const uint8_t *mine = inputs + min(g, p.rows - 1) * few_stride(p.groups) + t * 32;
+    const uint8_t *mine = inputs + min(g, p.rows - 1) * gemv_stride(p.groups) + t * 32;
     Turn turn;
     for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
         float c[4] = {}, gate[4] = {};
@@ -120,14 +120,14 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                 for (int k = 0; k < 4; k++) gate[k] = c[k], c[k] = 0;
         }
         barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1);
-        float *to = sums[buffer.at] + (warp * TILE_ROWS + g) * FEW_ROWS_MAX + 2 * t;
+        float *to = sums[buffer.at] + (warp * TILE_ROWS + g) * GEMV_ROWS_MAX + 2 * t;
         if constexpr (GLU) {
             *(float2 *)to = make_float2(gate[0], gate[1]);
-            *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(gate[2], gate[3]);
-            to += SLICES * TILE_ROWS * FEW_ROWS_MAX;
+            *(float2 *)(to + 8 * GEMV_ROWS_MAX) = make_float2(gate[2], gate[3]);
+            to += SLICES * TILE_ROWS * GEMV_ROWS_MAX;
         }
         *(float2 *)to = make_float2(c[0], c[1]);
-        *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(c[2], c[3]);
+        *(float2 *)(to + 8 * GEMV_ROWS_MAX) = make_float2(c[2], c[3]);
         __syncwarp();
         if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
@@ -142,11 +142,11 @@ struct Stream {
     bool *fits;
     template <int KIND, bool GLU, int BYTES> cudaError_t go() const {
         const ProductWork &w = *work;
-        const auto kernel = stream_kernel<KIND, GLU, BYTES>;
+        const auto kernel = gemv_ring_kernel<KIND, GLU, BYTES>;
         cudaFuncAttributes attributes;
         cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
         if (error) return error;
-        const int inputs = w.rows * few_stride(w.groups), fixed = (int)attributes.sharedSizeBytes;
+        const int inputs = w.rows * gemv_stride(w.groups), fixed = (int)attributes.sharedSizeBytes;
         const Ring ring = ring_of(w, w.mode == PRODUCT_GLU ? 2 : 1, inputs + fixed, shared_max);
         *fits = ring.slots >= 2;
         if (!*fits) return cudaSuccess;
@@ -164,7 +164,7 @@ struct Stream {
         return work->mode == PRODUCT_GLU ? go<KIND, true, 0>() : go<KIND, false, 0>();
     }
 };
-cudaError_t product_stream(
+cudaError_t product_gemv_ring(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits) {
     return with_kind(kind, Stream{stream, &work, multiprocessors, shared_max, fits});
 }

@@ -1,5 +1,6 @@
 /* A tile of weights in the registers of a lane: loading it, and its numbers as f16 in the order of mma's A operand. */
 #pragma once
+#include "backend/cuda/gemm/gemm.h"
 #include "backend/cuda/runtime/common.cuh"
 
 /* Words of a lane in a tile. Planes follow one another; in each a lane's words are adjacent, so a warp reads them in

@@ -7,13 +7,13 @@
 
 /* ---- tables of formats and rotations ---- */
 
-static void open_books(CudaCodes *codes) {
+static void open_books(CudaQuant *quant) {
     for (KvForm form = KV_Q3; form < KV_Q8; form++) {
         const int count = 1 << kv_form_bits(form);
-        memcpy(codes->books.words[form], kv_codebook(form), (size_t)count);
-        memcpy(codes->edges.edge[form], kv_quant_edges(form), (size_t)(count / 2 - 1) * sizeof(float));
+        memcpy(quant->books.words[form], kv_codebook(form), (size_t)count);
+        memcpy(quant->edges.edge[form], kv_quant_edges(form), (size_t)(count / 2 - 1) * sizeof(float));
     }
-    codes->ready = true;
+    quant->ready = true;
 }
 
 static bool is_power_of_two(int d) { return (d & (d - 1)) == 0; }
@@ -35,46 +35,46 @@ static float *matrix_of(CudaBackend *b, int d) {
 }
 
 int cuda_rotation(CudaBackend *b, int d) {
-    CudaCodes *codes = &b->codes;
-    for (int i = 0; i < codes->rotation_count; i++)
-        if (codes->rotations[i].d == d) return i;
-    CHECK(codes->rotation_count < CUDA_ROTATIONS_MAX);
-    Rotation *r = &codes->rotations[codes->rotation_count];
+    CudaQuant *quant = &b->quant;
+    for (int i = 0; i < quant->rotation_count; i++)
+        if (quant->rotations[i].d == d) return i;
+    CHECK(quant->rotation_count < CUDA_ROTATIONS_MAX);
+    Rotation *r = &quant->rotations[quant->rotation_count];
     *r = (Rotation){.d = d};
-    float signs[2 * CODE_DIM_MAX];
+    float signs[2 * KVQ_DIM_MAX];
     kv_rotation_signs(d, signs);
     for (int i = 0; i < 2 * d; i++)
         if (signs[i] < 0) r->signs[i / d][i % d / 32] |= UINT32_C(1) << i % d % 32;
     if (!is_power_of_two(d) && !(r->matrix = matrix_of(b, d))) return 0;
-    if (!codes->on_device) codes->on_device = cuda_take(b, sizeof codes->rotations, &b->fault);
-    if (!codes->on_device) return 0;
-    codes->rotation_count++;
-    cuda_ok(b, cuda_send(b, codes->on_device, codes->rotations, sizeof codes->rotations), "rotations");
-    return codes->rotation_count - 1;
+    if (!quant->on_device) quant->on_device = cuda_take(b, sizeof quant->rotations, &b->fault);
+    if (!quant->on_device) return 0;
+    quant->rotation_count++;
+    cuda_ok(b, cuda_send(b, quant->on_device, quant->rotations, sizeof quant->rotations), "rotations");
+    return quant->rotation_count - 1;
 }
 
-void cuda_codes_close(CudaBackend *b) {
-    CudaCodes *codes = &b->codes;
-    for (int i = 0; i < codes->rotation_count; i++) cudaFree((void *)(uintptr_t)codes->rotations[i].matrix);
-    cudaFree(codes->on_device);
-    cudaFree(codes->jobs.memory);
-    cudaFree(codes->queries.memory);
+void cuda_quant_close(CudaBackend *b) {
+    CudaQuant *quant = &b->quant;
+    for (int i = 0; i < quant->rotation_count; i++) cudaFree((void *)(uintptr_t)quant->rotations[i].matrix);
+    cudaFree(quant->on_device);
+    cudaFree(quant->jobs.memory);
+    cudaFree(quant->queries.memory);
 }
 
 /* MLA latents stay in full precision, and so do heads larger than the kernels support. */
 size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     const int d = values ? layout->value_dim : layout->head_dim;
-    if (layout->latent || layout->head_dim > CODE_DIM_MAX || layout->value_dim > CODE_DIM_MAX) return 0;
+    if (layout->latent || layout->head_dim > KVQ_DIM_MAX || layout->value_dim > KVQ_DIM_MAX) return 0;
     if (!kv_quant_dim(layout->head_dim) || !kv_quant_dim(layout->value_dim)) return 0;
-    return (size_t)layout->kv_heads * code_head_bytes(d, kv_group_dims(d), (int)form, values);
+    return (size_t)layout->kv_heads * kvq_head_bytes(d, kv_group_dims(d), (int)form, values);
 }
 
 /* ---- quantisation ---- */
 
-static CodeLayer code_layer(const KvLayer *layer) {
+static KvqLayer kvq_layer(const KvLayer *layer) {
     const KvLayout *l = &layer->layout;
     const bool biased = layer->k_bias && kv_bias_possible(layer->rope);
-    return (CodeLayer){.kv_heads = l->kv_heads,
+    return (KvqLayer){.kv_heads = l->kv_heads,
         .head_dim = l->head_dim,
         .value_dim = l->value_dim,
         .dtype = l->dtype,
@@ -84,31 +84,31 @@ static CodeLayer code_layer(const KvLayer *layer) {
         .rope = cuda_rope_params(biased ? layer->rope : NULL)};
 }
 
-static const uint8_t *exact_page(const KvLayer *layer, int32_t page) {
+static const uint8_t *full_page(const KvLayer *layer, int32_t page) {
     CHECK(page >= 0);
     return layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
 }
 
-static uint8_t *code_page(const KvStore *store, int32_t page) {
+static uint8_t *kvq_page(const KvStore *store, int32_t page) {
     CHECK(page >= 0 && store->base);
     return store->base + (size_t)page * store->stride;
 }
 
 /* Copies jobs and the data that they point to, `bytes` in all, to the device. */
 static void *send_jobs(CudaBackend *b, const void *jobs, size_t bytes, size_t more) {
-    if (!cuda_room(b, &b->codes.jobs, bytes + more, &b->fault)) return NULL;
-    cuda_ok(b, cuda_send(b, b->codes.jobs.memory, jobs, bytes), "sending pages");
-    return b->codes.jobs.memory;
+    if (!cuda_room(b, &b->quant.jobs, bytes + more, &b->fault)) return NULL;
+    cuda_ok(b, cuda_send(b, b->quant.jobs.memory, jobs, bytes), "sending pages");
+    return b->quant.jobs.memory;
 }
 
 static void note_layer(CudaBackend *b, const KvLayer *layer) {
-    CudaCodes *codes = &b->codes;
-    if (!codes->ready) open_books(codes);
-    CHECK(layer->index < CUDA_CODED_LAYERS_MAX);
-    codes->layer_heads[layer->index] = (uint16_t)layer->layout.kv_heads;
-    if (layer->index < codes->layers && layer->layout.kv_heads <= codes->heads) return;
-    if (layer->index >= codes->layers) codes->layers = layer->index + 1;
-    if (layer->layout.kv_heads > codes->heads) codes->heads = layer->layout.kv_heads;
+    CudaQuant *quant = &b->quant;
+    if (!quant->ready) open_books(quant);
+    CHECK(layer->index < CUDA_QUANT_LAYERS_MAX);
+    quant->layer_heads[layer->index] = (uint16_t)layer->layout.kv_heads;
+    if (layer->index < quant->layers && layer->layout.kv_heads <= quant->heads) return;
+    if (layer->index >= quant->layers) quant->layers = layer->index + 1;
+    if (layer->layout.kv_heads > quant->heads) quant->heads = layer->layout.kv_heads;
     b->graphs_stale = true; /* the records have moved */
 }
 
@@ -123,35 +123,35 @@ void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
         dims = l->head_dim > dims ? l->head_dim : dims;
         dims = l->value_dim > dims ? l->value_dim : dims;
     }
-    const size_t each = (size_t)heads * sizeof(uint64_t), bytes = (size_t)count * (sizeof(CodeJob) + each);
-    CodeJob *jobs = calloc(1, bytes);
-    if (!jobs || !cuda_room(b, &b->codes.jobs, bytes, &b->fault)) {
+    const size_t each = (size_t)heads * sizeof(uint64_t), bytes = (size_t)count * (sizeof(KvqJob) + each);
+    KvqJob *jobs = calloc(1, bytes);
+    if (!jobs || !cuda_room(b, &b->quant.jobs, bytes, &b->fault)) {
         /* Permanent: the page's content would be wrong. */
         b->fault.code = ERROR_DEVICE;
         free(jobs);
         return;
     }
     uint64_t *pairs = (uint64_t *)(void *)(jobs + count);
-    const uint64_t *there = (const uint64_t *)(const void *)((const CodeJob *)b->codes.jobs.memory + count);
+    const uint64_t *there = (const uint64_t *)(const void *)((const KvqJob *)b->quant.jobs.memory + count);
     for (int i = 0; i < count; i++) {
         const KvQuantise *page = &pages[i];
         const KvLayer *layer = page->layer;
         memcpy(pairs + (size_t)(i * heads), page->code->bias_pairs, (size_t)layer->layout.kv_heads * sizeof *pairs);
-        jobs[i] = (CodeJob){.layer = code_layer(layer),
-            .from = exact_page(layer, page->from),
+        jobs[i] = (KvqJob){.layer = kvq_layer(layer),
+            .from = full_page(layer, page->from),
             .position = page->position,
-            .k_to = code_page(&layer->k_quant[page->code->k], page->k_to),
-            .v_to = code_page(&layer->v_quant[page->code->v], page->v_to),
+            .k_to = kvq_page(&layer->k_quant[page->code->k], page->k_to),
+            .v_to = kvq_page(&layer->v_quant[page->code->v], page->v_to),
             .k_form = page->code->k,
             .v_form = page->code->v,
             .rotation_k = cuda_rotation(b, layer->layout.head_dim),
             .rotation_v = cuda_rotation(b, layer->layout.value_dim),
             .pairs = there + (size_t)(i * heads)};
     }
-    if (send_jobs(b, jobs, bytes, 0) && b->codes.on_device)
+    if (send_jobs(b, jobs, bytes, 0) && b->quant.on_device)
         cuda_ok(b,
-            codes_encode(b->stream, b->codes.jobs.memory, count, heads, dims, b->codes.on_device, &b->codes.books,
-                &b->codes.edges),
+            kvq_encode(b->stream, b->quant.jobs.memory, count, heads, dims, b->quant.on_device, &b->quant.books,
+                &b->quant.edges),
             "coding pages");
     free(jobs);
 }
@@ -159,11 +159,11 @@ void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
 /* ---- calibration ---- */
 
 /* Decides with the layer's parameters copied to host memory. */
-static void survey_decide(CudaBackend *b, const KvCalibration *survey, const double *sums, int heads) {
-    const KvLayout *l = &survey->layer->layout;
-    const int pages = survey->tokens / KV_PAGE_TOKENS;
+static void calibration_decide(CudaBackend *b, const KvCalibration *calibrate, const double *sums, int heads) {
+    const KvLayout *l = &calibrate->layer->layout;
+    const int pages = calibrate->tokens / KV_PAGE_TOKENS;
     float *bias = NULL, *frequencies = NULL;
-    KvLayer layer = *survey->layer;
+    KvLayer layer = *calibrate->layer;
     Rope rope = {0};
     if (layer.rope) rope = *layer.rope;
     if (layer.k_bias && layer.rope) {
@@ -175,17 +175,17 @@ static void survey_decide(CudaBackend *b, const KvCalibration *survey, const dou
             b->base.ops->download(&b->base, bias, layer.k_bias, bias_bytes);
             b->base.ops->download(&b->base, frequencies, rope.frequencies, rope_bytes);
         } else {
-            fail(&b->fault, ERROR_MEMORY, "no memory for a survey of pages");
+            fail(&b->fault, ERROR_MEMORY, "no memory for a calibration");
         }
         rope.frequencies = frequencies;
         layer.rope = &rope;
     }
     layer.k_bias = bias && frequencies ? bias : NULL;
-    KvCalibration own = *survey;
+    KvCalibration own = *calibrate;
     own.layer = &layer;
-    const KvForm asked = survey->code->k;
+    const KvForm asked = calibrate->code->k;
     for (int h = 0; h < l->kv_heads; h++) {
-        KvStatistics s = {.tokens = survey->tokens};
+        KvStatistics s = {.tokens = calibrate->tokens};
         for (int page = 0; page < pages; page++) {
             const double *of = sums + ((size_t)(page * heads) + (size_t)h) * 3;
             s.k_square += of[0];
@@ -198,34 +198,34 @@ static void survey_decide(CudaBackend *b, const KvCalibration *survey, const dou
     free(frequencies);
 }
 
-void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
+void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
     int heads = 1, pages = 0;
     for (int i = 0; i < count; i++) {
-        heads = surveys[i].layer->layout.kv_heads > heads ? surveys[i].layer->layout.kv_heads : heads;
-        pages += surveys[i].tokens / KV_PAGE_TOKENS;
+        heads = calibrations[i].layer->layout.kv_heads > heads ? calibrations[i].layer->layout.kv_heads : heads;
+        pages += calibrations[i].tokens / KV_PAGE_TOKENS;
     }
-    const size_t bytes = (size_t)pages * sizeof(CodeJob), sums_bytes = (size_t)(pages * heads) * 3 * sizeof(double);
-    CodeJob *jobs = calloc(1, bytes + 1);
+    const size_t bytes = (size_t)pages * sizeof(KvqJob), sums_bytes = (size_t)(pages * heads) * 3 * sizeof(double);
+    KvqJob *jobs = calloc(1, bytes + 1);
     double *sums = calloc(1, sums_bytes + 1);
     int n = 0;
     for (int i = 0; jobs && i < count; i++)
-        for (int page = 0; page < surveys[i].tokens / KV_PAGE_TOKENS; page++)
-            jobs[n++] = (CodeJob){.layer = code_layer(surveys[i].layer),
-                .from = exact_page(surveys[i].layer, surveys[i].table[page]),
+        for (int page = 0; page < calibrations[i].tokens / KV_PAGE_TOKENS; page++)
+            jobs[n++] = (KvqJob){.layer = kvq_layer(calibrations[i].layer),
+                .from = full_page(calibrations[i].layer, calibrations[i].table[page]),
                 .position = page * KV_PAGE_TOKENS};
     if (!jobs || !sums) {
-        fail(&b->fault, ERROR_MEMORY, "no memory for a survey of pages");
+        fail(&b->fault, ERROR_MEMORY, "no memory for a calibration");
     } else if (pages && send_jobs(b, jobs, bytes, sums_bytes)) {
-        double *there = (double *)(void *)((CodeJob *)b->codes.jobs.memory + pages);
-        cuda_ok(b, codes_survey(b->stream, b->codes.jobs.memory, pages, heads, there), "a survey of pages");
+        double *there = (double *)(void *)((KvqJob *)b->quant.jobs.memory + pages);
+        cuda_ok(b, kvq_calibrate(b->stream, b->quant.jobs.memory, pages, heads, there), "a calibration");
         b->base.ops->download(backend, sums, there, sums_bytes);
     }
     const double *of = sums;
     for (int i = 0; sums && i < count; i++) {
-        survey_decide(b, &surveys[i], of, heads);
-        of += (size_t)(surveys[i].tokens / KV_PAGE_TOKENS * heads) * 3;
+        calibration_decide(b, &calibrations[i], of, heads);
+        of += (size_t)(calibrations[i].tokens / KV_PAGE_TOKENS * heads) * 3;
     }
     free(jobs);
     free(sums);

@@ -1,8 +1,8 @@
 /* Quantisation and calibration of pages: a block takes the keys or values of a head of a page, or a head of one. */
 #include "backend/cuda/kv/kv_quant.cuh"
 
-extern "C" size_t code_head_bytes(int d, int group, int form, int values) {
-    return (size_t)(code_shape(d, group, form, values).bytes + 63) / 64 * 64;
+extern "C" size_t kvq_head_bytes(int d, int group, int form, int values) {
+    return (size_t)(kvq_shape(d, group, form, values).bytes + 63) / 64 * 64;
 }
 
 __device__ __forceinline__ float page_number(const uint8_t *p, int64_t i, int dtype) {
@@ -11,12 +11,12 @@ __device__ __forceinline__ float page_number(const uint8_t *p, int64_t i, int dt
     return dtype == F16 ? __half2float(__ushort_as_half(bits)) : __uint_as_float((uint32_t)bits << 16);
 }
 
-__device__ __forceinline__ const uint8_t *keys_of(const CodeLayer &l, const uint8_t *page, int head) {
+__device__ __forceinline__ const uint8_t *keys_of(const KvqLayer &l, const uint8_t *page, int head) {
     return page + (int64_t)head * PAGE_TOKENS * (l.head_dim + l.value_dim) * dtype_size(l.dtype);
 }
 
 /* The bias of element i of a key, whose RoPE pair is `pair`. */
-__device__ __forceinline__ float bias_at(const CodeLayer &l, const float *bias, int pair, bool second, float2 turn) {
+__device__ __forceinline__ float bias_at(const KvqLayer &l, const float *bias, int pair, bool second, float2 turn) {
     const float a = __ldg(bias + pair_first(l.rope, pair)) * l.rope.scale,
                 b = __ldg(bias + pair_second(l.rope, pair)) * l.rope.scale;
     return second ? a * turn.y + b * turn.x : a * turn.x - b * turn.y;
@@ -45,10 +45,10 @@ __device__ __forceinline__ double block_total(double v, double *shared) {
     return sum;
 }
 
-__global__ void __launch_bounds__(BLOCK) survey_kernel(const CodeJob *jobs, double *out) {
+__global__ void __launch_bounds__(BLOCK) calibrate_kernel(const KvqJob *jobs, double *out) {
     __shared__ double shared[BLOCK];
-    const CodeJob &job = jobs[blockIdx.x];
-    const CodeLayer &l = job.layer;
+    const KvqJob &job = jobs[blockIdx.x];
+    const KvqLayer &l = job.layer;
     const int head = blockIdx.y;
     wait_for_previous();
     if (head >= l.kv_heads) return;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(BLOCK) survey_kernel(const CodeJob *jobs, doub
             float v = page_number(keys, (int64_t)t * l.head_dim + i, l.dtype);
             if (on)
                 v -= bias_at(
-                    l, l.bias + head * l.head_dim, pair, second, turned_twice(start, pair_rotation(l.rope, pair, t)));
+                    l, l.bias + head * l.head_dim, pair, second, rotated_twice(start, pair_rotation(l.rope, pair, t)));
             sum += v;
             square += (double)v * v;
         }
@@ -76,17 +76,17 @@ __global__ void __launch_bounds__(BLOCK) survey_kernel(const CodeJob *jobs, doub
     const double sums[3] = {block_total(centred, shared), block_total(whole, shared), block_total(energy, shared)};
     if (threadIdx.x < 3) out[((int64_t)blockIdx.x * gridDim.y + head) * 3 + threadIdx.x] = sums[threadIdx.x];
 }
-extern "C" cudaError_t codes_survey(cudaStream_t stream, const CodeJob *jobs, int count, int heads, double *out) {
-    return launch(stream, survey_kernel, dim3(count, heads), BLOCK, 0, jobs, out);
+extern "C" cudaError_t kvq_calibrate(cudaStream_t stream, const KvqJob *jobs, int count, int heads, double *out) {
+    return launch(stream, calibrate_kernel, dim3(count, heads), BLOCK, 0, jobs, out);
 }
 
 /* ---- quantisation ---- */
 
 /* The code of a number, as compare() and divide() of kv_quant.c define it. */
-__device__ __forceinline__ int code_of(const CodeEdges &edges, int form, int half, float z, float factor) {
+__device__ __forceinline__ int kvq_code(const KvqEdges &edges, int form, int half, float z, float factor) {
     const float size = fabsf(z * factor);
     int below = 0;
-    if (form == CODE8)
+    if (form == KVQ8)
         below = size < (float)(half - 1) ? (int)size : half - 1;
     else
         for (int e = 0; e < half - 1; e++) below += size > edges.edge[form][e];
@@ -95,8 +95,8 @@ __device__ __forceinline__ int code_of(const CodeEdges &edges, int form, int hal
 
 /* The mean of a page's keys, rotated, as stored in the page. */
 static __device__ void mean_of(
-    const CodeJob &job, int head, uint64_t pairs, const Rotation &rotation, uint8_t *to, float *mean, float *spare) {
-    const CodeLayer &l = job.layer;
+    const KvqJob &job, int head, uint64_t pairs, const Rotation &rotation, uint8_t *to, float *mean, float *spare) {
+    const KvqLayer &l = job.layer;
     const uint8_t *keys = keys_of(l, job.from, head);
     for (int i = threadIdx.x; i < l.head_dim; i += BLOCK) {
         bool second = false;
@@ -109,7 +109,7 @@ static __device__ void mean_of(
         if (on)
             for (int t = 0; t < PAGE_TOKENS; t++)
                 sum -= bias_at(
-                    l, l.bias + head * l.head_dim, pair, second, turned_twice(start, pair_rotation(l.rope, pair, t)));
+                    l, l.bias + head * l.head_dim, pair, second, rotated_twice(start, pair_rotation(l.rope, pair, t)));
         mean[i] = sum / PAGE_TOKENS;
     }
     __syncthreads();
@@ -125,9 +125,9 @@ static __device__ void mean_of(
 }
 
 /* A warp quantises a group of a vector and stores its scale in `scale`. */
-static __device__ void code_group(
-    const CodeBooks &books, const CodeEdges &edges, int form, int dims, const float *z, uint8_t *codes, __half *scale) {
-    const int lane = threadIdx.x % 32, half = form == CODE8 ? 128 : 1 << (form + 1);
+static __device__ void kvq_group(const KvqCodebooks &books, const KvqEdges &edges, int form, int dims, const float *z,
+    uint8_t *codes, __half *scale) {
+    const int lane = threadIdx.x % 32, half = form == KVQ8 ? 128 : 1 << (form + 1);
     float square = 0, most = 0, dot = 0;
     for (int i = lane; i < dims; i += 32) {
         square += z[i] * z[i];
@@ -135,11 +135,11 @@ static __device__ void code_group(
     }
     square = warp_sum(square);
     most = warp_max(most);
-    const float size = form == CODE8 ? most : sqrtf(square);
-    const float factor = size > 0 ? (form == CODE8 ? (float)half : sqrtf((float)dims)) / size : 0;
+    const float size = form == KVQ8 ? most : sqrtf(square);
+    const float factor = size > 0 ? (form == KVQ8 ? (float)half : sqrtf((float)dims)) / size : 0;
     for (int i = lane; i < dims; i += 32) {
-        const int code = code_of(edges, form, half, z[i], factor);
-        const int level = form == CODE8 ? code - 128 : book_level(books, form, code);
+        const int code = kvq_code(edges, form, half, z[i], factor);
+        const int level = form == KVQ8 ? code - 128 : book_level(books, form, code);
         codes[i] = (uint8_t)code;
         dot += z[i] * ((float)level + 0.5f);
     }
@@ -147,20 +147,20 @@ static __device__ void code_group(
     if (lane == 0) *scale = __float2half_rn(s >= 0 && s <= 65504.0f ? s : 0);
 }
 
-__global__ void __launch_bounds__(BLOCK) encode_kernel(const CodeJob *jobs, const Rotation *rotations,
-    const __grid_constant__ CodeBooks books, const __grid_constant__ CodeEdges edges) {
+__global__ void __launch_bounds__(BLOCK) encode_kernel(const KvqJob *jobs, const Rotation *rotations,
+    const __grid_constant__ KvqCodebooks books, const __grid_constant__ KvqEdges edges) {
     extern __shared__ __align__(16) uint8_t memory[];
-    const CodeJob &job = jobs[blockIdx.x];
-    const CodeLayer &l = job.layer;
+    const KvqJob &job = jobs[blockIdx.x];
+    const KvqLayer &l = job.layer;
     const int head = blockIdx.y, values = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     wait_for_previous();
     if (head >= l.kv_heads) return;
     const int d = values ? l.value_dim : l.head_dim;
-    const CodeShape s = code_shape(d, values ? l.v_group : l.k_group, values ? job.v_form : job.k_form, values);
+    const KvqShape s = kvq_shape(d, values ? l.v_group : l.k_group, values ? job.v_form : job.k_form, values);
     const Rotation &rotation = rotations[values ? job.rotation_v : job.rotation_k];
     uint8_t *to = (values ? job.v_to : job.k_to) + (size_t)head * ((s.bytes + 63) / 64 * 64);
-    float *mean = (float *)memory, *x = mean + CODED_DIM_MAX + warp * 2 * CODED_DIM_MAX, *spare = x + CODED_DIM_MAX;
-    uint8_t *codes = (uint8_t *)(mean + CODED_DIM_MAX + WARPS * 2 * CODED_DIM_MAX); /* [128][d] */
+    float *mean = (float *)memory, *x = mean + KVQ_DIM_MAX + warp * 2 * KVQ_DIM_MAX, *spare = x + KVQ_DIM_MAX;
+    uint8_t *codes = (uint8_t *)(mean + KVQ_DIM_MAX + WARPS * 2 * KVQ_DIM_MAX); /* [128][d] */
     const uint64_t pairs = !values && l.bias && l.rope.dims ? job.pairs[head] : 0;
     if (!values) mean_of(job, head, pairs, rotation, to, mean, spare);
     const uint8_t *from =
@@ -173,14 +173,14 @@ __global__ void __launch_bounds__(BLOCK) encode_kernel(const CodeJob *jobs, cons
             float v = page_number(from, (int64_t)t * d + i, l.dtype);
             if (taken_out(pairs, pair))
                 v -= bias_at(l, l.bias + head * d, pair, second,
-                    turned_twice(pair_rotation(l.rope, pair, job.position), pair_rotation(l.rope, pair, t)));
+                    rotated_twice(pair_rotation(l.rope, pair, job.position), pair_rotation(l.rope, pair, t)));
             x[i] = v;
         }
         warp_rotate(rotation, false, x, spare);
         for (int i = lane; !values && i < d; i += 32) x[i] -= mean[i];
         __syncwarp();
         for (int g = 0; g < s.groups; g++)
-            code_group(books, edges, s.form, s.group, x + g * s.group, codes + t * d + g * s.group,
+            kvq_group(books, edges, s.form, s.group, x + g * s.group, codes + t * d + g * s.group,
                 scales + g * PAGE_TOKENS + token_place(t));
         __syncwarp();
     }
@@ -199,9 +199,9 @@ __global__ void __launch_bounds__(BLOCK) encode_kernel(const CodeJob *jobs, cons
     }
 }
 
-extern "C" cudaError_t codes_encode(cudaStream_t stream, const CodeJob *jobs, int count, int heads, int dims,
-    const Rotation *rotations, const CodeBooks *books, const CodeEdges *edges) {
-    const size_t shared = (1 + 2 * WARPS) * CODED_DIM_MAX * sizeof(float) + (size_t)PAGE_TOKENS * dims;
+extern "C" cudaError_t kvq_encode(cudaStream_t stream, const KvqJob *jobs, int count, int heads, int dims,
+    const Rotation *rotations, const KvqCodebooks *books, const KvqEdges *edges) {
+    const size_t shared = (1 + 2 * WARPS) * KVQ_DIM_MAX * sizeof(float) + (size_t)PAGE_TOKENS * dims;
     const cudaError_t error =
         cudaFuncSetAttribute(encode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (error) return error;

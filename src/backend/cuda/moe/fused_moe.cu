@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
     product_kernel(const __grid_constant__ MoeProduct p, const __grid_constant__ Slots slots) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     __shared__ uint64_t barriers[EXPERT_WORDS];
-    experts_product<KIND, 0, GLU, FEW_ROWS_MAX>(p, slots, barriers);
+    experts_product<KIND, 0, GLU, GEMV_ROWS_MAX>(p, slots, barriers);
 #endif
 }
 
@@ -258,7 +258,7 @@ struct ProductLaunch {
         if constexpr (MOST == 1) {
             return moe_row_product(stream, p, slots, dim3(blocks, p.each, p.pairs / p.each), bytes);
         } else {
-            const cudaError_t error = few_allow(product_kernel<KIND, GLU>, p.shared_bytes);
+            const cudaError_t error = gemv_allow(product_kernel<KIND, GLU>, p.shared_bytes);
             if (error) return error;
             const int units = p.pairs * blocks, most = (half ? 2 : 1) * p.multiprocessors;
             return launch(
@@ -267,8 +267,8 @@ struct ProductLaunch {
     }
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {
-            if (!product->bank[1]) return go<KIND, false, FEW_ROWS_MAX>();
-            return product->chunks ? go<KIND, true, FEW_ROWS_MAX>() : go<KIND, true, 1>();
+            if (!product->bank[1]) return go<KIND, false, GEMV_ROWS_MAX>();
+            return product->chunks ? go<KIND, true, GEMV_ROWS_MAX>() : go<KIND, true, 1>();
         } else {
             return cudaErrorInvalidValue;
         }
@@ -283,7 +283,8 @@ extern "C" int moe_round(int groups) { return slot_tiles(groups); }
 /* Uses the largest number of members, so that the answer does not depend on the number of rows. */
 extern "C" int moe_fits(const Tiles *most, int gated, int shared_bytes) {
     Slots slots;
-    return integer_fits(*most) && slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, &slots);
+    return integer_fits(*most) &&
+        slots_of(*most, 2, product_besides(*most, GEMV_ROWS_MAX, gated), shared_bytes, &slots);
 }
 
 /* Half of a multiprocessor, so that the next kernel's blocks find room beside it, if that will do. */

@@ -16,7 +16,7 @@ struct MoeRow {
     };
 };
 
-enum { ROW_WORDS = (int)FEW_WORDS > (int)EXPERT_WORDS ? (int)FEW_WORDS : (int)EXPERT_WORDS };
+enum { ROW_WORDS = (int)GEMV_WORDS > (int)EXPERT_WORDS ? (int)GEMV_WORDS : (int)EXPERT_WORDS };
 
 /* ptxas places the last code here next to the function's beginning, where instructions are available earliest: the
  * experts' products. */
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2) moe_row_kernel(const __grid
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     __shared__ uint64_t words[ROW_WORDS];
     if (p.stage == STAGE_ONE)
-        integer_one<KIND, SUBS>(p.one.work, p.one.ring, words);
+        gemv_int_row<KIND, SUBS>(p.one.work, p.one.ring, words);
     else if (p.stage == STAGE_SUM)
         experts_sum<KIND, SUBS>(p.sum, p.slots, words);
     else
@@ -44,7 +44,7 @@ struct MoeRowLaunch {
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {
             const auto go = [&](auto kernel) {
-                const cudaError_t error = few_allow(kernel, shared_max);
+                const cudaError_t error = gemv_allow(kernel, shared_max);
                 return error ? error : launch(stream, kernel, grid, block, bytes, *row);
             };
             return subs == 1 ? go(moe_row_kernel<KIND, 1>) : go(moe_row_kernel<KIND, 2>);
@@ -65,7 +65,7 @@ cudaError_t moe_row_sum(cudaStream_t stream, const MoeSum &sum, const Slots &slo
     return with_kind(
         sum.most.kind, MoeRowLaunch{stream, &row, sum.most.subs, grid, PRODUCT_BLOCK, bytes, sum.shared_bytes});
 }
-cudaError_t moe_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
+cudaError_t moe_row_one(cudaStream_t stream, const ProductWork &work, const GemvShape &shape, int shared_max) {
     MoeRow row = {STAGE_ONE, {}, {}};
     row.one.work = work;
     row.one.ring = shape.ring;

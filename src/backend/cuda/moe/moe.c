@@ -196,7 +196,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
     router.found = (float *)(x + x_bytes);
     router.factors = (float *)(x + x_bytes + found_bytes);
     uint8_t *between = x + x_bytes + found_bytes + factor_bytes;
-    cuda_ok(b, moe_route(b->stream, &router), "a mixture");
+    cuda_ok(b, moe_route(b->stream, &router), "an MoE block");
     float *residual = op->out_norm ? NULL : op->residual;
     const MoeSum sum = {.rows = rows,
         .top_k = e->top_k,
@@ -211,8 +211,8 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         .shared_bytes = b->shared_bytes};
     const int sum_bytes = moe_sum_bytes(&sum);
     if (!few) {
-        cuda_ok(b, moe_choose(b->stream, &router), "a mixture");
-        cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
+        cuda_ok(b, moe_choose(b->stream, &router), "an MoE block");
+        cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "an MoE block");
     }
     MoeProduct product = {.pairs = pairs,
         .each = e->top_k,
@@ -228,9 +228,9 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .leaves = sum_bytes};
-    cuda_ok(b, moe_product(b->stream, &product), "a mixture");
+    cuda_ok(b, moe_product(b->stream, &product), "an MoE block");
     if (few) {
-        cuda_ok(b, moe_sum(b->stream, &sum), "a mixture");
+        cuda_ok(b, moe_sum(b->stream, &sum), "an MoE block");
     } else {
         product.each = 1;
         product.most = *down;
@@ -239,9 +239,9 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         product.factors = NULL;
         product.x = between;
         product.out = e->work;
-        cuda_ok(b, moe_product(b->stream, &product), "a mixture");
+        cuda_ok(b, moe_product(b->stream, &product), "an MoE block");
         cuda_ok(b, moe_combine(b->stream, rows, e->top_k, hidden, e->work, e->weight, e->out, residual, op->scale),
-            "a mixture");
+            "an MoE block");
     }
     if (op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
 }

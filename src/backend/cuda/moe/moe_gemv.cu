@@ -3,10 +3,11 @@
  * products (tile.cuh), so a pair has the same bits alone and beside others. */
 #include "backend/backend.h"
 #include "backend/cuda/gemm/epilogue.cuh"
+#include "backend/cuda/moe/moe.h"
 
 extern "C" size_t experts_chunk_ints(int pairs) { return CHUNKS_AT + (size_t)pairs * (CHUNK_INTS + 1); }
 
-enum { SORTERS = 512, SORTED_MAX = GENERATED_MAX * (EXPERTS_USED_MAX + 1) };
+enum { SORTERS = 512, SORTED_MAX = DECODE_ROWS_MAX * (EXPERTS_USED_MAX + 1) };
 
 /* The pairs of an expert that share a chunk, and their order, may differ from call to call; their results do not. */
 __global__ void __launch_bounds__(SORTERS) sort_kernel(int pairs, int experts, const int32_t *index, int32_t *out) {
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(SORTERS) sort_kernel(int pairs, int experts, c
         int pairs_before = 0, chunks_before = 0;
         for (int first = 0; first < experts; first += 32) {
             const int e = first + threadIdx.x, own = e < experts ? count[e] : 0;
-            const int own_chunks = (own + FEW_ROWS_MAX - 1) / FEW_ROWS_MAX;
+            const int own_chunks = (own + GEMV_ROWS_MAX - 1) / GEMV_ROWS_MAX;
             int both = own << 16 | own_chunks; /* sums up to this one */
 #pragma unroll
             for (int i = 1; i < 32; i *= 2) {
@@ -43,11 +44,11 @@ __global__ void __launch_bounds__(SORTERS) sort_kernel(int pairs, int experts, c
     for (int i = threadIdx.x; i < pairs; i += SORTERS) {
         const int e = __ldcg(index + i), at = place[i];
         order[begin[e] + at] = i;
-        if (at % FEW_ROWS_MAX) continue;
-        int32_t *to = out + CHUNKS_AT + CHUNK_INTS * (chunk[e] + at / FEW_ROWS_MAX);
+        if (at % GEMV_ROWS_MAX) continue;
+        int32_t *to = out + CHUNKS_AT + CHUNK_INTS * (chunk[e] + at / GEMV_ROWS_MAX);
         to[0] = e;
         to[1] = begin[e] + at;
-        to[2] = min((int)FEW_ROWS_MAX, count[e] - at);
+        to[2] = min((int)GEMV_ROWS_MAX, count[e] - at);
     }
 }
 extern "C" cudaError_t experts_sort(
@@ -57,8 +58,8 @@ extern "C" cudaError_t experts_sort(
 
 /* The pairs that a block is at, in shared memory. */
 struct Members {
-    int expert, count, pair[FEW_ROWS_MAX];
-    float factors[FEW_ROWS_MAX];
+    int expert, count, pair[GEMV_ROWS_MAX];
+    float factors[GEMV_ROWS_MAX];
 };
 
 __device__ __forceinline__ void members_take(const ExpertProduct &p, int chunk, Members &m) {
@@ -79,7 +80,7 @@ __device__ __forceinline__ void members_take(const ExpertProduct &p, int chunk, 
 __device__ __forceinline__ void members_prepare(
     const ExpertProduct &p, const Tiles &w, uint8_t *inputs, Members &m, Reductions &shared) {
     for (int i = 0; i < m.count; i++) {
-        uint8_t *to = inputs + i * few_stride(w.groups);
+        uint8_t *to = inputs + i * gemv_stride(w.groups);
         inputs_prepare(
             p.x + (int64_t)(m.pair[i] / p.each) * p.x_width, 1, w.cols, Columns(w.groups), RowNorm{}, shared, [] {},
             [=](int, int at, uint2 v) { *(uint2 *)(to + 2 * at) = v; },
@@ -99,10 +100,10 @@ __device__ __forceinline__ void pairs_finish(
         float v[GLU ? 2 : 1];
 #pragma unroll
         for (int part = 0; part < (GLU ? 2 : 1); part++) {
-            const float *from = sums + (part * SLICES * TILE_ROWS + r) * FEW_ROWS_MAX + t;
+            const float *from = sums + (part * SLICES * TILE_ROWS + r) * GEMV_ROWS_MAX + t;
             float sum = from[0];
 #pragma unroll
-            for (int s = 1; s < SLICES; s++) sum += from[s * TILE_ROWS * FEW_ROWS_MAX];
+            for (int s = 1; s < SLICES; s++) sum += from[s * TILE_ROWS * GEMV_ROWS_MAX];
             v[part] = product_of(w[part], row, sum, m.factors[t]);
         }
         float *to = p.out + (int64_t)m.pair[t] * p.out_width + row;
@@ -152,7 +153,7 @@ template <int KIND, int PARTS> struct Batch {
  * A unit's first tiles are on their way while its inputs are prepared or the unit before is finished. */
 template <int KIND, bool GLU>
 __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__ ExpertProduct p) {
-    constexpr int PARTS = GLU ? 2 : 1, SUMS = PARTS * SLICES * TILE_ROWS * FEW_ROWS_MAX,
+    constexpr int PARTS = GLU ? 2 : 1, SUMS = PARTS * SLICES * TILE_ROWS * GEMV_ROWS_MAX,
                   SIZE = Batch<KIND, PARTS>::SIZE;
     extern __shared__ __align__(16) uint8_t inputs[];
     __shared__ float sums[2][SUMS];
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__
             members_prepare(p, w[0], inputs, members, shared);
         }
         if (tile_row * TILE_ROWS >= w[0].rows) continue;
-        const uint8_t *x = inputs + min(g, members.count - 1) * few_stride(w[0].groups) + t * 32;
+        const uint8_t *x = inputs + min(g, members.count - 1) * gemv_stride(w[0].groups) + t * 32;
         float c[PARTS][4] = {};
         for (int round = 0; round < rounds; round++) {
             const int first = (round * SLICES + warp) * run, count = min(run, w[0].groups - first);
@@ -198,11 +199,11 @@ __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__
             }
         }
         if (unit + 1 < end && (unit + 1) / p.tile_rows == now) load_first(unit + 1);
-        float *to = sums[done % 2] + (warp * TILE_ROWS + g) * FEW_ROWS_MAX + 2 * t;
+        float *to = sums[done % 2] + (warp * TILE_ROWS + g) * GEMV_ROWS_MAX + 2 * t;
 #pragma unroll
-        for (int part = 0; part < PARTS; part++, to += SLICES * TILE_ROWS * FEW_ROWS_MAX) {
+        for (int part = 0; part < PARTS; part++, to += SLICES * TILE_ROWS * GEMV_ROWS_MAX) {
             *(float2 *)to = make_float2(c[part][0], c[part][1]);
-            *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(c[part][2], c[part][3]);
+            *(float2 *)(to + 8 * GEMV_ROWS_MAX) = make_float2(c[part][2], c[part][3]);
         }
         __syncthreads();
         if (warp == done % WARPS) pairs_finish<GLU>(p, w, tile_row, sums[done % 2], members);
@@ -219,7 +220,7 @@ struct Pairs {
         cudaError_t error = cudaFuncGetAttributes(&attributes, pairs_kernel<KIND, GLU>);
         if (error) return error;
         const int fixed = (int)attributes.sharedSizeBytes, most = p.shared_bytes - fixed;
-        const int inputs = (p.chunks ? (int)FEW_ROWS_MAX : 1) * few_stride(p.groups);
+        const int inputs = (p.chunks ? (int)GEMV_ROWS_MAX : 1) * gemv_stride(p.groups);
         if (inputs > most) return cudaErrorInvalidValue; /* excluded by experts_fit() */
         error = cudaFuncSetAttribute(pairs_kernel<KIND, GLU>, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
         if (error) return error;
@@ -237,5 +238,5 @@ extern "C" cudaError_t experts_product(cudaStream_t stream, const ExpertProduct 
 /* Upper bound of a block's shared memory besides inputs. */
 enum { BESIDES = 20 << 10 };
 extern "C" int experts_fit(int groups, int shared_bytes) {
-    return (int)FEW_ROWS_MAX * few_stride(groups) + BESIDES <= shared_bytes;
+    return (int)GEMV_ROWS_MAX * gemv_stride(groups) + BESIDES <= shared_bytes;
 }

@@ -3,6 +3,7 @@
 #include <climits>
 
 #include "backend/backend.h"
+#include "backend/cuda/moe/moe.h"
 #include "backend/cuda/runtime/common.cuh"
 
 /* Maps floats to integers of the same order; the place of NaNs is unspecified. */

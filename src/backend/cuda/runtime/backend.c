@@ -152,11 +152,11 @@ static void cuda_close(Backend *backend) {
         free(one);
     }
     cuda_banks_forget(b);
-    cuda_codes_close(b);
+    cuda_quant_close(b);
     cuda_reserves_close(b);
     CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
-    cuda_parts_close(b);
+    cuda_ranks_close(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->logits);
     if (b->stream) cudaStreamDestroy(b->stream);
@@ -196,7 +196,7 @@ static const BackendOps cuda_ops = {
     .ffn_block = cuda_ffn_block,
     .attention = cuda_attention,
     .attention_block = cuda_attention_block,
-    .latent = cuda_latent,
+    .mla = cuda_mla,
     .route = cuda_route,
     .experts = cuda_experts,
     .moe_block = cuda_moe_block,
@@ -209,8 +209,8 @@ static const BackendOps cuda_ops = {
     .sample = cuda_sample,
     .sampled = cuda_sampled,
     .add = cuda_add,
-    .enter = cuda_parts_enter,
-    .join = cuda_parts_join,
+    .enter = cuda_ranks_enter,
+    .join = cuda_ranks_join,
     .all_reduce = cuda_all_reduce,
     .close = cuda_close,
 };
@@ -269,7 +269,7 @@ static uint64_t work_bytes(int rows_max, int64_t cols_max) {
 }
 
 static KernelArch arch_of(const struct cudaDeviceProp *p) {
-    if (p->major == 9 && p->minor == 0 && kernels_have_wide()) return ARCH_SM90A;
+    if (p->major == 9 && p->minor == 0 && kernels_have_sm90a()) return ARCH_SM90A;
     return p->major >= 9 ? ARCH_SM90 : ARCH_SM80;
 }
 
@@ -286,8 +286,8 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     kernels_begin_early(p.major >= 9);
     b->can_reserve = cuda_reserves_open(b->device);
     b->arch = arch_of(&p);
-    b->wide = b->arch == ARCH_SM90A;
-    b->base.decode_rows_max = b->wide ? GENERATED_MAX : 0;
+    b->sm90a = b->arch == ARCH_SM90A;
+    b->base.decode_rows_max = b->sm90a ? DECODE_ROWS_MAX : 0;
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);
     if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error)) return false;

@@ -1,5 +1,5 @@
 /* Binds weights: rows of the file pass through two pinned buffers to the device and are packed into tiles there
- * (kernels.h). */
+ * (gemm/gemm.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,7 +179,7 @@ bool cuda_bind(Backend *backend, Weight *weight, Error *error) {
         free(made);
         return false;
     }
-    if (weight->split == SPLIT_COLUMNS && !cuda_parts_room(b, weight->rows, error)) {
+    if (weight->split == SPLIT_COLUMNS && !cuda_ranks_room(b, weight->rows, error)) {
         cudaFree(made->memory);
         free(made);
         return false;

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/runtime/runtime.h"
 
 constexpr int BLOCK = 256, WARPS = BLOCK / 32;
 

@@ -1,7 +1,4 @@
-/* backend/cuda/runtime/: the backend on the host side: opening it, memory, weights, steps and their graphs, sampling,
- * tensor parallelism; and device code that all kernels share.
- *
- * A copier reads weights from a mapped file with several threads: one thread, which takes the mapping's page faults,
+/* A copier reads weights from a mapped file with several threads: one thread, which takes the mapping's page faults,
  * reaches a fifth of the device's rate. Threads: one copy at a time. */
 #pragma once
 #include <stddef.h>

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
-#include "backend/latent.h"
+#include "backend/mla.h"
 
 /* ---- inputs and outputs ---- */
 
@@ -101,9 +101,9 @@ void cuda_sample(Backend *backend, const LogitSampling *op) {
     CHECK(op->sample_params == b->step.sample_params && op->rows == b->step.output_count);
     const SampleRows sample_params = cuda_step_sample_params(b);
     cuda_ok(b,
-        rows_sample(b->stream, op->rows, (int)op->vocab, op->logits, b->sampling_now == DRAWING_LARGEST, op->work,
+        rows_sample(b->stream, op->rows, (int)op->vocab, op->logits, b->sampling_now == SAMPLING_LARGEST, op->work,
             &sample_params, &b->sampled),
-        "drawing tokens");
+        "sampling tokens");
 }
 
 const int32_t *cuda_sampled(Backend *backend, uint64_t ticket) {
@@ -113,16 +113,16 @@ const int32_t *cuda_sampled(Backend *backend, uint64_t ticket) {
 /* ---- products ---- */
 
 static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
-    if (b->wide) cuda_room(b, &b->partials, PRODUCT_PARTIAL_BYTES, &b->fault);
+    if (b->sm90a) cuda_room(b, &b->partials, PRODUCT_PARTIAL_BYTES, &b->fault);
     return (Product){.rows = rows,
         .cols = (int)cols,
         .x = x,
         .inputs = b->inputs.memory,
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
-        .wide = b->wide && b->partials.memory,
+        .sm90a = b->sm90a && b->partials.memory,
         .sliced = b->sliced || b->step.uniform_matmul,
-        .mixed = b->banks != NULL,
+        .has_moe = b->banks != NULL,
         .partials = b->partials.memory};
 }
 
@@ -135,7 +135,7 @@ static cudaError_t run(CudaBackend *b, Product *p, int decode_rows) {
     p->hands = p->handed = 0;
     p->then = NULL;
     p->copy = NULL;
-    p->part.theirs = NULL;
+    p->rank.theirs = NULL;
     Product part = *p;
     part.rows = decode_rows;
     part.decode_rows = 1;
@@ -225,13 +225,13 @@ static void matmul_add(CudaBackend *b, const MatmulAdd *op, Handover from) {
     p.scale = op->scale;
     p.out[0] = op->residual;
     if (op->partial) {
-        cuda_parts_product(b, op, &p);
+        cuda_ranks_product(b, op, &p);
     } else if (op->norm) {
         if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
         p.out[0] = b->spare.memory;
     }
     cuda_ok(b, run(b, &p, op->decode_rows), "added product");
-    const bool whole = !op->partial || cuda_parts_summed(b, &p);
+    const bool whole = !op->partial || cuda_ranks_summed(b, &p);
     if (op->partial) *op->partial = whole ? NULL : p.out[0];
     if (op->norm && whole) cuda_add(&b->base, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }
@@ -279,7 +279,7 @@ static void copy_columns(
     CudaBackend *b = cuda_of(backend);
     cuda_ok(b, rows_copy(b->stream, rows, from, from_width, to, to_width, count), "copying columns");
 }
-void cuda_latent(Backend *backend, const Mla *op) { latent_attend(backend, op, copy_columns); }
+void cuda_mla(Backend *backend, const Mla *op) { mla_attend(backend, op, copy_columns); }
 
 /* Computes rows first … end − 1, in calls of as many rows as have room for their parts of `each` bytes. */
 static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t each,
@@ -294,20 +294,20 @@ static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t eac
     }
 }
 
-static void attend_generated(CudaBackend *b, Attend a) {
-    if (!cuda_room(b, &b->arrivals, GENERATED_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
+static void attend_decode_rows(CudaBackend *b, Attend a) {
+    if (!cuda_room(b, &b->arrivals, FLASH_DECODE_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
     a.arrivals = b->arrivals.memory;
     for (int first = 0, end; first < a.decode_rows; first = end) {
-        end = first + ATTENTION_GENERATED_ROWS < a.decode_rows ? first + ATTENTION_GENERATED_ROWS : a.decode_rows;
+        end = first + FLASH_DECODE_ROWS_MAX < a.decode_rows ? first + FLASH_DECODE_ROWS_MAX : a.decode_rows;
         a.rows = end - first;
-        attend_rows(b, a, first, end, attention_generated_floats(&a) * sizeof(float), attention_generated);
+        attend_rows(b, a, first, end, flash_decode_floats(&a) * sizeof(float), flash_decode);
     }
 }
 
-static void attend_prompts(CudaBackend *b, Attend a) {
-    if (!cuda_room(b, &b->partials, attention_prompt_bytes(&a), &b->fault)) return;
+static void attend_prefill_rows(CudaBackend *b, Attend a) {
+    if (!cuda_room(b, &b->partials, flash_prefill_wgmma_bytes(&a), &b->fault)) return;
     a.partials = b->partials.memory;
-    cuda_ok(b, attention_prompt(b->stream, &a), "attention");
+    cuda_ok(b, flash_prefill_wgmma(b->stream, &a), "attention");
 }
 
 static PageKind page_kind(const Attend *a) {
@@ -317,19 +317,19 @@ static PageKind page_kind(const Attend *a) {
 static bool attention_takes(Kernel kernel, const Attend *a) {
     switch (kernel) {
     case KERNEL_FLASH_DECODE:
-    case KERNEL_FLASH_PREFILL_WGMMA: return attention_generated_fits(a);
-    case KERNEL_FLASH_DECODE_ROWS: return attention_rows_fit(a);
-    case KERNEL_FLASH_DECODE_CLUSTER: return attention_cluster_fits(a);
+    case KERNEL_FLASH_PREFILL_WGMMA: return flash_decode_fits(a);
+    case KERNEL_FLASH_DECODE_ROWS: return flash_decode_rows_fit(a);
+    case KERNEL_FLASH_DECODE_CLUSTER: return flash_decode_cluster_fits(a);
     case KERNEL_FLASH_DECODE_SPLIT:
     case KERNEL_FLASH_PREFILL_MMA: return attention_tiles_fit(a);
     case KERNEL_KVQ_DECODE:
-    case KERNEL_KVQ_PREFILL: return attention_codes_fast(a);
+    case KERNEL_KVQ_PREFILL: return kvq_is_fast(a);
     default: return true;
     }
 }
-Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int run_rows, PageKind pages) {
+Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int chunk_rows, PageKind pages) {
     const KernelQuery query = {
-        KERNEL_ATTENTION, b->arch == ARCH_SM90A ? phase : PHASE_UNIFORM, run_rows, b->arch, pages};
+        KERNEL_ATTENTION, b->arch == ARCH_SM90A ? phase : PHASE_UNIFORM, chunk_rows, b->arch, pages};
     const KernelRow *row = kernel_next(&query, NULL);
     while (row && !attention_takes(row->kernel, a)) row = kernel_next(&query, row);
     CHECK(row); /* the last row of each kind in the table takes any shape */
@@ -337,20 +337,20 @@ Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase 
 }
 
 /* Computes rows that read full-precision pages only. beside: other rows of the step read quantised pages. */
-static void attend_exact(CudaBackend *b, Attend a, bool beside) {
+static void attend_full_precision(CudaBackend *b, Attend a, bool beside) {
     if (beside) {
-        a.step = cuda_step_exact_rows(b);
-        a.short_runs = b->codes.short_runs;
-        a.long_runs = b->codes.long_runs;
+        a.step = cuda_step_full_precision(b);
+        a.short_chunks = b->quant.short_chunks;
+        a.long_chunks = b->quant.long_chunks;
     }
-    if (a.decode_rows) attend_generated(b, a);
+    if (a.decode_rows) attend_decode_rows(b, a);
     if (a.decode_rows == a.step.rows) return;
     const Kernel kernel =
-        cuda_attention_kernel(b, &a, PHASE_PREFILL, a.short_runs ? 1 : ATTENTION_LONG_RUN, page_kind(&a));
+        cuda_attention_kernel(b, &a, PHASE_PREFILL, a.short_chunks ? 1 : ATTENTION_LONG_CHUNK, page_kind(&a));
     const bool generic = kernel == KERNEL_ATTENTION_GENERIC;
     const int floats = generic ? attention_generic_floats(&a) : attention_tile_floats(&a);
     if (kernel == KERNEL_FLASH_PREFILL_WGMMA)
-        attend_prompts(b, a);
+        attend_prefill_rows(b, a);
     else
         attend_rows(b, a, a.decode_rows, a.step.rows, (size_t)a.heads * (size_t)floats * sizeof(float),
             generic ? attention_generic : attention_tiles);
@@ -385,33 +385,33 @@ static void attend(CudaBackend *b, const Attention *op) {
     const int tokens = b->pages * KV_PAGE_TOKENS;
     a.spans = (tokens + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
     a.slices = tokens / ATTENTION_SLICE;
-    a.short_runs = b->short_runs;
-    a.long_runs = b->long_runs;
+    a.short_chunks = b->short_chunks;
+    a.long_chunks = b->long_chunks;
     a.single_rows = b->single_rows;
     a.chunks = b->step.chunk_count;
     a.shared_bytes = b->shared_bytes;
-    a.wide = b->wide;
-    const bool coded = cuda_sees_codes(b, &op->kv);
+    a.sm90a = b->sm90a;
+    const bool quantised = cuda_sees_quant(b, &op->kv);
     if (cuda_attention_kernel(b, &a, PHASE_DECODE, 1, page_kind(&a)) == KERNEL_FLASH_DECODE)
         a.decode_rows = b->step.decode_rows;
     const bool alone = a.single_rows && a.decode_rows == a.step.rows;
-    a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
+    a.prepared = !alone || (quantised && !cuda_kvq4_takes_decode_rows(b, &op->kv, &a));
     if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* otherwise the kernels compute the norms */
         if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
         a.whole = b->spare.memory;
         cuda_ok(b, attention_norms(b->stream, &a), "attention");
     }
-    if (!coded && a.single_rows && b->arch != ARCH_SM90A) {
+    if (!quantised && a.single_rows && b->arch != ARCH_SM90A) {
         const Kernel kernel = cuda_attention_kernel(b, &a, PHASE_UNIFORM, 1, page_kind(&a));
         if (kernel == KERNEL_FLASH_DECODE_ROWS || kernel == KERNEL_FLASH_DECODE_CLUSTER) {
             const bool rows = kernel == KERNEL_FLASH_DECODE_ROWS;
-            cuda_ok(b, (rows ? attention_rows : attention_cluster)(b->stream, &a), "attention");
+            cuda_ok(b, (rows ? flash_decode_rows : flash_decode_cluster)(b->stream, &a), "attention");
             return;
         }
     }
     if (a.prepared) cuda_ok(b, attention_prepare(b->stream, &a), "attention");
-    if (!coded || b->codes.mixed) attend_exact(b, a, coded);
-    if (coded) cuda_attend_codes(b, op, &a);
+    if (!quantised || b->quant.mixed) attend_full_precision(b, a, quantised);
+    if (quantised) cuda_attend_quant(b, op, &a);
 }
 
 void cuda_attention(Backend *backend, const Attention *op) {

@@ -96,7 +96,7 @@ extern "C" cudaError_t rows_sum_logits(
 
 /* ---- sampling ---- */
 
-constexpr int GROUP = 64, GROUPS_MAX = DRAW_VOCAB_MAX / (GROUP * LOGITS);
+constexpr int GROUP = 64, GROUPS_MAX = SAMPLE_VOCAB_MAX / (GROUP * LOGITS);
 
 /* The first of `count` weights at which the sum of those from the first on is above the target, or the last with a
  * weight > 0; *target becomes the rest of the target before that one. */
@@ -415,7 +415,7 @@ __device__ bool ends_last(int32_t *ended, int *shared) {
 }
 
 __device__ bool are_numbers(const float *row, int vocab) {
-    return vocab <= DRAW_VOCAB_MAX && !isnan(load(row)) && !isnan(load(row + vocab / 2)) &&
+    return vocab <= SAMPLE_VOCAB_MAX && !isnan(load(row)) && !isnan(load(row + vocab / 2)) &&
         !isnan(load(row + vocab - 1));
 }
 

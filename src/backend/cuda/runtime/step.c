@@ -12,11 +12,11 @@ enum { HEADER = 4 };
 enum {
     POSITIONS = 0,
     PLACES = POSITION_DIMS_MAX,
-    RUNS,
+    CHUNKS,
     SPAN_BEGINS,
     SPAN_ENDS,
-    RUN_ROWS,
-    RUN_OFFSETS,
+    CHUNK_ROWS,
+    CHUNK_OFFSETS,
     TOKENS,
     OUTPUTS,
     SCALES, /* f32 of each output */
@@ -25,11 +25,11 @@ enum {
     TOP_KS,
     TOP_PS, /* f32 */
     MIN_PS,
-    CODE_ENDS,
-    CODE_SINKS,
-    EXACT_PLACES, /* like those above, for kernels of full-precision pages */
-    EXACT_RUN_ROWS,
-    EXACT_RUN_OFFSETS,
+    QUANT_ENDS,
+    QUANT_SINKS,
+    FULL_PLACES, /* like those above, for kernels of full-precision pages */
+    FULL_CHUNK_ROWS,
+    FULL_CHUNK_OFFSETS,
     ARRAYS
 };
 
@@ -111,24 +111,24 @@ StepRows cuda_step_rows(const CudaBackend *b) {
     int32_t *block = b->block.device;
     return (StepRows){.positions = array(b, block, POSITIONS),
         .places = array(b, block, PLACES),
-        .chunks = array(b, block, RUNS),
+        .chunks = array(b, block, CHUNKS),
         .span_begins = array(b, block, SPAN_BEGINS),
         .span_ends = array(b, block, SPAN_ENDS),
-        .run_rows = array(b, block, RUN_ROWS),
-        .run_offsets = array(b, block, RUN_OFFSETS),
+        .chunk_rows = array(b, block, CHUNK_ROWS),
+        .chunk_offsets = array(b, block, CHUNK_OFFSETS),
         .rows = b->step.rows,
         .position_dims = b->step.position_dims};
 }
-StepRows cuda_step_exact_rows(const CudaBackend *b) {
+StepRows cuda_step_full_precision(const CudaBackend *b) {
     int32_t *block = b->block.device;
     StepRows rows = cuda_step_rows(b);
-    rows.places = array(b, block, EXACT_PLACES);
-    rows.run_rows = array(b, block, EXACT_RUN_ROWS);
-    rows.run_offsets = array(b, block, EXACT_RUN_OFFSETS);
+    rows.places = array(b, block, FULL_PLACES);
+    rows.chunk_rows = array(b, block, FULL_CHUNK_ROWS);
+    rows.chunk_offsets = array(b, block, FULL_CHUNK_OFFSETS);
     return rows;
 }
-const int32_t *cuda_step_code_ends(const CudaBackend *b) { return array(b, b->block.device, CODE_ENDS); }
-const int32_t *cuda_step_code_sinks(const CudaBackend *b) { return array(b, b->block.device, CODE_SINKS); }
+const int32_t *cuda_step_quant_ends(const CudaBackend *b) { return array(b, b->block.device, QUANT_ENDS); }
+const int32_t *cuda_step_quant_sinks(const CudaBackend *b) { return array(b, b->block.device, QUANT_SINKS); }
 const int32_t *cuda_step_tokens(const CudaBackend *b) { return array(b, b->block.device, TOKENS); }
 const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->block.device, OUTPUTS); }
 const float *cuda_step_scales(const CudaBackend *b) {
@@ -155,29 +155,29 @@ static void fill_sample(CudaBackend *b, const SampleParams *sample, int output) 
 }
 
 /* Writes the quantised range of each row of a chunk, and the chunk as kernels of full-precision pages see it. */
-static void fill_coded(CudaBackend *b, const SequenceChunk *chunk) {
+static void fill_quant(CudaBackend *b, const SequenceChunk *chunk) {
     int32_t *block = host_block(b);
-    const int exact = cuda_exact_rows(chunk);
+    const int full = cuda_full_precision_rows(chunk);
     for (int t = 0; t < chunk->rows; t++) {
         const int row = chunk->row + t, place = chunk->position + t;
-        const bool coded = t >= exact;
-        array(b, block, CODE_ENDS)[row] = coded ? kv_cold_end(chunk->quant, place) : 0;
-        array(b, block, CODE_SINKS)[row] = coded ? chunk->quant->sink : 0;
-        array(b, block, EXACT_PLACES)[row] = coded ? -1 : place;
-        array(b, block, EXACT_RUN_ROWS)[row] = coded ? 1 : exact;
-        array(b, block, EXACT_RUN_OFFSETS)[row] = coded ? 0 : t;
+        const bool quantised = t >= full;
+        array(b, block, QUANT_ENDS)[row] = quantised ? kv_cold_end(chunk->quant, place) : 0;
+        array(b, block, QUANT_SINKS)[row] = quantised ? chunk->quant->sink : 0;
+        array(b, block, FULL_PLACES)[row] = quantised ? -1 : place;
+        array(b, block, FULL_CHUNK_ROWS)[row] = quantised ? 1 : full;
+        array(b, block, FULL_CHUNK_OFFSETS)[row] = quantised ? 0 : t;
     }
 }
 
-static void fill_run(CudaBackend *b, const SequenceChunk *chunk, int index) {
+static void fill_chunk(CudaBackend *b, const SequenceChunk *chunk, int index) {
     int32_t *block = host_block(b);
-    if (b->codes.seen) fill_coded(b, chunk);
+    if (b->quant.seen) fill_quant(b, chunk);
     for (int t = 0; t < chunk->rows; t++) {
         const int row = chunk->row + t, place = chunk->position + t;
         array(b, block, PLACES)[row] = place;
-        array(b, block, RUNS)[row] = index;
-        array(b, block, RUN_ROWS)[row] = chunk->rows;
-        array(b, block, RUN_OFFSETS)[row] = t;
+        array(b, block, CHUNKS)[row] = index;
+        array(b, block, CHUNK_ROWS)[row] = chunk->rows;
+        array(b, block, CHUNK_OFFSETS)[row] = t;
         int begin = 0, end = 0;
         for (int i = 0; i < chunk->span_count; i++)
             if (chunk->spans[i].begin <= place && place < chunk->spans[i].end) {
@@ -197,8 +197,8 @@ static void fill_rows(CudaBackend *b, const Step *step) {
     if (step->outputs) memcpy(array(b, block, OUTPUTS), step->outputs, (size_t)step->output_count * sizeof(int32_t));
     if (step->scales) memcpy(array(b, block, SCALES), step->scales, (size_t)step->output_count * sizeof *step->scales);
     for (int i = 0; step->sample_params && i < step->output_count; i++) fill_sample(b, &step->sample_params[i], i);
-    for (int i = 0; i < step->chunk_count; i++) fill_run(b, &step->chunks[i], i);
-    if (b->codes.seen) cuda_codes_fill(b, block + b->codes.records);
+    for (int i = 0; i < step->chunk_count; i++) fill_chunk(b, &step->chunks[i], i);
+    if (b->quant.seen) cuda_quant_fill(b, block + b->quant.records);
 }
 
 static int pages_of(const SequenceChunk *chunk) { return (chunk->position + chunk->rows - 1) / KV_PAGE_TOKENS + 1; }
@@ -252,10 +252,10 @@ static bool repeatable(const Step *step) {
  * chunk that the step has. The number of long chunks matters to prefill rows alone, which steps of several rows per
  * chunk do not have. */
 static int layout_of(const CudaBackend *b) {
-    const CudaCodes *codes = &b->codes;
-    const bool bits[] = {b->short_runs, b->long_runs > 0, b->single_rows, codes->seen && codes->mixed,
-        codes->seen && codes->short_runs, codes->seen && codes->long_runs > 0, codes->seen && codes->coded_short,
-        codes->seen && codes->coded_long};
+    const CudaQuant *quant = &b->quant;
+    const bool bits[] = {b->short_chunks, b->long_chunks > 0, b->single_rows, quant->seen && quant->mixed,
+        quant->seen && quant->short_chunks, quant->seen && quant->long_chunks > 0, quant->seen && quant->quant_short,
+        quant->seen && quant->quant_long};
     int layout = 0;
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) layout |= bits[i] << i;
     return layout;
@@ -266,8 +266,8 @@ static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
         const CudaKey *k = &b->graphs[i].key;
         if (k->rows == key->rows && k->decode_rows == key->decode_rows && k->uniform_matmul == key->uniform_matmul &&
             k->outputs == key->outputs && k->pages == key->pages && k->sampling_now == key->sampling_now &&
-            k->cache == key->cache && k->coded == key->coded && k->exact == key->exact && k->forms == key->forms &&
-            k->chunk_count == key->chunk_count && k->layout == key->layout)
+            k->cache == key->cache && k->quantised == key->quantised && k->full_slices == key->full_slices &&
+            k->forms == key->forms && k->chunk_count == key->chunk_count && k->layout == key->layout)
             return &b->graphs[i];
     }
     return NULL;
@@ -327,29 +327,29 @@ static bool set_tables(CudaBackend *b, const Step *step, bool again) {
     if (again)
         while (pages & (pages - 1)) pages += pages & -pages;
     b->pages = b->block.table_stride = pages;
-    b->short_runs = false;
-    b->long_runs = 0;
+    b->short_chunks = false;
+    b->long_chunks = 0;
     b->single_rows = true;
     for (int i = 0; i < step->chunk_count; i++) {
-        const bool is_long = step->chunks[i].rows >= ATTENTION_LONG_RUN;
-        b->short_runs = b->short_runs || !is_long;
-        b->long_runs += is_long;
+        const bool is_long = step->chunks[i].rows >= ATTENTION_LONG_CHUNK;
+        b->short_chunks = b->short_chunks || !is_long;
+        b->long_chunks += is_long;
         b->single_rows = b->single_rows && step->chunks[i].rows == 1 && step->chunks[i].span_count == 0;
     }
     b->block.chunk_count = step->chunk_count;
     memset(b->block.filled, 0, sizeof b->block.filled);
     b->block.rows = step->rows;
-    b->codes.records = HEADER + (size_t)ARRAYS * (size_t)step->rows;
-    b->block.tables = b->codes.records + cuda_codes_look(b, step, again);
+    b->quant.records = HEADER + (size_t)ARRAYS * (size_t)step->rows;
+    b->block.tables = b->quant.records + cuda_quant_look(b, step, again);
     return block_grow(
         b, b->block.tables + (size_t)CUDA_GROUPS_MAX * (size_t)step->chunk_count * (size_t)pages, &b->fault);
 }
 
-static CudaSampling drawing_of(const Step *step) {
-    if (!step->sample_params) return step->scales ? DRAWING_SUMS : DRAWING_NONE;
+static CudaSampling sampling_of(const Step *step) {
+    if (!step->sample_params) return step->scales ? SAMPLING_SUMS : SAMPLING_NONE;
     for (int i = 0; i < step->output_count; i++)
-        if (step->sample_params[i].scale != 0) return DRAWING_ANY;
-    return DRAWING_LARGEST;
+        if (step->sample_params[i].scale != 0) return SAMPLING_ANY;
+    return SAMPLING_LARGEST;
 }
 
 bool cuda_begin(Backend *backend, const Step *step) {
@@ -358,7 +358,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     cuda_loader_close(b);
     if (b->graphs_stale) forget_graphs(b);
     b->step = *step;
-    b->sampling_now = drawing_of(step);
+    b->sampling_now = sampling_of(step);
     b->read.there = false;
     b->scratch_used = 0;
     b->ticket++;
@@ -368,7 +368,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     if (!set_tables(b, step, again) || b->fault.code != ERROR_NONE) return false; /* wait() says so */
     fill_rows(b, step);
     host_block(b)[1] = (int32_t)b->ticket;
-    b->part.sums = 0;
+    b->rank.sums = 0;
     const CudaKey key = {.rows = step->rows,
         .decode_rows = step->decode_rows,
         .uniform_matmul = step->uniform_matmul,
@@ -377,9 +377,9 @@ bool cuda_begin(Backend *backend, const Step *step) {
         .layout = layout_of(b),
         .pages = b->pages,
         .sampling_now = b->sampling_now,
-        .coded = b->codes.seen + (b->codes.seen && !b->codes.mixed),
-        .exact = b->codes.seen ? b->codes.exact : 0,
-        .forms = b->codes.seen ? b->codes.forms : 0,
+        .quantised = b->quant.seen + (b->quant.seen && !b->quant.mixed),
+        .full_slices = b->quant.seen ? b->quant.full_slices : 0,
+        .forms = b->quant.seen ? b->quant.forms : 0,
         .cache = step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
     if (graph && graph->exec) {
@@ -390,7 +390,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
         b->capturing = graph;
         /* The other of two GPUs begins the same step while this one is already capturing, and waits for events. */
         const enum cudaStreamCaptureMode mode =
-            b->part.other ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeThreadLocal;
+            b->rank.other ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeThreadLocal;
         cuda_ok(b, cudaStreamBeginCapture(b->stream, mode), "capturing a step");
     } else {
         if (again) add_graph(b, &key);
@@ -423,7 +423,7 @@ bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
     cuda_enter(b);
     if (ticket + CUDA_STEPS > b->ticket) cuda_ok(b, cudaEventSynchronize(b->done[ticket % CUDA_STEPS]), "a step");
     cuda_ok(b, cudaGetLastError(), "a step");
-    if (b->fault.code == ERROR_NONE && cuda_parts_lost(b))
+    if (b->fault.code == ERROR_NONE && cuda_ranks_lost(b))
         fail(&b->fault, ERROR_DEVICE, "the other GPU did not answer");
     if (b->fault.code == ERROR_NONE) return true;
     if (error) *error = b->fault;

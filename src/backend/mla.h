@@ -7,6 +7,6 @@ typedef void CopyColumns(
     Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count);
 
 /* Computes MLA with the backend's own matmul and attention. */
-void latent_attend(Backend *backend, const Mla *op, CopyColumns *copy);
+void mla_attend(Backend *backend, const Mla *op, CopyColumns *copy);
 /* The same for backends that compute in host memory. */
-void host_latent(Backend *backend, const Mla *op);
+void host_mla(Backend *backend, const Mla *op);
