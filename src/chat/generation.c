@@ -114,6 +114,16 @@ int64_t generation_reasoning_tokens(const Generation *g) {
     return total;
 }
 
+DraftStats generation_drafts(const Generation *g, DraftSource source) {
+    DraftStats all = {0};
+    for (int i = 0; i < g->request_count; i++) {
+        const RequestStats stats = request_stats(g->requests[i]);
+        all.drafted += stats.drafts[source].drafted;
+        all.accepted += stats.drafts[source].accepted;
+    }
+    return all;
+}
+
 int64_t generation_cached_tokens(const Generation *g) {
     int64_t total = 0;
     for (int i = 0; i < g->request_count; i++) total += request_stats(g->requests[i]).cached_tokens;

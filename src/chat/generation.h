@@ -67,4 +67,5 @@ static inline bool generation_done(const Generation *g) { return g->ended == g->
 bool generation_admitted(const Generation *g);
 int64_t generation_answer_tokens(const Generation *g);
 int64_t generation_reasoning_tokens(const Generation *g);
+DraftStats generation_drafts(const Generation *g, DraftSource source);
 int64_t generation_cached_tokens(const Generation *g); /* prompt tokens from the prefix cache */

@@ -94,6 +94,7 @@ typedef struct ChatRequest {
      * cache format, salt and constraint are set on submission. */
     GenerationOptions generation;
     Slice stops[STOP_STRINGS_MAX]; /* storage of generation.stops */
+    Slice prediction;              /* text that the answer may repeat in part: draft tokens; size 0: none */
     int best_of;                   /* 0: not given */
     int default_max_tokens;        /* where max_tokens is not given; 0: the rest of the context */
     bool cut;                      /* max_tokens is reduced to the rest of the context instead of being an error */

@@ -56,6 +56,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
     out->model.warn = warn;
     out->fit = engine_fit;
     out->calibrations = library_calibrations();
+    out->speculation.lookup = !arguments->no_lookup;
     if (out->backend.tensor_parallel > 1 && !backend_on_device(out->backend.device))
         return fail(error, ERROR_USAGE, "--tensor-parallel %d needs GPUs: --device cuda", out->backend.tensor_parallel);
     return take_gpu_layers(arguments->gpu_layers, out, error) && cache_options(&arguments->cache, out, error);
@@ -72,6 +73,9 @@ void session_print_stats(const SessionAnswer *answer, FILE *out) {
     const int later = answer->tokens - 1;
     fprintf(out, "%d prompt tokens, %d tokens, first after %.2f s, %.1f tok/s\n", answer->prompt_tokens, answer->tokens,
         answer->first_s, later > 0 ? later / (answer->total_s - answer->first_s) : 0.0);
+    if (answer->drafts.drafted > 0)
+        fprintf(out, "%llu draft tokens, %llu accepted\n", (unsigned long long)answer->drafts.drafted,
+            (unsigned long long)answer->drafts.accepted);
 }
 
 void session_clean(Slice text, Buffer *out) {
@@ -129,6 +133,11 @@ static bool print_answer(Generation *g, const volatile int *stop, Buffer *text, 
         buffer_clear(&choice->text);
     }
     answer->finish = choice->finish;
+    for (int source = 0; source < DRAFT_SOURCES; source++) {
+        const DraftStats drafts = generation_drafts(g, (DraftSource)source);
+        answer->drafts.drafted += drafts.drafted;
+        answer->drafts.accepted += drafts.accepted;
+    }
     answer->total_s = clock_seconds() - start;
     return ok && (!text->failed || fail(error, ERROR_MEMORY, "no memory for the answer's text"));
 }

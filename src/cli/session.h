@@ -11,6 +11,8 @@ typedef struct EngineArguments {
     EngineOptions options;  /* what engine_options() does not derive from the other members */
     const char *gpu_layers; /* a number, "all" or "auto"; NULL: all */
     CacheArguments cache;
+    bool no_lookup;
+    const char *draft_model; /* name, directory or file; NULL: none */
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
@@ -37,6 +39,8 @@ typedef struct EngineArguments {
     EXPERT_OPTIONS((e).options.model.experts),                                                                                                 \
     {"--top-k-experts", NULL, OPTION_INT, &(e).options.model.experts_used, 1, 32, "N",                                            \
         "a token uses N experts of a layer at most: faster, and other, worse answers (the model's)"},                  \
+    {"--no-lookup", NULL, OPTION_FLAG, &(e).no_lookup, 0, 0, NULL,                                                     \
+        "no draft tokens from the prompt and the answer (speculative decoding, which changes no answer)"},             \
     CACHE_OPTIONS((e).cache),                                                                                       \
     {"--weights", NULL, OPTION_CHOICE, &(e).options.model.weights, WEIGHTS_MAPPED, 0, "mmap|ram",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
@@ -77,6 +81,7 @@ typedef struct SessionAnswer {
     Finish finish;
     int tokens, prompt_tokens;
     double first_s, total_s; /* to the first token, to the end */
+    DraftStats drafts;
 } SessionAnswer;
 
 /* The prompt of an answer: messages, or with raw set that text to be continued. */

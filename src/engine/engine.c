@@ -711,6 +711,8 @@ bool engine_kv_biased(const Engine *engine) {
     return biased;
 }
 
+bool engine_looks_up(const Engine *engine) { return engine->scheduler.speculation.options.lookup; }
+
 Pooling engine_pooling(const Engine *engine) { return engine->pooling; }
 
 const char *engine_backend(const Engine *engine) { return runner_upper(engine->runner)->ops->name; }

@@ -160,6 +160,7 @@ const char *engine_backend(const Engine *engine); /* "avx512" */
 Pooling engine_pooling(const Engine *engine);
 const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
 DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
+bool engine_looks_up(const Engine *engine);             /* whether it looks texts up for draft tokens */
 bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, which plain 4-bit codes do not survive */
 
 /* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,

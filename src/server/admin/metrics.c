@@ -364,6 +364,21 @@ static void write_forms(const ModelStatus *status, int count, bool pages, Buffer
     }
 }
 
+static void write_drafts(const ModelStatus *status, int count, bool accepted, Buffer *out) {
+    static const char *const sources[DRAFT_SOURCES] = {"lookup", "prediction", "model"};
+    const char *name = accepted ? "apus_draft_tokens_accepted_total" : "apus_draft_tokens_total";
+    write_help(
+        name, "counter", accepted ? "Draft tokens that were right, by source." : "Draft tokens, by source.", out);
+    for (int i = 0; i < count; i++) {
+        for (int source = 0; source < DRAFT_SOURCES && status[i].state == MODEL_LOADED; source++) {
+            char label[32];
+            snprintf(label, sizeof label, ",source=\"%s\"", sources[source]);
+            const DraftStats *drafts = &status[i].stats.drafts[source];
+            write_count(name, status[i].name, label, (double)(accepted ? drafts->accepted : drafts->drafted), out);
+        }
+    }
+}
+
 /* What else those routers look for: the share of pages that requests need, and how much a page and all pages are. */
 static void write_usage(const ModelStatus *status, int count, Buffer *out) {
     static const char *const names[] = {
@@ -467,6 +482,8 @@ void metrics_write(const Server *server, Buffer *out) {
     write_usage(models->status, models->count, out);
     write_forms(models->status, models->count, false, out);
     write_forms(models->status, models->count, true, out);
+    write_drafts(models->status, models->count, false, out);
+    write_drafts(models->status, models->count, true, out);
     mutex_lock(&metrics->mutex);
     write_requests(metrics, models, out);
     write_statuses(metrics, out);

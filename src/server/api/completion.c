@@ -123,6 +123,36 @@ static void choose_calls(const Exchange *x, const ChatRequest *request, Generati
     options->tools = request->chat.tools;
 }
 
+/* A prediction is a hint: what is behind a token that the model does not have, or too long, is left out. */
+static bool make_prediction(
+    const Exchange *x, const ChatRequest *request, Tokens *tokens, RequestOptions *options, ApiError *error) {
+    Error why = {0};
+    const int vocab = chat_model_vocab(x->model);
+    if (request->prediction.size == 0 || !engine_looks_up(x->model->engine)) return true;
+    if (!tokenizer_encode(x->model->tokenizer, request->prediction, CONTROL_AS_TEXT, false, tokens, &why))
+        return api_engine_failed(error, &why);
+    int count = 0;
+    while ((size_t)count < tokens->count && count < PREDICTION_TOKENS_MAX && tokens->ids[count] < vocab) count++;
+    options->prediction = tokens->ids;
+    options->prediction_count = count;
+    return true;
+}
+
+static bool open_generation(Exchange *x, ChatRequest *request, ApiError *error) {
+    Error why = {0};
+    Tokens prediction = {0};
+    bool ok = make_prediction(x, request, &prediction, &request->generation.request, error);
+    if (ok && !generation_open(&x->generation, x->model, &request->generation, &why)) {
+        ok = false;
+        if (why.code != ERROR_LIMIT)
+            api_engine_failed(error, &why);
+        else
+            api_fail(error, 400, "context_length_exceeded", request->input_field, "%s.", why.text);
+    }
+    tokens_free(&prediction);
+    return ok;
+}
+
 static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, ApiError *error) {
     GenerationOptions *options = &request->generation;
     const int limit = options->request.max_tokens;
@@ -139,10 +169,7 @@ static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, Ap
     x->kv_bits = request->cache.bits;
     x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)options->request.choices, sizeof *x->given);
     if (!x->given) return api_out_of_memory(error);
-    Error why = {0};
-    if (generation_open(&x->generation, x->model, options, &why)) return true;
-    if (why.code != ERROR_LIMIT) return api_engine_failed(error, &why);
-    return api_fail(error, 400, "context_length_exceeded", request->input_field, "%s.", why.text);
+    return open_generation(x, request, error);
 }
 
 static void free_prompts(Exchange *x) {

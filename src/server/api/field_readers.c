@@ -198,17 +198,30 @@ FIELD_READER(read_metadata) {
     return true;
 }
 
-static bool check_prediction_part(const Json *part, ApiError *error) {
+static bool add_prediction_part(const Json *part, Buffer *out, ApiError *error) {
     Slice text;
     const char *const param = "prediction.content";
     if (!api_type(part, JSON_OBJECT, param, error)) return false;
     const Json *type = json_get(part, "type"), *content = json_get(part, "text");
-    if (type && type->type == JSON_STRING && slice_is(json_slice(type), "text") && content)
-        return api_string(content, param, &text, error);
-    return api_fail(error, 400, "invalid_value", param, "Invalid '%s': expected parts of type 'text'.", param);
+    if (!type || type->type != JSON_STRING || !slice_is(json_slice(type), "text") || !content)
+        return api_fail(error, 400, "invalid_value", param, "Invalid '%s': expected parts of type 'text'.", param);
+    if (!api_string(content, param, &text, error)) return false;
+    buffer_slice(out, text);
+    return true;
 }
 
-/* What the answer may be like: it would come sooner, and be the same. */
+static bool join_prediction(ChatRequest *r, const Json *parts, ApiError *error) {
+    Buffer text = {0};
+    bool ok = true;
+    for (JSON_EACH(part, parts)) ok = ok && add_prediction_part(part, &text, error);
+    const char *copy = ok && !text.failed ? arena_copy(r->arena, buffer_view(&text)) : NULL;
+    if (ok && !copy) ok = api_out_of_memory(error);
+    if (ok) r->prediction = (Slice){copy, text.size};
+    buffer_free(&text);
+    return ok;
+}
+
+/* A text that the answer may repeat in part: the answer comes sooner where it does, and is the same. */
 FIELD_READER(read_prediction) {
     const Json *type = json_get(value, "type"), *content = json_get(value, "content");
     if (!type || type->type != JSON_STRING || !slice_is(json_slice(type), "content"))
@@ -217,11 +230,8 @@ FIELD_READER(read_prediction) {
     if (!content)
         return api_fail(error, 400, "missing_required_parameter", "prediction.content",
             "Missing required parameter: 'prediction.content'.");
-    if (content->type == JSON_STRING) return true;
-    if (!api_type(content, JSON_ARRAY, "prediction.content", error)) return false;
-    for (JSON_EACH(part, content))
-        if (!check_prediction_part(part, error)) return false;
-    return true;
+    if (content->type == JSON_STRING) return api_string(content, "prediction.content", &r->prediction, error);
+    return api_type(content, JSON_ARRAY, "prediction.content", error) && join_prediction(r, content, error);
 }
 
 FIELD_READER(read_cache_retention) {

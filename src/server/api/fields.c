@@ -71,8 +71,10 @@ static const Field table[] = {
         "none", "only none and auto"},
     {"reasoning_effort", API_CHAT, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, read_effort, NULL, "the model's",
         "see [Reasoning](#reasoning)"},
-    {"prediction", API_CHAT, FIELD_ACCEPTED, FIELD_OBJECT, NOWHERE, 0, 0, read_prediction,
-        "object: type content, content", "none", "changes neither the answer nor its speed"},
+    {"prediction", API_CHAT, FIELD_HONOURED, FIELD_OBJECT, NOWHERE, 0, 0, read_prediction,
+        "object: type content, content", "none",
+        "the answer is the same, and comes sooner where it repeats the prediction "
+        "([speculative-decoding.md](../speculative-decoding.md))"},
     {"modalities", API_CHAT, FIELD_NEUTRAL, FIELD_ARRAY, NOWHERE, 1, 2, read_modalities, NULL, "text", "only text"},
     {"service_tier", API_CHAT, FIELD_NEUTRAL, FIELD_TEXT, NOWHERE, 0, 0, read_service_tier, NULL, "auto",
         "only auto and default"},

@@ -31,11 +31,14 @@ static int64_t answer_tokens(const Exchange *x) {
 void writer_usage(const Exchange *x, Buffer *out) {
     const Generation *g = &x->generation;
     const int64_t generated = answer_tokens(x);
+    const DraftStats prediction = generation_drafts(g, DRAFT_PREDICTION);
     buffer_printf(out,
         "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":"
-        "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
+        "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld,\"accepted_prediction_"
+        "tokens\":%llu,\"rejected_prediction_tokens\":%llu}}",
         (long long)g->prompt_tokens, (long long)generated, (long long)(g->prompt_tokens + generated),
-        (long long)generation_cached_tokens(g), (long long)generation_reasoning_tokens(g));
+        (long long)generation_cached_tokens(g), (long long)generation_reasoning_tokens(g),
+        (unsigned long long)prediction.accepted, (unsigned long long)(prediction.drafted - prediction.accepted));
 }
 
 void writer_obfuscation(const Exchange *x, size_t start, Buffer *out) {
@@ -80,6 +83,18 @@ static void write_rate(const char *what, int64_t tokens, double seconds, Buffer 
         (long long)tokens, what, seconds * 1e3, what, each_ms, what, each_ms > 0 ? 1e3 / each_ms : 0);
 }
 
+/* Under llama.cpp's names. */
+static void write_drafts(const Generation *g, Buffer *out) {
+    DraftStats all = {0};
+    for (int source = 0; source < DRAFT_SOURCES; source++) {
+        const DraftStats one = generation_drafts(g, (DraftSource)source);
+        all.drafted += one.drafted;
+        all.accepted += one.accepted;
+    }
+    buffer_printf(out, ",\"draft_n\":%llu,\"draft_n_accepted\":%llu", (unsigned long long)all.drafted,
+        (unsigned long long)all.accepted);
+}
+
 static const char *exact_name(const Engine *engine) {
     const DType dtype = engine_kv_dtype(engine);
     return dtype == DTYPE_BF16 ? "bf16" : dtype == DTYPE_F32 ? "f32" : "f16";
@@ -122,6 +137,7 @@ void writer_timings(const Exchange *x, Buffer *out) {
     buffer_printf(out, ",\"timings\":{\"cache_n\":%d,\"queued_ms\":%.3f", stats.cached_tokens, stats.queued_s * 1e3);
     write_rate("prompt", stats.prompt_tokens - stats.cached_tokens, stats.prefill_s, out);
     write_rate("predicted", answer_tokens(x), stats.decode_s, out);
+    write_drafts(g, out);
     write_cache(x, &stats, out);
     write_experts(engine_model(x->model->engine), &stats, out);
     buffer_byte(out, '}');

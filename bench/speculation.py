@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Decode speed with draft tokens beside decoding without, by kind of answer:
+
+    bench/speculation.py MODEL [--kinds edit,json,…] [--answers N] [--tokens N] [--temperature T] [--streams N]
+                         [--cpu ISA] [--draft-model MODEL] [--prediction] [--csv FILE]
+
+Two servers answer the same requests in turn; the answers must be equal. A row per kind: the median and the least of the
+ratios of decode times (timings.predicted_ms) over the answers, draft tokens and those accepted.
+--prediction sends the text to edit as `prediction` as well. MODEL: a name of tools/fetch_models.py, or a path.
+"""
+
+import argparse
+import concurrent.futures
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
+import apus_server  # noqa: E402
+
+FIELDS = ["model", "cpu", "kind", "temperature", "streams", "answers", "tokens", "speedup", "least", "drafted"]
+FIELDS += ["accepted", "commit", "command"]
+
+CODE = '''import math
+
+
+class {name}:
+    """Statistics of a series of numbers."""
+
+    def __init__(self, values):
+        if not values:
+            raise ValueError("an empty series")
+        self.values = list(values)
+
+    def mean(self):
+        return sum(self.values) / len(self.values)
+
+    def variance(self):
+        center = self.mean()
+        return sum((value - center) ** 2 for value in self.values) / len(self.values)
+
+    def deviation(self):
+        return math.sqrt(self.variance())
+
+    def normalised(self):
+        center, spread = self.mean(), self.deviation()
+        return [(value - center) / spread for value in self.values]
+
+    def report(self):
+        print("mean:", self.mean())
+        print("variance:", self.variance())
+        print("deviation:", self.deviation())
+'''
+TEXT = (
+    "The common swift spends most of its life in the air. It eats, drinks, mates and even sleeps on the wing, and "
+    "comes down only to breed. Swifts winter in Africa south of the Sahara and reach northern Europe in May, where "
+    "they nest under roofs and in holes of old walls. A pair raises two or three young in about six weeks. When it is "
+    "cold and wet there are few insects, and the young can fall into a torpor for days until their parents return "
+    "from areas with better weather, which may be hundreds of kilometres away. Renovated buildings have fewer holes, "
+    "so numbers have fallen in many towns; nest boxes and special bricks are used to help them."
+)
+PEOPLE = "Ada Lovelace, born 1815 in London, mathematician; Alan Turing, born 1912 in London, logician; " + (
+    "Grace Hopper, born 1906 in New York, admiral; Donald Knuth, born 1938 in Milwaukee, professor; "
+    "Barbara Liskov, born 1939 in Los Angeles, professor; Edsger Dijkstra, born 1930 in Rotterdam, physicist"
+)
+EDITS = [
+    "Rename the method mean to average.",
+    "Rename the class to Sample.",
+    "Add the method minimum, which returns the smallest value.",
+    "Make variance divide by len(self.values) - 1.",
+    "Give every method a docstring of one line.",
+]
+
+
+def prompts():
+    """kind → five (prompt, prediction)."""
+    code = CODE.format(name="Series")
+    edit = [f"{change} Print the whole file again and nothing else.\n\n```python\n{code}```" for change in EDITS]
+    fields = ["name, year, city, profession", "person, born", "name, city", "id, name, year", "name, profession, age"]
+    topics = ["a binary search", "an LRU cache", "a CSV parser", "Dijkstra's algorithm", "a rate limiter"]
+    questions = ["Why is the sky blue?", "How does a refrigerator work?", "Tell a story about a lighthouse.",
+                 "What should I see in Lisbon in three days?", "Explain inflation to a child."]  # fmt: skip
+    tasks = ["Summarise in four sentences", "Name the dangers for the birds in", "List the facts with numbers of",
+             "Ask five questions, each answered by a quotation, about", "Shorten to half its length"]  # fmt: skip
+    languages = ["German", "French", "Spanish", "Italian", "Portuguese"]
+    return {
+        "edit": [(text, code) for text in edit],
+        "json": [(f"Give a JSON array of objects with {f}, one for each person: {PEOPLE}", None) for f in fields],
+        "summary": [(f"{task} this text: {TEXT}", None) for task in tasks],
+        "code": [(f"Write {topic} in Python, with tests.", None) for topic in topics],
+        "chat": [(question, None) for question in questions],
+        "translation": [(f"Translate into {language}: {TEXT}", None) for language in languages],
+    }
+
+
+def ask(server, prompt, prediction, options, seed):
+    body = {
+        "model": server.name,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": options.tokens,
+        "temperature": options.temperature,
+        "seed": seed,
+    }
+    if prediction and options.prediction:
+        body["prediction"] = {"type": "content", "content": prediction}
+    status, _, answer = server.request("POST", "/v1/chat/completions", body, timeout=600)
+    if status != 200:
+        raise RuntimeError(answer)
+    answer = json.loads(answer)
+    return answer["choices"][0]["message"]["content"], answer["timings"]
+
+
+def measure(servers, kind, pairs, options):
+    """Each answer from both servers, in turn; with several streams all answers of a server at once."""
+    ratios, drafted, accepted, tokens = [], 0, 0, 0
+    for start in range(0, len(pairs), options.streams):
+        group = pairs[start : start + options.streams]
+        answers = []
+        for server in servers if (start // options.streams) % 2 else servers[::-1]:
+            with concurrent.futures.ThreadPoolExecutor(len(group)) as pool:
+                jobs = [pool.submit(ask, server, *pair, options, start + i) for i, pair in enumerate(group)]
+                answers.append((server, [job.result() for job in jobs]))
+        without = next(list_ for server, list_ in answers if server is servers[0])
+        with_drafts = next(list_ for server, list_ in answers if server is servers[1])
+        for (text, plain), (same, fast) in zip(without, with_drafts, strict=True):
+            if text != same:
+                raise RuntimeError(f"{kind}: the answers differ:\n{text}\n---\n{same}")
+            ratios.append(plain["predicted_ms"] / fast["predicted_ms"])
+            drafted += fast["draft_n"]
+            accepted += fast["draft_n_accepted"]
+            tokens += fast["predicted_n"]
+    return {
+        "kind": kind,
+        "answers": len(ratios),
+        "tokens": tokens,
+        "speedup": f"{statistics.median(ratios):.2f}",
+        "least": f"{min(ratios):.2f}",
+        "drafted": drafted,
+        "accepted": accepted,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--kinds", default="edit,json,summary,code,chat,translation")
+    parser.add_argument("--answers", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--temperature", type=float, default=0)
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--cpu", default="auto")
+    parser.add_argument("--draft-model")
+    parser.add_argument("--prediction", action="store_true")
+    parser.add_argument("--csv")
+    options = parser.parse_args()
+    model = options.model if os.path.exists(options.model) else apus_server.model_path(options.model)
+    common = ["--cpu", options.cpu, "--ctx-size", 4096, "--slots", max(options.streams, 1), "--no-prefix-cache"]
+    drafts = ["--draft-model", options.draft_model] if options.draft_model else []
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
+    rows = []
+    with (
+        apus_server.Server(model, *common, "--no-lookup") as plain,
+        apus_server.Server(model, *common, *drafts) as fast,
+    ):
+        ask(plain, "Hello", None, options, 0)
+        ask(fast, "Hello", None, options, 0)
+        for kind in options.kinds.split(","):
+            row = measure([plain, fast], kind, prompts()[kind][: options.answers], options)
+            row |= {"model": options.model, "cpu": options.cpu, "temperature": options.temperature}
+            row |= {"streams": options.streams, "commit": commit.strip(), "command": " ".join(sys.argv)}
+            rows.append(row)
+            print(
+                f"{kind:12} {row['speedup']:>6} × (least {row['least']}), {row['tokens']} tokens, "
+                f"{row['accepted']} of {row['drafted']} draft tokens accepted",
+                flush=True,
+            )
+    if options.csv:
+        new = not os.path.exists(options.csv)
+        with open(options.csv, "a", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
