@@ -66,8 +66,10 @@ typedef struct LinearKernels {
     void (*quantise)(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
     /* A row from natural to another order. LAYOUT_PANEL: out is where the row begins in its tile. */
     void (*arrange)(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
-    /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ few_rows. */
-    int few_rows; /* ≤ LINEAR_FEW; up to it few() is at least as fast as panels */
+    /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ LINEAR_FEW. */
+    /* ≤ LINEAR_FEW; up to so many rows few() is at least as fast as panels, for activation groups of 64, and for
+     * narrower ones, whose panels take longer to unpack. */
+    int few_rows, few_rows_narrow;
     void (*few)(
         const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
     LinearLayout (*layout)(const Weight *w, int rows); /* layout that few() reads */

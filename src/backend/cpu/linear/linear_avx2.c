@@ -5,6 +5,7 @@ const LinearKernels linear_kernels_avx2 = {
     .quantise = linear_quantise_avx2,
     .arrange = linear_arrange_avx2,
     .few_rows = LINEAR_FEW,
+    .few_rows_narrow = LINEAR_FEW,
     .few = linear_few_avx2,
     .layout = linear_layout_avx2,
     .panel_rows = PANEL,

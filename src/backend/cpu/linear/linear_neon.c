@@ -5,6 +5,7 @@ const LinearKernels linear_kernels_neon = {
     .quantise = linear_quantise_neon,
     .arrange = linear_arrange_neon,
     .few_rows = 8,
+    .few_rows_narrow = 8,
     .few = linear_few_neon,
     .layout = linear_layout_neon,
     .panel_rows = PANEL,

@@ -439,6 +439,16 @@ static void product_task(void *argument, int index, int count) {
     add_normed(p, index, count);
 }
 
+/* The most rows for few() that suits all weights of the product. */
+static int few_limit(const Product *p) {
+    int few = LINEAR_FEW;
+    for (int i = 0; i < p->count; i++) {
+        const bool narrow = linear_is_integer(p->weight[i]) && linear_group(p->weight[i]) < 64;
+        few = min_int(few, narrow ? p->kernels->few_rows_narrow : p->kernels->few_rows);
+    }
+    return few;
+}
+
 int product_begin(Product *p, CpuBackend *cpu, int rows) {
     p->cpu = cpu;
     p->kernels = cpu->kernels->linear;
@@ -446,7 +456,7 @@ int product_begin(Product *p, CpuBackend *cpu, int rows) {
     const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
     CHECK(p->cols <= MATRIX_COLS_MAX && (!p->norm_after || p->norm_after->width <= NORM_WIDTH_MAX));
     p->planes = p->fine || (cpu->precise && !p->coarse) ? 2 : 1;
-    const int few = p->kernels->few_rows;
+    const int few = few_limit(p);
     p->few = rows * p->planes <= few || !panels_fit;
     int chunk = rows;
     if (p->few && chunk > few / p->planes) chunk = few / p->planes;
