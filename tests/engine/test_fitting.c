@@ -75,6 +75,16 @@ static void test_table(void) {
     model_close(streamed);
 }
 
+/* Rows of draft tokens make steps larger: the plan counts what these work in. */
+static void test_draft_rows(void) {
+    EngineOptions options = options_of(0);
+    options.slots = 16;
+    const uint64_t without = must_plan(&options, PLAN_KNOWN).model.besides_bytes;
+    options.speculation.lookup = true;
+    const uint64_t with = must_plan(&options, PLAN_KNOWN).model.besides_bytes;
+    TEST_MSG(with > without, "%llu with, %llu without", (unsigned long long)with, (unsigned long long)without);
+}
+
 /* A budget in which not all experts fit: they are streamed, the disk is measured once and then known. */
 static void test_streamed(void) {
     EngineOptions options = options_of(0);
@@ -219,6 +229,7 @@ int main(void) {
     TEST(mkdtemp(calibrations) != NULL);
     if (!fixture_open(&f, "olmoe") || !fixture_write_variant(&f, 0, checkpoint)) return 1;
     test_table();
+    test_draft_rows();
     test_streamed();
     test_floor();
     test_split_cache();
