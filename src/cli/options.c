@@ -181,11 +181,16 @@ static bool parse_choice(const Option *o, const char *text, int *out) {
     }
 }
 
-static bool store(const Option *o, const char *text) {
+/* why: of OPTION_READ. */
+static bool store(const Option *o, const char *text, Error *why) {
     int choice;
     double number;
     switch (o->kind) {
     case OPTION_TEXT: *(const char **)o->value = text; return true;
+    case OPTION_READ: {
+        const OptionReader *reader = o->value;
+        return reader->read(text, reader->value, why);
+    }
     case OPTION_FLAG: *(bool *)o->value = true; return true;
     case OPTION_NUMBER:
         if (!parse_number(o, text, &number)) return false;
@@ -211,9 +216,11 @@ static bool store(const Option *o, const char *text) {
     return false;
 }
 
-static OptionsResult unusable_value(const Command *command, const Option *o, const char *value) {
+static OptionsResult unusable_value(const Command *command, const Option *o, const char *value, const Error *why) {
     char problem[160];
-    if (o->kind == OPTION_CHOICE)
+    if (o->kind == OPTION_READ)
+        snprintf(problem, sizeof problem, "%.150s", why->text);
+    else if (o->kind == OPTION_CHOICE)
         snprintf(problem, sizeof problem, "%.40s: want %s", value, o->argument);
     else if (o->kind == OPTION_BYTES)
         snprintf(
@@ -256,7 +263,8 @@ OptionsResult options_parse(
             if (add_argument(command, value, max, arguments) != OPTIONS_OK) return OPTIONS_ERROR;
             continue;
         }
-        if (!store(o, value)) return unusable_value(command, o, value);
+        Error why = {0};
+        if (!store(o, value, &why)) return unusable_value(command, o, value, &why);
     }
     if (arguments->count < min) return usage(command, "missing argument: %s%s", command->arguments, "");
     return OPTIONS_OK;
@@ -282,7 +290,8 @@ static const char *config_path(int argc, char **argv) {
 static bool set_option(const Command *command, const Option *o, const char *value, const char *where) {
     if (o->kind == OPTION_LATER) return not_there(command, o) == OPTIONS_OK;
     const bool on = !strcmp(value, "true") || !strcmp(value, "1"), off = !strcmp(value, "false") || !strcmp(value, "0");
-    if (o->kind == OPTION_FLAG ? on || off : store(o, value)) {
+    Error why = {0};
+    if (o->kind == OPTION_FLAG ? on || off : store(o, value, &why)) {
         if (o->kind == OPTION_FLAG) *(bool *)o->value = on;
         return true;
     }
@@ -290,7 +299,7 @@ static bool set_option(const Command *command, const Option *o, const char *valu
     if (o->kind == OPTION_FLAG)
         (void)usage(command, "option %s: not usable: %s: want true or false", o->name, value);
     else
-        (void)unusable_value(command, o, value);
+        (void)unusable_value(command, o, value, &why);
     return false;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/slice.h"
+#include "cli/expert_faults.h"
 
 /* The value's type is in brackets. */
 typedef enum OptionKind {
@@ -16,9 +17,15 @@ typedef enum OptionKind {
     OPTION_NUMBER,   /* [double] */
     OPTION_CHOICE,   /* [enum] a word of `argument`, "a|b|c": min for the first, min + 1 for the second, … */
     OPTION_TEXT,     /* [const char *] */
+    OPTION_READ,     /* [OptionReader] a text that a function of its own reads */
     OPTION_ARGUMENT, /* another way to give one of the arguments */
     OPTION_LATER     /* a SwiftLM option that is not supported yet; help says so */
 } OptionKind;
+
+typedef struct OptionReader {
+    bool (*read)(const char *text, void *value, Error *error); /* false: the text is unusable, the error says why */
+    void *value;
+} OptionReader;
 
 typedef struct Option {
     const char *name;    /* "--threads"; NULL ends a table */
@@ -58,8 +65,8 @@ typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsRe
         "experts of the next layer are read ahead where that proves to be faster"},                                    \
     {"--route-trace", NULL, OPTION_TEXT, &(e).cache.trace, 0, 0, "FILE",                                               \
         "writes which experts were wanted, for tools/replay_routes.py"},                                               \
-    {"--expert-faults", NULL, OPTION_TEXT, &(e).cache.faults, 0, 0, "WHAT",                                            \
-        "for tests, what goes wrong with reads by chance: fail:0.001,cut:0.1,hang:0.0001,slow:5 (nothing)"}
+    {"--expert-faults", NULL, OPTION_READ, &(OptionReader){expert_faults_read, &(e).cache.faults}, 0, 0, "WHAT",      \
+        "for tests, faults of reads by chance: fail:0.001,cut:0.1,hang:0.0001,slow:5 (nothing)"}
 /* clang-format on */
 
 /* argv after the command's name. --help prints the command's page and gives OPTIONS_HELP; an error is printed with the

@@ -77,16 +77,14 @@ static bool add_layers(
 
 static bool open_files(ExpertCache *cache, const Checkpoint *c, const ExpertCacheOptions *options, Error *error) {
     const bool keep = options->io == EXPERT_CACHE_IO_PAGE_CACHE;
-    ExpertCacheFaults faults;
-    if (!expert_cache_faults_read(options->faults, &faults, error)) return false;
-    cache->silence_ms = faults.silence_ms ? faults.silence_ms : EXPERT_CACHE_SILENCE_MS;
+    cache->silence_ms = options->faults.silence_ms ? options->faults.silence_ms : EXPERT_CACHE_SILENCE_MS;
     cache->paths = arena_alloc(&cache->arena, (size_t)c->file_count, sizeof *cache->paths);
     bool ok = cache->paths;
     for (int f = 0; ok && f < c->file_count; f++)
         ok = (cache->paths[f] = arena_copy(&cache->arena, slice_of(c->paths[f]))) != NULL;
     if (!ok) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
     const int depth = options->depth > 0 ? options->depth : DEPTH;
-    cache->io = expert_cache_io_open(options->io, cache->paths, c->file_count, depth, &faults, error);
+    cache->io = expert_cache_io_open(options->io, cache->paths, c->file_count, depth, &options->faults, error);
     if (!cache->io) return false;
     if ((options->buffered || keep) && !expert_cache_io_buffer(cache->io, keep))
         return fail(error, ERROR_IO, "cannot read experts through the page cache");

@@ -19,10 +19,10 @@ typedef struct ExpertCacheLayer {
 /* All zero: defaults for this machine. */
 typedef struct ExpertCacheOptions {
     ExpertCacheIoKind io;
-    int depth;          /* reads in flight, at most; 0: default */
-    bool buffered;      /* read through the page cache and drop the pages afterwards */
-    const char *trace;  /* path of a trace of all requests (expert_cache_trace.h); NULL: none */
-    const char *faults; /* for tests, as expert_cache_faults_read() takes it; NULL: none */
+    int depth;                /* reads in flight, at most; 0: default */
+    bool buffered;            /* read through the page cache and drop the pages afterwards */
+    const char *trace;        /* path of a trace of all requests (expert_cache_trace.h); NULL: none */
+    ExpertCacheFaults faults; /* for tests */
 } ExpertCacheOptions;
 
 enum { EXPERT_CACHE_SILENCE_MS = 30000 /* a step fails when no read completes for this long */ };

@@ -29,15 +29,13 @@ struct ExpertCacheRead {
 };
 enum { EXPERT_CACHE_SHORT = -1 }; /* the file ends before `need` bytes */
 
-/* For tests: what goes wrong with single calls, by chance. */
+/* For tests: faults of single reads, by chance. All zero: none. */
 typedef struct ExpertCacheFaults {
-    double fail, cut, hang; /* chances of EIO, of fewer bytes than asked for, of no answer for long */
+    double fail, cut, hang; /* chances of EIO, of fewer bytes than asked for, of an answer after too long */
     int slow_ms;            /* before each read */
-    int silence_ms;         /* instead of EXPERT_CACHE_SILENCE_MS; 0: as ever */
+    int silence_ms;         /* replaces EXPERT_CACHE_SILENCE_MS; 0: does not */
     uint64_t seed;
 } ExpertCacheFaults;
-/* "fail:0.001,cut:0.1,hang:0.0001,slow:5,silence:500,seed:7", each of them or not; NULL: none. */
-NODISCARD bool expert_cache_faults_read(const char *text, ExpertCacheFaults *out, Error *error);
 
 typedef enum ExpertCacheIoKind {
     EXPERT_CACHE_IO_AUTO, /* io_uring if the system has it, else threads */

@@ -7,10 +7,7 @@
 
 #include "weights/expert_cache_io_internal.h"
 
-enum {
-    PAUSE_MS = 10, /* before the second try; twice that before the third */
-    FAULT_MAX = 1000000,
-};
+enum { PAUSE_MS = 10 /* before the second try; twice that before the third */ };
 
 /* ---- faults ---- */
 
@@ -38,29 +35,6 @@ static int64_t with_faults(ExpertCacheIo *io, int64_t result) {
 
 bool expert_cache_read_hangs(ExpertCacheIo *io) {
     return io->faults.hang > 0 && !__atomic_load_n(&io->stopping, __ATOMIC_RELAXED) && chance(io) < io->faults.hang;
-}
-
-bool expert_cache_faults_read(const char *text, ExpertCacheFaults *out, Error *error) {
-    double fails = 0, cut = 0, hang = 0, slow = 0, silence = 0, seed = 0;
-    const struct {
-        const char *name;
-        double *value;
-    } known[] = {
-        {"fail", &fails}, {"cut", &cut}, {"hang", &hang}, {"slow", &slow}, {"silence", &silence}, {"seed", &seed}};
-    for (const char *at = text; at && *at;) {
-        char name[8] = "";
-        double value = -1, *to = NULL;
-        int length = 0;
-        (void)sscanf(at, "%7[a-z]:%lf%n", name, &value, &length);
-        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-            if (!strcmp(name, known[i].name)) to = known[i].value;
-        if (!to || !(value >= 0 && value <= FAULT_MAX) || (at[length] && (at[length] != ',' || !at[length + 1])))
-            return fail(error, ERROR_USAGE, "\"%s\" is no fault of reads: fail:0.001,cut:0.1,hang:0.01,slow:5", at);
-        *to = value;
-        at += length + (at[length] == ',');
-    }
-    *out = (ExpertCacheFaults){fails, cut, hang, (int)slow, (int)silence, (uint64_t)seed};
-    return true;
 }
 
 /* ---- a read ---- */

@@ -172,7 +172,7 @@ static void check_stream(const char *name, const char *directory) {
     const ModelOptions model = {.context = 512,
         .experts.stream = true,
         .experts.bytes_max = 1 << 19,
-        .experts.cache.faults = "fail:0.001,cut:0.2,seed:3"};
+        .experts.cache.faults = {.fail = 0.001, .cut = 0.2, .seed = 3}};
     Party *alone = party_open(directory, "auto", 1, 256, FEW_REQUESTS);
     Party *streamed = party_open_model(directory, &model, "auto", 8, 48, FEW_REQUESTS);
     run_parties(&alone, 1);
@@ -205,7 +205,7 @@ static void check_budgets(const char *directory) {
 
 /* A disk that fails fails requests, one after the other, and nothing else. */
 static void check_broken_disk(const char *directory) {
-    const ModelOptions model = {.context = 512, .experts.stream = true, .experts.cache.faults = "fail:1"};
+    const ModelOptions model = {.context = 512, .experts.stream = true, .experts.cache.faults = {.fail = 1}};
     Party *p = party_open_model(directory, &model, "auto", 2, 48, 2);
     for (int i = 0; i < p->count; i++) {
         Error error = {0};
