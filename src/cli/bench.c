@@ -94,9 +94,9 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
     if (wish->operations && model) return fail(error, ERROR_USAGE, "--operations measures without a model: %s", model);
     if (wish->operations && (wish->trace || plan->against))
         return fail(error, ERROR_USAGE, "--operations goes with neither --trace nor --against");
-    if ((wish->operations || wish->trace) && backend_on_device(plan->device))
+    if ((wish->operations || wish->trace) && backend_on_device(plan->backend.device))
         return fail(error, ERROR_USAGE, "%s takes times of the processor's operations, not those of --device %s",
-            wish->operations ? "--operations" : "--trace", plan->device);
+            wish->operations ? "--operations" : "--trace", plan->backend.device);
     if (!wish->operations && !model) return fail(error, ERROR_USAGE, "name a model, or --operations");
     if (plan->only && !wish->operations) return fail(error, ERROR_USAGE, "--only chooses among --operations");
     if (wish->trace && plan->against) return fail(error, ERROR_USAGE, "--trace does not go with --against");
@@ -114,8 +114,8 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
 
 static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *error) {
     if (!check_wish(wish, model, plan, error)) return false;
-    if (!wish->quality) bench_quiet(plan->threads); /* quality takes no times */
-    if (!plan->threads) plan->threads = pool_cores();
+    if (!wish->quality) bench_quiet(plan->backend.threads); /* quality takes no times */
+    if (!plan->backend.threads) plan->backend.threads = pool_cores();
     if (wish->operations) return bench_operations(plan, error);
     Buffer directory = {0}, name = {0};
     bool ok = library_resolve(model, progress_on_terminal(), &directory, error);
@@ -134,23 +134,26 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
 }
 
 int command_bench(int argc, char **argv) {
-    BenchPlan plan = {.device = "cpu", .cpu = "auto"};
+    BenchPlan plan = {.backend = {.device = "cpu", .cpu = "auto", .tensor_parallel = 1},
+        .prompt = 512,
+        .generate = 64,
+        .rounds = 5,
+        .chunk = 512};
     Wish wish = {.depths = "0", .formats = ""};
-    int64_t prompt = 512, generate = 64, rounds = 5, threads = 0, chunk = 512, layers = 0, parts = 1;
     const Option options[] = {
-        {"-p", "--prompt", OPTION_INTEGER, &prompt, 0, TOKENS_MAX, "N", "prompt tokens (512)"},
-        {"-n", "--generate", OPTION_INTEGER, &generate, 0, TOKENS_MAX, "N", "tokens to generate (64)"},
+        {"-p", "--prompt", OPTION_INT, &plan.prompt, 0, TOKENS_MAX, "N", "prompt tokens (512)"},
+        {"-n", "--generate", OPTION_INT, &plan.generate, 0, TOKENS_MAX, "N", "tokens to generate (64)"},
         {"-d", "--depth", OPTION_TEXT, &wish.depths, 0, 0, "N,…", "tokens already in the cache (0)"},
-        {"-r", "--rounds", OPTION_INTEGER, &rounds, 1, ROUNDS_MAX, "N", "rounds (5)"},
-        {"--threads", "-t", OPTION_INTEGER, &threads, 0, POOL_THREADS_MAX, "N", "threads (one per core)"},
-        {"--prefill-size", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "prompt tokens per step (512)"},
-        {"--device", NULL, OPTION_TEXT, &plan.device, 0, 0, "NAME",
+        {"-r", "--rounds", OPTION_INT, &plan.rounds, 1, ROUNDS_MAX, "N", "rounds (5)"},
+        {"--threads", "-t", OPTION_INT, &plan.backend.threads, 0, POOL_THREADS_MAX, "N", "threads (one per core)"},
+        {"--prefill-size", NULL, OPTION_INT, &plan.chunk, 1, RUNNER_ROWS_MAX, "N", "prompt tokens per step (512)"},
+        {"--device", NULL, OPTION_TEXT, &plan.backend.device, 0, 0, "NAME",
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
-        {"--gpu-layers", "-ngl", OPTION_INTEGER, &layers, 0, 4096, "N",
+        {"--gpu-layers", "-ngl", OPTION_INT, &plan.gpu_layers, 0, 4096, "N",
             "the last N layers are on the GPU, the others here (all)"},
-        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_RANKS_MAX, "N",
+        {"--tensor-parallel", NULL, OPTION_INT, &plan.backend.tensor_parallel, 1, BACKEND_RANKS_MAX, "N",
             "each layer is divided among N GPUs, the one of --device and those behind it (1)"},
-        {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
+        {"--cpu", NULL, OPTION_TEXT, &plan.backend.cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--streams", NULL, OPTION_TEXT, &wish.streams, 0, 0, "N,…",
             "sequences that generate together, measured in turn"},
         {"--kv-cache", NULL, OPTION_TEXT, &wish.formats, 0, 0, "FORM,…",
@@ -160,7 +163,7 @@ int command_bench(int argc, char **argv) {
         {"--trace", NULL, OPTION_FLAG, &wish.trace, 0, 0, NULL, "where the time of a step goes"},
         {"--operations", NULL, OPTION_FLAG, &wish.operations, 0, 0, NULL, "single operations, without a model"},
         {"--only", NULL, OPTION_TEXT, &plan.only, 0, 0, "PATTERN", "operations whose names contain this (* and ?)"},
-        {"--precise", NULL, OPTION_FLAG, &plan.precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
+        {"--precise", NULL, OPTION_FLAG, &plan.backend.precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
         EXPERT_OPTIONS(plan.experts),
         {"--fit", NULL, OPTION_FLAG, &plan.fit, 0, 0, NULL,
             "what the plan of apus info --fit expects, and how far off it was"},
@@ -170,13 +173,6 @@ int command_bench(int argc, char **argv) {
     Arguments arguments;
     const OptionsResult result = options_parse(&command, options, argc, argv, 0, 1, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
-    plan.prompt = (int)prompt;
-    plan.generate = (int)generate;
-    plan.rounds = (int)rounds;
-    plan.threads = (int)threads;
-    plan.chunk = (int)chunk;
-    plan.gpu_layers = (int)layers;
-    plan.tensor_parallel = (int)parts;
     Error error = {0};
     return run(&wish, arguments.count ? arguments.values[0] : NULL, &plan, &error) ? 0 : report(&error);
 }

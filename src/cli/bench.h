@@ -14,15 +14,15 @@ enum { SERIES_MAX = 1024, ROUNDS_MAX = 99, DEPTHS_MAX = 16 };
 typedef struct BenchPlan {
     const char *model;     /* as the user calls it; NULL with --operations */
     const char *directory; /* checkpoint directory */
-    const char *device, *cpu;
+    BackendOptions backend;
     const char *against; /* a command, or NULL */
     const char *only;    /* which operations */
-    int prompt, generate, rounds, threads, chunk, gpu_layers, tensor_parallel;
+    int prompt, generate, rounds, chunk, gpu_layers;
     int depths[DEPTHS_MAX], depth_count;
     KvFormat formats[WALK_FORMATS_MAX]; /* KV cache formats, measured in turn; none: full precision */
     int format_count;
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
-    bool precise, json, fit;
+    bool json, fit;
     ExpertOptions experts;
 } BenchPlan;
 

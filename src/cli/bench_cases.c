@@ -83,12 +83,12 @@ static float *random_floats(size_t count, float scale) {
 }
 
 bool bench_fixture_open(BenchFixture *fixture, const BenchPlan *plan, Error *error) {
-    const BackendOptions options = {.cpu = plan->cpu,
-        .threads = plan->threads,
-        .precise = plan->precise,
+    const BackendOptions options = {.cpu = plan->backend.cpu,
+        .threads = plan->backend.threads,
+        .precise = plan->backend.precise,
         .rows_max = LINE_ROWS_MAX,
         .scratch_bytes = 1 << 16};
-    *fixture = (BenchFixture){.threads = plan->threads, .backend = backend_open(&options, error)};
+    *fixture = (BenchFixture){.threads = plan->backend.threads, .backend = backend_open(&options, error)};
     return fixture->backend != NULL;
 }
 

@@ -128,7 +128,7 @@ static void write_json(Buffer *out, const Operations *o, const BenchPlan *plan) 
     buffer_text(out, "{\"backend\":");
     json_write_string(out, slice_of(backend_describe(o->fixture.backend)));
     buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"rounds\":%d,\"memory_bytes\":%zu",
-        o->fixture.backend->ops->name, plan->threads, plan->rounds, o->fixture.bytes);
+        o->fixture.backend->ops->name, plan->backend.threads, plan->rounds, o->fixture.bytes);
     buffer_printf(out, ",\"read_gbs\":%.3f,\"read_gbs_min\":%.3f,\"read_gbs_max\":%.3f", series_median(&machine->read),
         series_at(&machine->read, 0), series_at(&machine->read, 1));
     buffer_printf(out, ",\"int8_gops\":%.1f,\"f32_gflops\":%.1f,\"issue_gips\":%.1f,\"lines\":[",
@@ -157,7 +157,8 @@ static bool measure(Operations *o, const BenchPlan *plan, Error *error) {
     if (!o->count) return fail(error, ERROR_USAGE, "--only %s: no operation is called so", plan->only);
     if (!bench_fixture_fill(&o->fixture, error)) return false;
     const LimitsRange range = {o->fixture.memory, o->fixture.bytes};
-    if (!machine_open(&o->machine, plan->threads, o->fixture.backend->ops->name, &range, 1, error)) return false;
+    if (!machine_open(&o->machine, plan->backend.threads, o->fixture.backend->ops->name, &range, 1, error))
+        return false;
     for (int round = 0; round < plan->rounds; round++) run_round(o);
     return true;
 }

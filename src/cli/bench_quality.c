@@ -141,11 +141,8 @@ static bool measure(const BenchPlan *plan, const Tokens *tokens, Buffer *out, Er
         return fail(error, ERROR_USAGE, "--quality compares at most %d forms", WALK_FORMATS_MAX - 1);
     memcpy(formats + 1, plan->formats, (size_t)plan->format_count * sizeof *formats);
     const ModelOptions options = {.context = plan->prompt};
-    const BackendOptions backend = {.device = plan->device,
-        .cpu = plan->cpu,
-        .threads = plan->threads,
-        .precise = plan->precise,
-        .rows_max = plan->chunk};
+    BackendOptions backend = plan->backend;
+    backend.rows_max = plan->chunk;
     if (!walk_open(&walk, plan->directory, &options, &backend, plan->gpu_layers, formats, count, plan->prompt, error))
         return false;
     const int first = plan->prompt / 2; /* the second half is compared */

@@ -53,13 +53,9 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     for (int i = 0; i < plan->depth_count; i++) deepest = plan->depths[i] > deepest ? plan->depths[i] : deepest;
     const int longest = deepest + (plan->prompt > plan->generate ? plan->prompt : plan->generate) + MARGIN_TOKENS;
     const ModelOptions options = {.context = longest, .experts = plan->experts};
-    const BackendOptions backend = {.device = plan->device,
-        .cpu = plan->cpu,
-        .threads = plan->threads,
-        .precise = plan->precise,
-        .tensor_parallel = plan->tensor_parallel,
-        .wrap = trace ? trace_open : NULL,
-        .rows_max = plan->chunk};
+    BackendOptions backend = plan->backend;
+    backend.wrap = trace ? trace_open : NULL;
+    backend.rows_max = plan->chunk;
     const double start = clock_seconds();
     if (!walk_open(&bench->walk, plan->directory, &options, &backend, plan->gpu_layers, plan->formats,
             plan->format_count, longest, error))
@@ -82,11 +78,10 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
 bool bench_walk_machine(const BenchWalk *bench, const BenchPlan *plan, Machine *machine, Error *error) {
     const Runner *runner = bench->walk.runner;
     *machine = (Machine){0};
-    if (!backend_on_device(plan->device))
-        return machine_open(
-            machine, plan->threads, runner_backend(runner)->ops->name, bench->ranges, bench->range_count, error);
-    if (runner_backend(runner) == runner_upper(runner))
-        machine->gpu = (BackendOptions){.device = plan->device, .tensor_parallel = plan->tensor_parallel};
+    if (!backend_on_device(plan->backend.device))
+        return machine_open(machine, plan->backend.threads, runner_backend(runner)->ops->name, bench->ranges,
+            bench->range_count, error);
+    if (runner_backend(runner) == runner_upper(runner)) machine->gpu = plan->backend;
     return true;
 }
 
@@ -104,7 +99,7 @@ void bench_walk_json(const BenchWalk *bench, const BenchPlan *plan, Buffer *out)
     json_write_string(out, slice_of(plan->model));
     buffer_text(out, ",\"backend\":");
     json_write_string(out, slice_of(backend_describe(backend)));
-    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d", backend->ops->name, plan->threads);
+    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d", backend->ops->name, plan->backend.threads);
 }
 
 ExpertProviderStats bench_experts_now(const BenchWalk *bench) {

@@ -9,17 +9,17 @@
 enum { DISK_BYTES_LEAST = 256 << 20 };
 
 /* Pages are quantised whole. */
-static int whole_pages(const char *option, int64_t tokens) {
-    const int rounded = (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS);
+static int whole_pages(const char *option, int tokens) {
+    const int rounded = (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
     if (rounded != tokens)
-        log_warn("%s %lld becomes %d, as pages have %d tokens", option, (long long)tokens, rounded, KV_PAGE_TOKENS);
+        log_warn("%s %d becomes %d, as pages have %d tokens", option, tokens, rounded, KV_PAGE_TOKENS);
     return rounded;
 }
 
-static bool read_lengths(const CacheArguments *arguments, KvFormat *format, Error *error) {
-    format->after = whole_pages("--turbo-after", arguments->after);
-    format->hot = whole_pages("--turbo-hot", arguments->hot);
-    format->sink = whole_pages("--turbo-sink", arguments->sink);
+static bool round_lengths(KvFormat *format, Error *error) {
+    format->after = whole_pages("--turbo-after", format->after);
+    format->hot = whole_pages("--turbo-hot", format->hot);
+    format->sink = whole_pages("--turbo-sink", format->sink);
     if (format->after >= format->sink) return true;
     return fail(error, ERROR_USAGE, "--turbo-after %d: less than the %d first tokens that --turbo-sink keeps",
         format->after, format->sink);
@@ -71,29 +71,31 @@ static bool read_form(const CacheArguments *arguments, EngineOptions *out, Error
     if (arguments->turbo && strcmp(form, "turbo"))
         return fail(
             error, ERROR_USAGE, "--turbo-kv is --kv-cache turbo, and --kv-cache %.40s says something else", form);
+    KvFormat format;
     out->backend.bf16_pages = !strcmp(form, "bf16");
     out->kv_auto = !strcmp(form, "auto");
-    if (kv_format_parse(out->backend.bf16_pages ? "f16" : out->kv_auto ? "turbo" : form, &out->kv_format, error))
-        return true;
-    return fail_while(error, "--kv-cache, which can also be bf16 and auto");
-}
-
-static bool read_disk(const CacheArguments *arguments, EngineOptions *out, Error *error) {
-    const int64_t disk = arguments->disk ? arguments->disk : CACHE_DISK_DEFAULT;
-    if (!arguments->directory)
-        return !arguments->disk ||
-            fail(error, ERROR_USAGE, "--cache-disk bounds what --cache-dir keeps: name that, too");
-    if (arguments->no_prefix)
-        return fail(error, ERROR_USAGE, "--cache-dir keeps what the prefix cache holds: not with --no-prefix-cache");
-    if (disk < DISK_BYTES_LEAST) return fail(error, ERROR_USAGE, "--cache-disk: at least %dM", DISK_BYTES_LEAST >> 20);
-    out->cache_directory = arguments->directory;
-    out->cache_disk_bytes = (size_t)disk;
+    if (!kv_format_parse(out->backend.bf16_pages ? "f16" : out->kv_auto ? "turbo" : form, &format, error))
+        return fail_while(error, "--kv-cache, which can also be bf16 and auto");
+    format.after = out->kv_format.after;
+    format.hot = out->kv_format.hot;
+    format.sink = out->kv_format.sink;
+    out->kv_format = format;
     return true;
 }
 
-bool cache_options(const CacheArguments *arguments, EngineOptions *out, Error *error) {
-    out->prefix_off = arguments->no_prefix;
-    out->kv_bytes = (size_t)arguments->memory;
-    return read_form(arguments, out, error) && read_lengths(arguments, &out->kv_format, error) &&
-        read_layers(arguments->layers, &out->kv_format, error) && read_disk(arguments, out, error);
+static bool check_disk(EngineOptions *options, Error *error) {
+    if (!options->cache_directory)
+        return !options->cache_disk_bytes ||
+            fail(error, ERROR_USAGE, "--cache-disk bounds what --cache-dir keeps: name that, too");
+    if (!options->cache_disk_bytes) options->cache_disk_bytes = CACHE_DISK_DEFAULT;
+    if (options->prefix_off)
+        return fail(error, ERROR_USAGE, "--cache-dir keeps what the prefix cache holds: not with --no-prefix-cache");
+    if (options->cache_disk_bytes < DISK_BYTES_LEAST)
+        return fail(error, ERROR_USAGE, "--cache-disk: at least %dM", DISK_BYTES_LEAST >> 20);
+    return true;
+}
+
+bool cache_options(const CacheArguments *arguments, EngineOptions *options, Error *error) {
+    return read_form(arguments, options, error) && round_lengths(&options->kv_format, error) &&
+        read_layers(arguments->layers, &options->kv_format, error) && check_disk(options, error);
 }

@@ -185,6 +185,7 @@ static bool parse_choice(const Option *o, const char *text, int *out) {
 static bool store(const Option *o, const char *text, Error *why) {
     int choice;
     double number;
+    int64_t integer;
     switch (o->kind) {
     case OPTION_TEXT: *(const char **)o->value = text; return true;
     case OPTION_READ: {
@@ -208,7 +209,8 @@ static bool store(const Option *o, const char *text, Error *why) {
     case OPTION_BYTES:
     case OPTION_DURATION:
         if (!parse_number(o, text, &number)) return false;
-        *(int64_t *)o->value = (int64_t)number;
+        integer = (int64_t)number;
+        memcpy(o->value, &integer, sizeof integer); /* of any type of that size */
         return true;
     case OPTION_ARGUMENT:
     case OPTION_LATER: break;

@@ -12,7 +12,7 @@ typedef enum OptionKind {
     OPTION_FLAG,     /* [bool] set to true */
     OPTION_INT,      /* [int] */
     OPTION_INTEGER,  /* [int64_t] */
-    OPTION_BYTES,    /* [int64_t, uint64_t] 4G, 512M; auto: 0, where that is in the range */
+    OPTION_BYTES,    /* [int64_t, uint64_t, size_t] 4G, 512M; auto: 0, where that is in the range */
     OPTION_DURATION, /* [int64_t] seconds: 90, 90s, 10m, 2h */
     OPTION_NUMBER,   /* [double] */
     OPTION_CHOICE,   /* [enum] a word of `argument`, "a|b|c": min for the first, min + 1 for the second, … */

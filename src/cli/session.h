@@ -16,11 +16,13 @@ typedef struct EngineArguments {
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
-        .options = {.backend = {.device = "cpu", .cpu = "auto", .tensor_parallel = 1},                                 \
+        .options = {                                                                                                   \
+            .backend = {.device = "cpu", .cpu = "auto", .tensor_parallel = 1},                                         \
             .model = {.weights = WEIGHTS_MAPPED},                                                                      \
             .slots = 8,                                                                                                \
-            .queue_max = 256},                                                                                         \
-        .cache = CACHE_ARGUMENTS_DEFAULT                                                                               \
+            .queue_max = 256,                                                                                          \
+            .kv_format = {.after = KV_AFTER, .hot = KV_HOT, .sink = KV_SINK}                                           \
+        }                                                                                                              \
     }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
@@ -41,7 +43,7 @@ typedef struct EngineArguments {
         "a token uses N experts of a layer at most: faster, and other, worse answers (the model's)"},                  \
     {"--no-lookup", NULL, OPTION_FLAG, &(e).no_lookup, 0, 0, NULL,                                                     \
         "no draft tokens from the prompt and the answer (speculative decoding, which changes no answer)"},             \
-    CACHE_OPTIONS((e).cache),                                                                                       \
+    CACHE_OPTIONS((e).cache, (e).options),                                                                                       \
     {"--weights", NULL, OPTION_CHOICE, &(e).options.model.weights, WEIGHTS_MAPPED, 0, "mmap|ram",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
     {"--precise", NULL, OPTION_FLAG, &(e).options.backend.precise, 0, 0, NULL,                                                         \
