@@ -210,7 +210,7 @@ static bool store(const Option *o, const char *text, Error *why) {
     case OPTION_DURATION:
         if (!parse_number(o, text, &number)) return false;
         integer = (int64_t)number;
-        memcpy(o->value, &integer, sizeof integer); /* of any type of that size */
+        memcpy(o->value, &integer, sizeof integer); /* an integer of any type with 64 bits */
         return true;
     case OPTION_ARGUMENT:
     case OPTION_LATER: break;
