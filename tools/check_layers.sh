@@ -22,8 +22,8 @@ allowed() {
     hub) echo "base" ;;
     chat) echo "engine text model media base" ;;
     library) echo "import hub base" ;;
-    server) echo "library chat engine text hub base" ;;
-    cli) echo "server library chat engine fit import family model cache backend tensor text hub base" ;;
+    server) echo "library chat engine text hub media base" ;;
+    cli) echo "server library chat engine fit import family model cache backend tensor text hub media base" ;;
     *) return 1 ;;
     esac
 }

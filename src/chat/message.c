@@ -57,3 +57,9 @@ size_t message_call_count(const ChatMessage *message) {
     for (size_t i = 0; i < message->part_count; i++) count += message->parts[i].kind == CONTENT_TOOL_CALL;
     return count;
 }
+
+size_t message_image_count(const ChatMessage *message) {
+    size_t count = 0;
+    for (size_t i = 0; i < message->part_count; i++) count += message->parts[i].kind == CONTENT_IMAGE;
+    return count;
+}

@@ -8,8 +8,8 @@ typedef enum ContentKind {
     CONTENT_TEXT,
     CONTENT_REASONING, /* reasoning of an earlier answer */
     CONTENT_TOOL_CALL, /* call of an earlier answer */
-    CONTENT_IMAGE,     /* this kind and the following ones are refused by the API adapters: no model reads media yet */
-    CONTENT_AUDIO,
+    CONTENT_IMAGE,
+    CONTENT_AUDIO, /* this kind and the following ones are refused by the API adapters: no model reads them yet */
     CONTENT_FILE,
 } ContentKind;
 
@@ -20,11 +20,21 @@ typedef struct ChatCall {
     const Json *object; /* the arguments; NULL: the text is not a JSON object */
 } ChatCall;
 
+/* An image as a file, with the names of the fields that it came from, for errors. */
+typedef struct ChatMedia {
+    Slice bytes;       /* the file */
+    const char *part;  /* JSON path of the content part */
+    const char *field; /* JSON path of the field with the bytes */
+    Slice type;        /* type of the part: "image_url" */
+    bool low_detail;
+} ChatMedia;
+
 typedef struct ContentPart {
     ContentKind kind;
     union {
-        Slice text;    /* TEXT, REASONING; UTF-8 */
-        ChatCall call; /* TOOL_CALL */
+        ChatMedia media; /* IMAGE */
+        Slice text;      /* TEXT, REASONING; UTF-8 */
+        ChatCall call;   /* TOOL_CALL */
     };
 } ContentPart;
 
@@ -46,3 +56,4 @@ NODISCARD bool message_reasoning(const ChatMessage *message, Arena *arena, Slice
 /* Bytes of message_text(). */
 size_t message_text_bytes(const ChatMessage *message);
 size_t message_call_count(const ChatMessage *message);
+size_t message_image_count(const ChatMessage *message);

@@ -12,11 +12,11 @@ typedef struct Spelling {
 
 static const Spelling spellings[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 
-/* A message with its parts joined, as templates of text models expect it. */
+/* A message with its parts joined, as templates of text models expect it. Messages with images stay lists of parts. */
 typedef struct Flat {
     const ChatMessage *message;
     Slice content, reasoning; /* data NULL: none */
-    size_t call_count;
+    size_t call_count, image_count;
 } Flat;
 
 static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
@@ -24,7 +24,8 @@ static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
     if (!flat) fail(error, arena_failure(arena), "no memory for %zu messages", p->message_count);
     for (size_t i = 0; i < p->message_count && flat; i++) {
         const ChatMessage *message = &p->messages[i];
-        flat[i] = (Flat){.message = message, .call_count = message_call_count(message)};
+        flat[i] = (Flat){
+            .message = message, .call_count = message_call_count(message), .image_count = message_image_count(message)};
         if (!message_text(message, arena, &flat[i].content, error) ||
             !message_reasoning(message, arena, &flat[i].reasoning, error))
             return NULL;
@@ -34,7 +35,7 @@ static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
 
 /* ---- a message ---- */
 
-enum { NODES_PER_MESSAGE = 1 + 2 * 5 + 2, NODES_PER_CALL = 3 + 2 * 4 };
+enum { NODES_PER_MESSAGE = 1 + 2 * 5 + 2, NODES_PER_CALL = 3 + 2 * 4, NODES_PER_PART = 1 + 2 * 2 };
 
 /* {id, type, function: {name, arguments}} */
 static Json *put_call(Json *at, const ChatCall *call, Spelling spelling) {
@@ -59,6 +60,23 @@ static Json *put_calls(Json *at, const Flat *flat, Spelling spelling) {
     return json_close(list, JSON_ARRAY, (uint32_t)flat->call_count, at);
 }
 
+/* [{type: "text", text}, {type: "image"}, …] */
+static Json *put_parts(Json *at, const ChatMessage *message) {
+    Json *list = at++;
+    uint32_t count = 0;
+    for (size_t i = 0; i < message->part_count; i++) {
+        const ContentPart *part = &message->parts[i];
+        if (part->kind != CONTENT_TEXT && part->kind != CONTENT_IMAGE) continue;
+        const bool text = part->kind == CONTENT_TEXT;
+        Json *object = at;
+        at = json_put_pair(at + 1, SLICE("type"), text ? SLICE("text") : SLICE("image"));
+        if (text) at = json_put_pair(at, SLICE("text"), part->text.data ? part->text : SLICE(""));
+        json_close(object, JSON_OBJECT, text ? 2 : 1, at);
+        count++;
+    }
+    return json_close(list, JSON_ARRAY, count, at);
+}
+
 static Json *put_message(Json *at, const Flat *flat, Spelling spelling) {
     const ChatMessage *message = flat->message;
     const struct {
@@ -68,8 +86,12 @@ static Json *put_message(Json *at, const Flat *flat, Spelling spelling) {
     Json *object = at++;
     uint32_t pairs = 2;
     at = json_put_pair(at, SLICE("role"), slice_of(message->role));
-    at = json_put_pair(at, SLICE("content"), flat->content.data ? flat->content : SLICE(""));
-    if (!flat->content.data && !spelling.empty_content) at[-1] = (Json){.type = JSON_NULL};
+    if (flat->image_count > 0) {
+        at = put_parts(json_put_string(at, SLICE("content")), message);
+    } else {
+        at = json_put_pair(at, SLICE("content"), flat->content.data ? flat->content : SLICE(""));
+        if (!flat->content.data && !spelling.empty_content) at[-1] = (Json){.type = JSON_NULL};
+    }
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         if (!others[i].value.data) continue;
         at = json_put_pair(at, others[i].key, others[i].value);
@@ -88,7 +110,7 @@ static bool count_nodes(const Flat *flat, size_t *count) {
     const Slice texts[] = {flat->content, message->name, flat->reasoning, message->call_id};
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i].size > UINT32_MAX) return false;
-    size_t all = NODES_PER_MESSAGE;
+    size_t all = NODES_PER_MESSAGE + (flat->image_count > 0 ? NODES_PER_PART * message->part_count : 0);
     for (size_t i = 0; i < message->part_count; i++) {
         const ChatCall *call = &message->parts[i].call;
         if (message->parts[i].kind != CONTENT_TOOL_CALL) continue;
@@ -197,16 +219,32 @@ static bool cut_open(Slice content, Rendered *rendered, Arena *arena, Error *err
     return true;
 }
 
-bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, Error *error) {
+static bool encode(
+    const ChatModel *m, Rendered *rendered, Arena *arena, Tokens *tokens, PromptMedia *media, Error *error) {
+    Span *spans = rendered->spans;
+    size_t count = rendered->span_count;
+    return prompt_media_expand(media, m, &spans, &count, arena, error) &&
+        tokenizer_encode_spans(m->tokenizer, spans, count, tokens, error) &&
+        prompt_media_place(media, m, tokens, arena, error);
+}
+
+bool chat_prompt(
+    const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, PromptMedia *media, Error *error) {
+    *media = (PromptMedia){0};
     if (!m->template) return fail(error, ERROR_UNSUPPORTED, "the model '%s' has no chat template", m->name);
     const Flat *flat = flatten(p, arena, error);
     if (!flat) return false;
     Rendered rendered = {0};
-    const bool ok = render(m, p, flat, arena, &rendered, error) &&
+    const bool ok = prompt_media_open(media, m, p->messages, p->message_count, arena, error) &&
+        render(m, p, flat, arena, &rendered, error) &&
         (!p->continues || cut_open(flat[p->message_count - 1].content, &rendered, arena, error)) &&
-        tokenizer_encode_spans(m->tokenizer, rendered.spans, rendered.span_count, tokens, error);
+        encode(m, &rendered, arena, tokens, media, error);
     rendered_free(&rendered);
-    return ok;
+    if (ok) return true;
+    const ChatMedia *refused = media->refused;
+    prompt_media_close(media);
+    media->refused = refused;
+    return false;
 }
 
 bool chat_prompt_reasoning(const ChatModel *m, const Tokens *prompt, PromptReasoning *reasoning, Error *error) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "chat/chat_model.h"
 #include "chat/message.h"
+#include "chat/prompt_media.h"
 
 typedef struct ChatPrompt {
     const ChatMessage *messages; /* [message_count] */
@@ -12,10 +13,11 @@ typedef struct ChatPrompt {
     bool continues;        /* the answer continues the last message, whose text must not be empty */
 } ChatPrompt;
 
-/* Appends the ids. arena: for temporary data. Errors: ERROR_UNSUPPORTED when the model has no template, or one that
- * does not show the message that is to be continued; ERROR_LIMIT, ERROR_MEMORY. */
+/* Appends the ids, to none. arena: for temporary data and media. *media: the images of the messages; on failure it is
+ * closed, but its `refused` stays. Errors: ERROR_UNSUPPORTED when the model has no template, or one that does not show
+ * the message that is to be continued; ERROR_LIMIT, ERROR_MEMORY; those of prompt_media.h. */
 NODISCARD bool chat_prompt(
-    const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, Error *error);
+    const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, PromptMedia *media, Error *error);
 /* Where a prompt ends: within reasoning that the template has opened, behind one that it has closed, or elsewhere. */
 NODISCARD bool chat_prompt_reasoning(
     const ChatModel *model, const Tokens *prompt, PromptReasoning *reasoning, Error *error);

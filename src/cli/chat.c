@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/base64.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/commands.h"
@@ -17,7 +18,8 @@ static const Command command = {"chat", "MODEL", "A conversation with a model in
     "In the conversation: /help lists the commands, a line ending in \\ goes on in the next, pasted lines stay\n"
     "together, Ctrl-C stops an answer or drops a line, Ctrl-D leaves.\n"};
 
-static const char slash_help[] = "/clear          start over; the system message stays\n"
+static const char slash_help[] = "/image FILE     the next message begins with this image\n"
+                                 "/clear          start over; the system message stays\n"
                                  "/system TEXT    start over with this system message\n"
                                  "/save FILE      write the conversation as JSON, as the API takes messages\n"
                                  "/stats          counts and speed of the last answer\n"
@@ -26,40 +28,88 @@ static const char slash_help[] = "/clear          start over; the system message
 typedef struct Chat {
     ChatModel *model;
     SamplingArguments sampling;
-    ChatMessage *messages; /* [count], with one text part each */
-    ContentPart *parts;    /* [count]; their texts are NUL-terminated and owned */
+    ChatMessage *messages; /* [count]; their parts are owned: images, then a text, which is NUL-terminated */
     size_t count, capacity;
+    ContentPart images[IMAGES_MAX]; /* [image_count] of the next message */
+    size_t image_count;
     SessionAnswer last; /* zero tokens: no answer yet */
 } Chat;
 
+static void free_part(const ContentPart *part) {
+    free((char *)(part->kind == CONTENT_IMAGE ? part->media.bytes.data : part->text.data));
+}
+
 static void forget_messages(Chat *chat, size_t from) {
-    while (chat->count > from) free((char *)chat->parts[--chat->count].text.data);
+    while (chat->count > from) {
+        const ChatMessage *message = &chat->messages[--chat->count];
+        for (size_t i = 0; i < message->part_count; i++) free_part(&message->parts[i]);
+        free((ContentPart *)message->parts);
+    }
+}
+
+static void forget_images(Chat *chat) {
+    while (chat->image_count > 0) free_part(&chat->images[--chat->image_count]);
 }
 
 static bool grow(Chat *chat) {
     const size_t capacity = chat->capacity ? 2 * chat->capacity : 16;
     if (chat->count < chat->capacity) return true;
     ChatMessage *messages = realloc(chat->messages, capacity * sizeof *messages);
-    if (messages) chat->messages = messages;
-    ContentPart *parts = realloc(chat->parts, capacity * sizeof *parts);
-    if (parts) chat->parts = parts;
-    for (size_t i = 0; i < chat->count; i++) chat->messages[i].parts = &chat->parts[i];
-    if (messages && parts) chat->capacity = capacity;
-    return messages && parts;
+    if (!messages) return false;
+    chat->messages = messages;
+    chat->capacity = capacity;
+    return true;
 }
 
+/* A user's message takes the images. */
 static bool add_message(Chat *chat, const char *role, Slice content, Error *error) {
     Buffer text = {0};
+    const size_t images = strcmp(role, "user") ? 0 : chat->image_count;
+    ContentPart *parts = calloc(images + 1, sizeof *parts);
     session_clean(content, &text);
     buffer_text(&text, ""); /* so that there is a text even when it is empty */
-    if (text.failed || !grow(chat)) {
+    if (text.failed || !parts || !grow(chat)) {
         buffer_free(&text);
+        free(parts);
         return fail(error, ERROR_MEMORY, "no memory for the conversation");
     }
-    ContentPart *part = &chat->parts[chat->count];
-    *part = (ContentPart){.kind = CONTENT_TEXT, .text = buffer_view(&text)};
-    chat->messages[chat->count++] = (ChatMessage){.role = role, .parts = part, .part_count = 1};
+    memcpy(parts, chat->images, images * sizeof *parts);
+    parts[images] = (ContentPart){.kind = CONTENT_TEXT, .text = buffer_view(&text)};
+    if (images > 0) chat->image_count = 0;
+    chat->messages[chat->count++] = (ChatMessage){.role = role, .parts = parts, .part_count = images + 1};
     return true;
+}
+
+static void add_image(Chat *chat, const char *path) {
+    Buffer file = {0};
+    Error error = {0};
+    if (chat->image_count == IMAGES_MAX)
+        printf("at most %d images\n", IMAGES_MAX);
+    else if (!engine_vision(chat->model->engine))
+        printf("this model takes no images\n");
+    else if (session_read_image(path, &file, &chat->images[chat->image_count], &error))
+        printf("(image %zu of the next message)\n", ++chat->image_count);
+    else
+        printf("%s\n", error.text);
+    if (error.code != ERROR_NONE) buffer_free(&file);
+}
+
+/* A text alone, or a list of parts. */
+static void write_content(const ChatMessage *message, Buffer *out) {
+    const ContentPart *text = &message->parts[message->part_count - 1];
+    if (message->part_count == 1) {
+        json_write_string(out, text->text);
+        return;
+    }
+    buffer_byte(out, '[');
+    for (const ContentPart *image = message->parts; image < text; image++) {
+        buffer_text(out, "{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image;base64,");
+        base64_encode(image->media.bytes, out);
+        buffer_text(out, "\"}}, ");
+    }
+    buffer_text(out, "{\"type\": \"text\", \"text\": ");
+    json_write_string(out, text->text);
+    buffer_text(out, "}]");
 }
 
 static void save(const Chat *chat, const char *path) {
@@ -67,7 +117,7 @@ static void save(const Chat *chat, const char *path) {
     buffer_text(&out, "[");
     for (size_t i = 0; i < chat->count; i++) {
         buffer_printf(&out, "%s\n  {\"role\": \"%s\", \"content\": ", i ? "," : "", chat->messages[i].role);
-        json_write_string(&out, chat->parts[i].text);
+        write_content(&chat->messages[i], &out);
         buffer_text(&out, "}");
     }
     buffer_text(&out, "\n]\n");
@@ -92,6 +142,8 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error
         forget_messages(chat, 0);
         if (!add_message(chat, "system", slice_of(line + 8), error)) return false;
         printf("(a new conversation with this system message)\n");
+    } else if (!strncmp(line, "/image ", 7)) {
+        add_image(chat, line + 7);
     } else if (!strncmp(line, "/save ", 6)) {
         save(chat, line + 6);
     } else if (!strcmp(line, "/stats")) {
@@ -118,7 +170,8 @@ static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
                                                  : "");
         return add_message(chat, "assistant", buffer_view(text), error);
     }
-    if (error->code != ERROR_LIMIT) return false;
+    const bool image = error->code == ERROR_FORMAT || error->code == ERROR_UNSUPPORTED;
+    if (error->code != ERROR_LIMIT && !image) return false;
     printf("%s\n(/clear starts a new conversation)\n", error->text); /* full: it can go on without this message */
     forget_messages(chat, before);
     return true;
@@ -166,8 +219,8 @@ int command_chat(int argc, char **argv) {
         line_input_close();
     }
     forget_messages(&chat, 0);
+    forget_images(&chat);
     free(chat.messages);
-    free(chat.parts);
     chat_model_close(chat.model);
     buffer_free(&directory);
     buffer_free(&history);

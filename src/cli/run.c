@@ -28,26 +28,30 @@ static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error
     return prompt->size > 0 || fail(error, ERROR_USAGE, "the prompt is empty");
 }
 
-static bool answer(const char *directory, const char *system, bool raw, const EngineArguments *engine,
-    const SamplingArguments *sampling, const Buffer *prompt, bool stats, Error *error) {
+/* image: path of a file; NULL: none. */
+static bool answer(const char *directory, const char *system, const char *image, bool raw,
+    const EngineArguments *engine, const SamplingArguments *sampling, const Buffer *prompt, bool stats, Error *error) {
     ChatModel *model = session_open(directory, engine, error);
     if (!model) return false;
-    Buffer system_text = {0}, user_text = {0}, text = {0};
+    Buffer system_text = {0}, user_text = {0}, text = {0}, file = {0};
     session_clean(slice_of(system ? system : ""), &system_text);
     session_clean(buffer_view(prompt), &user_text);
-    const ChatMessage messages[] = {
-        {.role = "system", CHAT_TEXT(buffer_view(&system_text))}, {.role = "user", CHAT_TEXT(buffer_view(&user_text))}};
+    ContentPart parts[2] = {{0}, {.kind = CONTENT_TEXT, .text = buffer_view(&user_text)}};
+    const ChatMessage messages[] = {{.role = "system", CHAT_TEXT(buffer_view(&system_text))},
+        {.role = "user", .parts = image ? parts : parts + 1, .part_count = image ? 2 : 1}};
     const int first = system ? 0 : 1;
     const SessionPrompt asked = {messages + first, (size_t)(2 - first), raw ? user_text.data : NULL};
     SessionAnswer result;
     bool ok = (!system_text.failed && !user_text.failed) || fail(error, ERROR_MEMORY, "no memory for the prompt");
-    ok = ok && session_answer(model, &asked, sampling, NULL, &text, &result, error);
+    ok = ok && (!image || session_read_image(image, &file, parts, error)) &&
+        session_answer(model, &asked, sampling, NULL, &text, &result, error);
     if (ok) printf("\n");
     fflush(stdout); /* before what goes to the other stream of the same terminal */
     if (ok && stats) session_print_stats(&result, stderr);
     buffer_free(&system_text);
     buffer_free(&user_text);
     buffer_free(&text);
+    buffer_free(&file);
     chat_model_close(model);
     return ok;
 }
@@ -55,10 +59,11 @@ static bool answer(const char *directory, const char *system, bool raw, const En
 int command_run(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     SamplingArguments sampling = SAMPLING_ARGUMENTS_DEFAULT;
-    const char *system = NULL;
+    const char *system = NULL, *image = NULL;
     bool raw = false, stats = false;
     const Option options[] = {
         {"--system", "-s", OPTION_TEXT, &system, 0, 0, "TEXT", "system message"},
+        {"--image", NULL, OPTION_TEXT, &image, 0, 0, "FILE", "an image before the prompt, for models that take images"},
         {"--raw", NULL, OPTION_FLAG, &raw, 0, 0, NULL, "continue the prompt as it stands, without a chat template"},
         {"--stats", NULL, OPTION_FLAG, &stats, 0, 0, NULL, "print counts and speed on standard error"},
         SAMPLING_OPTIONS(sampling),
@@ -70,9 +75,10 @@ int command_run(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, prompt = {0};
-    const bool ok = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
+    const bool ok = (!raw || !image || fail(&error, ERROR_USAGE, "--image needs the chat template: no --raw")) &&
+        library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
         read_prompt(&arguments, &prompt, &error) &&
-        answer(directory.data, system, raw, &engine, &sampling, &prompt, stats, &error);
+        answer(directory.data, system, image, raw, &engine, &sampling, &prompt, stats, &error);
     buffer_free(&directory);
     buffer_free(&prompt);
     return ok ? 0 : report(&error);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/utf8.h"
 #include "chat/generation.h"
@@ -90,15 +91,21 @@ void session_clean(Slice text, Buffer *out) {
     }
 }
 
-static bool encode(const ChatModel *model, const SessionPrompt *prompt, Tokens *tokens, Error *error) {
+bool session_read_image(const char *path, Buffer *file, ContentPart *part, Error *error) {
+    int width, height;
+    if (!file_read(path, IMAGE_BYTES_MAX, file, error)) return false;
+    *part = (ContentPart){.kind = CONTENT_IMAGE, .media = {.bytes = buffer_view(file), .part = path, .field = path}};
+    return image_size(part->media.bytes, &width, &height, error) || fail_while(error, "%s", path);
+}
+
+/* arena: of the images. */
+static bool encode(const ChatModel *model, const SessionPrompt *prompt, Arena *arena, Tokens *tokens,
+    PromptMedia *media, Error *error) {
     if (prompt->raw)
         return tokenizer_encode(model->tokenizer, slice_of(prompt->raw), CONTROL_RECOGNISED, true, tokens, error);
     if (!model->template) return fail(error, ERROR_UNSUPPORTED, "this model has no chat template; use: apus run --raw");
-    Arena arena = {0};
     const ChatPrompt chat = {.messages = prompt->messages, .message_count = prompt->count};
-    const bool ok = chat_prompt(model, &chat, &arena, tokens, error);
-    arena_free(&arena);
-    return ok;
+    return chat_prompt(model, &chat, arena, tokens, media, error);
 }
 
 static SamplingOptions sampling_options(const SamplingArguments *arguments) {
@@ -145,20 +152,25 @@ static bool print_answer(Generation *g, const volatile int *stop, Buffer *text, 
 bool session_answer(const ChatModel *model, const SessionPrompt *prompt, const SamplingArguments *sampling,
     const volatile int *stop, Buffer *text, SessionAnswer *answer, Error *error) {
     Tokens tokens = {0};
+    PromptMedia media = {0};
+    Arena arena = {0};
     Generation generation = {0};
     *answer = (SessionAnswer){0};
-    bool ok = encode(model, prompt, &tokens, error);
-    const GenerationOptions options = {
+    bool ok = encode(model, prompt, &arena, &tokens, &media, error);
+    GenerationOptions options = {
         .request = {.choices = 1,
             .max_tokens = sampling->max_tokens ? (int)sampling->max_tokens : INT32_MAX,
             .sampling = sampling_options(sampling)},
         .prompts = &tokens,
         .prompt_count = 1,
     };
+    prompt_media_request(&media, &options.request);
     answer->prompt_tokens = (int)tokens.count;
     ok = ok && generation_open(&generation, model, &options, error) &&
         print_answer(&generation, stop, text, answer, error);
     generation_close(&generation);
+    prompt_media_close(&media);
     tokens_free(&tokens);
+    arena_free(&arena);
     return ok;
 }

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "engine/token_mask.h"
@@ -26,6 +27,7 @@ struct Engine {
     Model *model;
     Runner *runner;
     KvCache *kv;
+    MediaCache *media; /* NULL: the model takes no images */
     KvFormat kv_format;
     int vocab, eos_count;
     Pooling pooling;
@@ -489,6 +491,21 @@ static void run_step(Engine *engine) {
     release_slices(now);
 }
 
+/* Works for a while on the image for which the oldest prompt waits. */
+static void encode_media(Engine *engine) {
+    MediaItem *item = NULL;
+    Request *request = engine->media ? scheduler_next_media(&engine->scheduler, &item) : NULL;
+    if (!request) return;
+    Error error = {0};
+    const bool turn = engine->resources && engine->under_way == 0;
+    if (turn) resources_begin_step(engine->resources);
+    if (!media_cache_work(engine->media, item, &error)) {
+        log_error("an image could not be encoded: %s", error.text);
+        request_fail(request, &error);
+    }
+    if (turn) resources_end_step(engine->resources);
+}
+
 /* ---- the thread ---- */
 
 /* A walk through the prefix cache: now and then, and before the engine goes to sleep. */
@@ -575,6 +592,7 @@ static void *engine_run(void *argument) {
         mutex_unlock(&engine->mutex);
         if (closing) break;
         settle_all(engine);
+        encode_media(engine);
         run_step(engine);
         settle_all(engine);
         end_round(engine);
@@ -597,6 +615,21 @@ static size_t default_pool(const Engine *engine, int slots, size_t most) {
     const size_t one = kv_bytes_for(runner_kv_plan(runner), &engine->kv_format, model_context(runner_model(runner)));
     size_t bytes;
     return size_mul(one, (size_t)slots, &bytes) && bytes < most ? bytes : most;
+}
+
+/* What computes the rows of images; rows are memory of the first layer's backend. */
+static bool open_media(Engine *engine, const RunnerOptions *runner, Error *error) {
+    const VisionSpec *vision = model_spec(engine->model)->vision;
+    if (!vision) return true;
+    if (runner->backend.tensor_parallel > 1 || (runner->split > 0 && runner->split < vision->deepstack_count)) {
+        log_warn("images are not supported with these devices, the model reads text alone");
+        return true;
+    }
+    BackendOptions own = runner->backend;
+    own.wrap = NULL;
+    engine->media =
+        media_cache_open(engine->model, runner_backend(engine->runner), &own, model_context(engine->model), error);
+    return engine->media;
 }
 
 static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error) {
@@ -638,7 +671,9 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->kv_host = placement_kv_host(options, engine->runner, pool);
     engine->account.promised = (size_t)((double)pool * engine->kv_host) + experts;
     if (engine->resources) resources_enter(engine->resources, &engine->account);
-    if (!engine->kv || !scheduler_open(&engine->scheduler, engine->runner, engine->kv, options, error)) return false;
+    if (!engine->kv || !open_media(engine, &runner, error) ||
+        !scheduler_open(&engine->scheduler, engine->runner, engine->kv, engine->media, options, error))
+        return false;
     if (engine->scheduler.context < model_context(engine->model))
         log_warn("the KV cache limits a sequence to %d of %d tokens", engine->scheduler.context,
             model_context(engine->model));
@@ -684,6 +719,7 @@ void engine_close(Engine *engine) {
     sampler_scratch_close(&engine->scratch);
     free(engine->working);
     if (engine->resources) resources_leave(engine->resources, &engine->account);
+    media_cache_close(engine->media);
     kv_close(engine->kv);
     runner_close(engine->runner);
     model_close(engine->model);
@@ -714,6 +750,7 @@ bool engine_kv_biased(const Engine *engine) {
 bool engine_looks_up(const Engine *engine) { return engine->scheduler.speculation.options.lookup; }
 
 Pooling engine_pooling(const Engine *engine) { return engine->pooling; }
+const VisionSpec *engine_vision(const Engine *engine) { return engine->media ? media_cache_spec(engine->media) : NULL; }
 
 const char *engine_backend(const Engine *engine) { return runner_upper(engine->runner)->ops->name; }
 
@@ -743,10 +780,31 @@ uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms) {
 
 /* ---- submitting ---- */
 
+/* Images that must be read whole fit a step. */
+static bool check_media(const Engine *engine, const RequestOptions *o, Error *error) {
+    const VisionSpec *vision = engine_vision(engine);
+    const int most = min_int(engine->scheduler.prefill_size, runner_span_rows_max(engine->runner));
+    if (o->media_count > 0 && !vision) return fail(error, ERROR_UNSUPPORTED, "this model takes no images");
+    for (int i = 0; i < o->media_count; i++) {
+        const int tokens = o->media[i].item->layout.tokens;
+        const int before = i > 0 ? o->media[i - 1].begin + o->media[i - 1].item->layout.tokens : 0;
+        if (o->media[i].begin < before || o->media[i].begin > o->prompt_count - tokens)
+            return fail(
+                error, ERROR_USAGE, "image %d at token %d of a prompt of %d", i, o->media[i].begin, o->prompt_count);
+        if (vision->bidirectional && tokens > most)
+            return fail(error, ERROR_LIMIT,
+                "An image of %d tokens must be read in one step, which has at most %d (--prefill-size)", tokens, most);
+    }
+    return true;
+}
+
 Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error) {
+    static const KvFormat full_precision;
     RequestOptions own = *asked, *options = &own;
     if (!own.kv_format) own.kv_format = &engine->kv_format;
-    if (!check_request_options(options, engine->vocab, error)) return NULL;
+    if (!check_request_options(options, engine->vocab, error) || !check_media(engine, options, error)) return NULL;
+    const bool media_whole = options->media_count > 0 && engine_vision(engine)->bidirectional;
+    if (media_whole) own.kv_format = &full_precision; /* the steps of other formats end at places of their own */
     if (options->embeds && !engine->pooling) {
         fail(error, ERROR_UNSUPPORTED, "this model makes no embeddings");
         return NULL;
@@ -756,7 +814,7 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
     if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
         return NULL;
     const RequestShape shape = {
-        engine->vocab, model_hidden(engine->model), engine->pooling, s->speculation.options.lookup};
+        engine->vocab, model_hidden(engine->model), engine->pooling, media_whole, s->speculation.options.lookup};
     Request *request = request_new(options, &shape, max_tokens, error);
     if (!request) return NULL;
     mutex_lock(&engine->mutex);

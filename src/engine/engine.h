@@ -6,6 +6,7 @@
 #pragma once
 #include "base/error.h"
 #include "engine/constraint.h"
+#include "engine/media.h"
 #include "model/runner.h"
 
 typedef struct Engine Engine;
@@ -106,6 +107,10 @@ typedef struct RequestOptions {
      * their place in the cache, on every dimension. Copied; NULL: the place in the cache plus position_offset. */
     const int32_t *positions;
     int position_offset;
+    /* Images of the prompt, ascending, without overlap. Copied, the items are retained. Families whose images see
+     * themselves in both directions read them in one step, and keep such prompts in full-precision pages. */
+    const MediaSpan *media; /* [media_count] */
+    int media_count;
     int max_tokens;     /* ≥ 1 of each choice; cut so that prompt + answer fit the context and the page pool */
     int choices;        /* answers that share one prefill; as many run at once as there are slots */
     bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
@@ -158,6 +163,7 @@ void engine_close(Engine *engine); /* cancels everything, joins the thread */
 const Model *engine_model(const Engine *engine);
 const char *engine_backend(const Engine *engine); /* "avx512" */
 Pooling engine_pooling(const Engine *engine);
+const VisionSpec *engine_vision(const Engine *engine);  /* NULL: the model takes no images */
 const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
 DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
 bool engine_looks_up(const Engine *engine);             /* whether it looks texts up for draft tokens */

@@ -60,6 +60,7 @@ static bool request_map(Request *request, const RequestOptions *options, const R
     const size_t positions = options->positions ? POSITION_DIMS_MAX * prompt : 0;
     const size_t content_at = layout_add(&layout, content, sizeof(uint64_t));
     const size_t positions_at = layout_add(&layout, positions, sizeof(int32_t));
+    const size_t media_at = layout_add(&layout, (size_t)options->media_count, sizeof(MediaSpan));
     const size_t ids_at = layout_add(&layout, biases, sizeof(int32_t));
     const size_t values_at = layout_add(&layout, biases, sizeof(float));
     const size_t echo_at = layout_add(&layout, options->echo_logprobs ? prompt : 0, request->record_bytes);
@@ -93,6 +94,13 @@ static bool request_map(Request *request, const RequestOptions *options, const R
     if (positions > 0) {
         memcpy(base + positions_at, options->positions, positions * sizeof(int32_t));
         request->positions = (const int32_t *)(const void *)(base + positions_at);
+    }
+    MediaSpan *media = (MediaSpan *)(void *)(base + media_at);
+    request->media = media;
+    for (int i = 0; i < options->media_count; i++) {
+        media[i] = options->media[i];
+        media_item_retain(media[i].item);
+        request->media_count++;
     }
     if (biases > 0) {
         memcpy(base + ids_at, sampling->bias_ids, biases * sizeof(int32_t));
@@ -130,6 +138,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->sampling = options->sampling;
     request->prompt_count = options->prompt_count;
     request->position_offset = options->position_offset;
+    request->media_whole = shape->media_whole;
     request->prediction_count = options->prediction_count;
     request->max_tokens = max_tokens;
     request->choice_count = options->choices;
@@ -157,6 +166,7 @@ void request_retain(Request *request) { atomic_fetch_add(&request->references, 1
 
 void request_release(Request *request) {
     if (atomic_fetch_sub(&request->references, 1) > 1) return;
+    for (int i = 0; i < request->media_count; i++) media_item_release(request->media[i].item);
     if (request->memory) munmap(request->memory, request->memory_bytes);
     constraint_release(request->constraint);
     condition_destroy(&request->changed);
@@ -166,6 +176,19 @@ void request_release(Request *request) {
 }
 
 /* ---- engine thread ---- */
+
+static int media_end(const MediaSpan *span) { return span->begin + span->item->layout.tokens; }
+
+const MediaSpan *request_media_from(const Request *request, int position) {
+    for (int i = 0; i < request->media_count; i++)
+        if (media_end(&request->media[i]) > position) return &request->media[i];
+    return NULL;
+}
+
+bool request_can_cut(const Request *request, int position) {
+    const MediaSpan *span = request->media_whole ? request_media_from(request, position) : NULL;
+    return !span || span->begin >= position;
+}
 
 static void record_write(const Request *request, uint8_t *records, int index, const TokenOut *token) {
     uint8_t *at = records + (size_t)index * request->record_bytes;

@@ -58,6 +58,9 @@ struct Request {
     const uint64_t *content_ids; /* [prompt_count]; NULL: the token ids */
     const int32_t *positions;    /* [POSITION_DIMS_MAX][prompt_count]; NULL: the place in the cache plus the offset */
     int position_offset;
+    const MediaSpan *media; /* [media_count] */
+    int media_count;
+    bool media_whole; /* no step reads a part of an image: its rows see each other */
     int prompt_count, max_tokens, choice_count, top_max;
     const int32_t *prediction; /* [prediction_count] */
     int prediction_count;
@@ -111,8 +114,9 @@ struct Request {
 
 typedef struct RequestShape {
     int vocab, hidden;
-    Pooling pooling; /* pooling of embedding requests */
-    bool lookup;     /* texts are looked up for draft tokens */
+    Pooling pooling;  /* pooling of embedding requests */
+    bool media_whole; /* Request.media_whole */
+    bool lookup;      /* texts are looked up for draft tokens */
 } RequestShape;
 
 /* options are valid for this vocabulary; max_tokens is already cut; kv_format is said. The reference is the caller's.
@@ -126,6 +130,10 @@ void request_append(Request *request, AnswerChoice *choice, const TokenOut *toke
 void request_append_prompt(Request *request, const TokenOut *token);
 void request_end_choice(Request *request, AnswerChoice *choice, Finish finish);
 int32_t request_answer_id(const Request *request, const AnswerChoice *choice, int index);
+/* The first image that does not end before a position; NULL: none. */
+const MediaSpan *request_media_from(const Request *request, int position);
+/* Whether a step may end behind a position of the prompt, and a sequence begin with as much. */
+bool request_can_cut(const Request *request, int position);
 /* Whether its prompt is being read. */
 static inline bool request_reads_prompt(const Request *request) {
     return request->kv.tables && request->prefilled < request->prompt_count;

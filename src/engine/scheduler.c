@@ -21,14 +21,17 @@ static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, 
 }
 
 static bool step_plan_open(StepPlan *plan, const StepCapacity *capacity, Error *error) {
-    *plan = (StepPlan){.slices = calloc((size_t)capacity->sequences, sizeof *plan->slices)};
-    if (!plan->slices) return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", capacity->rows);
+    *plan = (StepPlan){.slices = calloc((size_t)capacity->sequences, sizeof *plan->slices),
+        .spans = calloc((size_t)capacity->embeddings + 1, sizeof *plan->spans)};
+    if (!plan->slices || !plan->spans)
+        return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", capacity->rows);
     return step_builder_open(&plan->builder, capacity, error);
 }
 
 static void step_plan_close(StepPlan *plan) {
     step_builder_close(&plan->builder);
     free(plan->slices);
+    free(plan->spans);
 }
 
 static bool open_steps(Scheduler *s, const StepCapacity *capacity, Error *error) {
@@ -37,20 +40,23 @@ static bool open_steps(Scheduler *s, const StepCapacity *capacity, Error *error)
     s->targets = calloc((size_t)capacity->sequences, sizeof *s->targets);
     s->tokens = calloc(rows, sizeof *s->tokens);
     s->positions = calloc(rows * POSITION_DIMS_MAX, sizeof *s->positions);
+    s->embeddings = calloc((size_t)capacity->embeddings + 1, sizeof *s->embeddings);
     s->scales = calloc(outputs, sizeof *s->scales);
     s->samples = calloc(outputs, sizeof *s->samples);
-    bool ok = s->candidates && s->targets && s->tokens && s->positions && s->scales && s->samples;
+    bool ok = s->candidates && s->targets && s->tokens && s->positions && s->embeddings && s->scales && s->samples;
     if (!ok) fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
     for (int i = 0; ok && i < (s->can_lookahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], capacity, error);
     return ok;
 }
 
-bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
+bool scheduler_open(
+    Scheduler *s, const Runner *runner, KvCache *kv, MediaCache *media, const EngineOptions *options, Error *error) {
     const RunnerOptions largest = engine_runner_options(options);
     const StepCapacity capacity = {.rows = largest.backend.rows_max,
         .sequences = options->slots,
         .outputs = largest.outputs_max,
-        .hidden_rows = largest.hidden_rows_max};
+        .hidden_rows = largest.hidden_rows_max,
+        .embeddings = media ? largest.backend.rows_max : 0};
     const int most = runner_decode_rows_max(runner);
     const bool uniform_matmul = most > 0 && options->slots > most;
     const int drafts = engine_draft_rows(options);
@@ -59,6 +65,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         .queue_max = options->queue_max,
         .prefill_size = options->prefill_size,
         .pool = kv_bytes_total(kv),
+        .media = media,
         .decode_rows_max = uniform_matmul ? capacity.rows : most,
         .uniform_matmul = uniform_matmul,
         .sample_params = runner_samples(runner),
@@ -91,6 +98,7 @@ void scheduler_close(Scheduler *s) {
     free(s->targets);
     free(s->tokens);
     free(s->positions);
+    free(s->embeddings);
     free(s->scales);
     free(s->samples);
     for (int i = 0; i < 2; i++) step_plan_close(&s->plans[i]);

@@ -61,6 +61,8 @@ typedef struct StepPlan {
     StepBuilder builder; /* with sample_params, the backend samples all outputs */
     StepSlice *slices;   /* [slice_count] */
     int slice_count;
+    BidirectionalSpan *spans; /* [span_count] of the images in the step */
+    int span_count;
     int prompt_rows;  /* prefill rows that belong to prompts */
     int draft_rows;   /* rows of draft tokens */
     bool lookahead;   /* begun before the step before it has ended */
@@ -94,6 +96,8 @@ typedef struct Scheduler {
     int decode_prefill_count; /* candidates with both prefill and decode rows */
     bool masks_late;          /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
+    MediaCache *media;           /* NULL: the model takes no images */
+    EmbeddingRange *embeddings;  /* [rows] working memory */
     int32_t *tokens, *positions; /* working memory: [rows], [POSITION_DIMS_MAX · rows] */
     float *scales;               /* [outputs] working memory */
     SampleParams *samples;       /* [outputs] working memory */
@@ -104,8 +108,9 @@ typedef struct Scheduler {
     double prompt_row_s;  /* measured time per prefill row; 0: not known yet */
 } Scheduler;
 
-NODISCARD bool scheduler_open(
-    Scheduler *scheduler, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error);
+/* media: borrowed; NULL: the model takes no images. */
+NODISCARD bool scheduler_open(Scheduler *scheduler, const Runner *runner, KvCache *kv, MediaCache *media,
+    const EngineOptions *options, Error *error);
 void scheduler_close(Scheduler *scheduler); /* safe on a zeroed one */
 
 /* Tokens that each answer of the request may have; 0 with ERROR_LIMIT, which states prompt and limit. Thread: any. */
@@ -117,6 +122,9 @@ void scheduler_queue(Scheduler *scheduler, Request *request); /* takes over a re
 void scheduler_admit(Scheduler *scheduler);                   /* engine thread */
 
 /* Engine thread. */
+/* The oldest request that reads its prompt and comes to an image whose rows must be encoded first; *item: the image.
+ * NULL: none. */
+Request *scheduler_next_media(Scheduler *scheduler, MediaItem **item);
 /* Plans a step; slice_count 0: there is nothing to run. */
 void scheduler_plan(Scheduler *scheduler, StepPlan *plan);
 /* Plans the step after one under way whose tokens the backend samples, for the same choices less those that certainly

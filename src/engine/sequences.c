@@ -1,9 +1,11 @@
 #include "engine/sequences.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/math.h"
 #include "engine/cache_identity.h"
 
 static void warn(void *context, const char *line) { log_warn("disk cache: %s", line); }
@@ -74,6 +76,15 @@ static bool keeps_states(const KvPlan *plan) {
     return false;
 }
 
+/* No point lies inside of an image that must be read whole. */
+static void leave_whole_images(Request *request) {
+    ResumePoints *points = &request->resume;
+    int kept = 0;
+    for (int i = 0; i < points->count; i++)
+        if (request_can_cut(request, points->at[i])) points->at[kept++] = points->at[i];
+    points->count = kept;
+}
+
 /* Where the prompt is left to be found: behind the first message, where it parts from an earlier text, and, with
  * recurrent states, behind messages and in long ones. */
 static void set_resume_points(const Sequences *s, Request *request, int count) {
@@ -84,9 +95,18 @@ static void set_resume_points(const Sequences *s, Request *request, int count) {
     resume_points_add_first(&request->resume, &text);
     resume_points_add(&request->resume, prefix_common(s->prefix, request->salt, s->ids, count, kv));
     if (keeps_states(s->plan)) resume_points_add_snapshots(&request->resume, &text, kv->length);
+    leave_whole_images(request);
 }
 
 int sequence_rows_to_resume(const Request *request) { return resume_points_left(&request->resume, request->kv.length); }
+
+/* Gives back what was found of an image that must be read whole; nothing is left where that is not possible. */
+static bool leave_image(Sequences *s, Request *request, KvSequence *kv, Error *error) {
+    if (request_can_cut(request, kv->length)) return true;
+    if (kv_truncate(s->kv, kv, request_media_from(request, kv->length)->begin)) return true;
+    kv_sequence_close(s->kv, kv);
+    return kv_sequence_open(s->kv, &request->format, kv, error);
+}
 
 bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error *error) {
     KvSequence *kv = sequence_of(request, choice);
@@ -95,6 +115,7 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     const int count = s->apart && choice ? request->prompt_count : sequence_tokens(request, choice) - 1;
     sequence_ids(request, choice, 0, count, s->ids);
     (void)prefix_find(s->prefix, request->salt, s->ids, count, kv);
+    if (!leave_image(s, request, kv, error)) return false;
     if (!choice) set_resume_points(s, request, count);
     return true;
 }
@@ -109,7 +130,8 @@ static SequenceText disk_text(
 
 bool sequence_resume_from_disk(Sequences *s, Request *request, int64_t deadline_ns) {
     if (request->cache_off || request->whole) return false;
-    const int count = request->prompt_count - 1;
+    const int first = request->media_whole && request->media_count > 0 ? request->media[0].begin : INT_MAX;
+    const int count = min_int(request->prompt_count - 1, max_int(first, request->kv.length)); /* pages end anywhere */
     const SequenceText text = disk_text(s, request, NULL, &request->kv, count);
     return disk_tier_find(s->disk, &text, count, deadline_ns, &request->kv);
 }

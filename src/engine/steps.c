@@ -12,6 +12,33 @@
 
 /* ---- candidates ---- */
 
+/* The most of `rows` rows behind the first `from`: up to an image whose rows are not encoded yet, and not into one that
+ * must be read whole. */
+static int media_rows(const Scheduler *s, const Request *r, int from, int rows) {
+    for (int i = 0; i < r->media_count; i++) {
+        const MediaSpan *span = &r->media[i];
+        const int end = span->begin + span->item->layout.tokens;
+        if (end <= from || span->begin >= from + rows) continue;
+        if ((r->media_whole && end > from + rows) || !media_cache_rows(s->media, span->item))
+            return max_int(span->begin - from, 0);
+    }
+    return rows;
+}
+
+Request *scheduler_next_media(Scheduler *s, MediaItem **item) {
+    for (Request *r = s->active.first; r; r = r->next) {
+        if (r->media_count == 0 || r->failed || atomic_load(&r->cancel)) continue;
+        int position = request_reads_prompt(r) ? r->kv.length : r->prompt_count;
+        for (int i = 0; i < r->choice_count; i++)
+            if (r->choices[i].state == CHOICE_RUNNING) position = min_int(position, r->choices[i].kv.length);
+        for (int i = 0; i < r->media_count; i++) {
+            *item = r->media[i].item;
+            if (r->media[i].begin + (*item)->layout.tokens > position && !media_cache_rows(s->media, *item)) return r;
+        }
+    }
+    return NULL;
+}
+
 /* Rows that the candidate could have in this step. */
 static int rows_left(const Scheduler *s, const StepCandidate *candidate) {
     const Request *r = candidate->request;
@@ -75,17 +102,36 @@ typedef struct Room {
 
 /* Gives the candidate up to `most` further rows. */
 static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *room) {
-    int rows = min_int(most, rows_left(s, candidate) - candidate->rows);
+    int rows = max_int(min_int(most, rows_left(s, candidate) - candidate->rows), 0);
     if (candidate->decode) rows = min_int(rows, room->decode_rows);
+    if (candidate->request->media_count > 0) {
+        const int from = sequence_of(candidate->request, candidate->choice)->length;
+        rows = max_int(media_rows(s, candidate->request, from, candidate->rows + rows) - candidate->rows, 0);
+    }
     candidate->rows += rows;
     room->rows -= rows;
     if (candidate->decode) room->decode_rows -= rows;
+}
+
+/* Rows of an image that begins at the candidate's next row and must be read whole; 0: there is none. */
+static int whole_rows(const Scheduler *s, const StepCandidate *candidate) {
+    const Request *r = candidate->request;
+    const int from = sequence_of(candidate->request, candidate->choice)->length;
+    const MediaSpan *span = r->media_whole ? request_media_from(r, from) : NULL;
+    const int rows = span && span->begin == from ? span->item->layout.tokens : 0;
+    return rows <= rows_left(s, candidate) && media_rows(s, r, from, rows) == rows ? rows : 0;
 }
 
 /* Divides the step's prefill tokens: half to the oldest candidate, the other half in equal shares to the younger ones;
  * unused rows go to the oldest candidate that can use them. */
 static void share_prefill(Scheduler *s) {
     Room room = {prefill_limit(s), s->decode_rows_max - (s->candidate_count - s->prefill_count)};
+    for (int i = 0; i < s->candidate_count; i++) { /* an image fits the step, if not always the limit of the time */
+        if (!s->candidates[i].prefill) continue;
+        s->candidates[i].rows = whole_rows(s, &s->candidates[i]);
+        room.rows = max_int(room.rows - s->candidates[i].rows, 0);
+        break;
+    }
     int echo_left = ECHO_ROWS;
     const int share = s->prefill_count > 1 ? room.rows / 2 / (s->prefill_count - 1) : 0;
     const int decode_share = s->decode_prefill_count ? min_int(share, room.decode_rows / s->decode_prefill_count) : 0;
@@ -241,7 +287,37 @@ static void set_positions(Scheduler *s, const StepSlice *slice, StepSequence *se
     sequence->positions = s->positions;
 }
 
+/* Embeddings and spans of the images among a slice's rows. */
+static void set_media(Scheduler *s, StepPlan *plan, const StepSlice *slice, StepSequence *sequence) {
+    const Request *r = slice->request;
+    const int from = slice->position, to = from + slice->rows;
+    sequence->embeddings = s->embeddings;
+    sequence->spans = plan->spans + plan->span_count;
+    for (int i = 0; i < r->media_count; i++) {
+        const MediaSpan *span = &r->media[i];
+        const int end = span->begin + span->item->layout.tokens;
+        if (end <= from || span->begin >= to) continue;
+        const VisionSpec *spec = media_cache_spec(s->media);
+        const int64_t block = encoder_row_floats(spec, &span->item->layout) / (1 + spec->deepstack_count);
+        const int first = max_int(span->begin, from), last = min_int(end, to);
+        const float *rows = media_cache_rows(s->media, span->item);
+        CHECK(rows);
+        rows += (first - span->begin) * (block / span->item->layout.tokens);
+        s->embeddings[sequence->embedding_count++] = (EmbeddingRange){.row = first - from,
+            .rows = last - first,
+            .values = rows,
+            .in_backend = true,
+            .deepstack_layers = spec->deepstack_count,
+            .deepstack = rows + block,
+            .deepstack_stride = block};
+        if (!r->media_whole) continue;
+        plan->spans[plan->span_count++] = (BidirectionalSpan){span->begin, end};
+        sequence->span_count++;
+    }
+}
+
 static void plan_begin(StepPlan *plan, bool uniform_matmul, bool lookahead) {
+    plan->span_count = 0;
     plan->slice_count = plan->prompt_rows = plan->draft_rows = 0;
     plan->lookahead = lookahead;
     step_begin(&plan->builder, uniform_matmul);
@@ -251,6 +327,7 @@ static void add_slice(Scheduler *s, StepPlan *plan, const StepSlice *slice, int 
     plan->slices[plan->slice_count++] = *slice;
     set_sampling(s, slice, generated, sequence);
     set_positions(s, slice, sequence);
+    if (slice->request->media_count > 0) set_media(s, plan, slice, sequence);
     step_add_sequence(&plan->builder, sequence);
 }
 

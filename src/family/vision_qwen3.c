@@ -90,9 +90,7 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     vision->merger = load_merger(ld, vision, out, false);
     load_deepstack(ld, vision, spec->layer_count, out);
     vision->grid_positions = true;
-    vision->placeholder = "<|vision_start|><|image_pad|><|vision_end|>";
-    vision->before = "<|vision_start|>";
-    vision->token = "<|image_pad|>";
-    vision->after = "<|vision_end|>";
+    vision->placeholder = vision->token = "<|image_pad|>";
+    vision->before = vision->after = "";
     load_return(ld, &root);
 }

@@ -39,9 +39,16 @@ bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *lay
     return true;
 }
 
+/* Long thin images exceed the larger limit: a side has at least `unit` pixels, and growing rounds both sides up. */
 int64_t image_patches_max(const ImageRule *rule) {
-    const int64_t patch = (int64_t)rule->patch * rule->patch, side = rule->side / rule->patch;
-    return rule->sizing == SIZING_FIXED ? side * side : rule->pixels_max / patch;
+    const int64_t side = rule->side / rule->patch;
+    if (rule->sizing == SIZING_FIXED) return side * side;
+    const double unit = (double)rule->patch * rule->merge, largest = (double)rule->pixels_max;
+    const double least = (double)rule->pixels_min, ratio = sqrt(IMAGE_RATIO_MAX);
+    const double shrunk = fmax(largest, sqrt(largest) * ratio * unit);
+    const double grown = least + unit * sqrt(least) * (ratio + 1 / ratio) + unit * unit;
+    const int64_t groups = (int64_t)(fmax(shrunk, grown) / (unit * unit));
+    return groups * rule->merge * rule->merge;
 }
 
 void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column) {

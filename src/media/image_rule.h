@@ -36,7 +36,7 @@ typedef struct ImageLayout {
 
 /* The layout of an image of this size. ERROR_LIMIT: more than IMAGE_RATIO_MAX. */
 NODISCARD bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error);
-/* Largest number of patches of an image. */
+/* No image has more patches. */
 int64_t image_patches_max(const ImageRule *rule);
 /* Row and column of patch number `index`. */
 void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column);

@@ -55,5 +55,5 @@ typedef struct VisionSpec {
     bool bidirectional;                 /* the rows of an image see each other */
     bool grid_positions;                /* RoPE positions of an image's rows are those of its grid (M-RoPE) */
     const char *placeholder;            /* what a chat template writes for an image */
-    const char *before, *token, *after; /* what stands for it in the prompt: token once for each row */
+    const char *before, *token, *after; /* what replaces that in the prompt: token once for each row */
 } VisionSpec;

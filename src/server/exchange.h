@@ -3,6 +3,7 @@
 #pragma once
 #include "chat/generation.h"
 #include "chat/models.h"
+#include "chat/prompt_media.h"
 #include "server/http/http_request.h"
 #include "server/http/keys.h"
 #include "server/api/request.h"
@@ -103,6 +104,7 @@ typedef struct Exchange {
     Arena arena;         /* owns the following members */
     Tokens *prompts;
     int prompt_count;
+    PromptMedia media;   /* images of the only prompt, until it has been submitted; arrays in request_arena */
     Slice *prompt_texts; /* [prompt_count] with echo */
     Generation generation;
     Given *given;       /* [choices] */

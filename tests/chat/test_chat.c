@@ -30,6 +30,7 @@ static void test_prompt(void) {
     chat_fixture_open(&fixture, true);
     ChatModel *model = chat_open(&fixture, 1, 1);
     Arena arena = {0};
+    PromptMedia media;
     Error error = {0};
     const ChatMessage messages[] = {
         {.role = "system", CHAT_TEXT(SLICE("Be \xC3\xA9."))},
@@ -42,7 +43,7 @@ static void test_prompt(void) {
     const ChatPrompt open = {.messages = begun, .message_count = 2, .continues = true};
     Tokens going = {0};
     char begun_text[200];
-    TEST_MSG(chat_prompt(model, &open, &arena, &going, &error), "%s", error.text);
+    TEST_MSG(chat_prompt(model, &open, &arena, &going, &media, &error), "%s", error.text);
     spell(&going, begun_text, sizeof begun_text);
     TEST_MSG(!strcmp(begun_text, "[S]user\nSay ab[E]\n[S]assistant\n ab "), "%s", begun_text);
     tokens_free(&going);
@@ -62,7 +63,7 @@ static void test_prompt(void) {
         char text[512] = "";
         const Json *arguments = cases[i].arguments ? json_parse(&arena, slice_of(cases[i].arguments), &error) : NULL;
         const ChatPrompt prompt = {messages + cases[i].first, cases[i].count, arguments, NULL, false};
-        TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &error), "%s", error.text);
+        TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &media, &error), "%s", error.text);
         spell(&tokens, text, sizeof text);
         TEST_MSG(!strcmp(text, cases[i].prompt), "%s", text);
         tokens_free(&tokens);
@@ -70,14 +71,14 @@ static void test_prompt(void) {
     Tokens tokens = {0};
     Arena small = {.limit = 64};
     const ChatPrompt prompt = {messages, COUNT_OF(messages), NULL, NULL, false};
-    TEST(!chat_prompt(model, &prompt, &small, &tokens, &error) && error.code == ERROR_LIMIT);
+    TEST(!chat_prompt(model, &prompt, &small, &tokens, &media, &error) && error.code == ERROR_LIMIT);
     arena_free(&small);
     chat_model_close(model);
     chat_fixture_close(&fixture);
 
     chat_fixture_open(&fixture, false);
     model = chat_open(&fixture, 1, 1);
-    TEST(!chat_prompt(model, &prompt, &arena, &tokens, &error) && error.code == ERROR_UNSUPPORTED);
+    TEST(!chat_prompt(model, &prompt, &arena, &tokens, &media, &error) && error.code == ERROR_UNSUPPORTED);
     TEST(!strcmp(model->name, "fake") && model->sampling.temperature == 1 && chat_model_vocab(model) == CHAT_VOCAB);
     chat_model_close(model);
     chat_fixture_close(&fixture);
@@ -96,6 +97,7 @@ static void test_tool_prompt(void) {
     chat_fixture_open(&fixture, true);
     ChatModel *model = chat_open(&fixture, 1, 1);
     Arena arena = {0};
+    PromptMedia media;
     Error error = {0};
     ContentPart answered[] = {{.kind = CONTENT_REASONING, .text = SLICE("hm")},
         {.kind = CONTENT_TOOL_CALL, .call = {SLICE("i1"), SLICE("f"), SLICE("{\"a\": 1}"), NULL}},
@@ -113,7 +115,7 @@ static void test_tool_prompt(void) {
     TEST_MSG(model->template && tool_prompt_known(model), "%s", error.text);
     Tokens tokens = {0};
     char text[2048];
-    TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &error), "%s", error.text);
+    TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &media, &error), "%s", error.text);
     spell(&tokens, text, sizeof text);
     TEST_MSG(!strcmp(text, "user:Hi;assistant:(f 1 i1)(g  i2)hm;tool:5fi1;tool:6i2;f"), "%s", text);
     tokens_free(&tokens);
@@ -124,7 +126,7 @@ static void test_tool_prompt(void) {
     tokens = (Tokens){0};
     TEST(!tool_prompt_known(model));
     TEST_MSG(tool_prompt_spell(&prompt, &arena, &plain, &error), "%s", error.text);
-    TEST_MSG(chat_prompt(model, &plain, &arena, &tokens, &error), "%s", error.text);
+    TEST_MSG(chat_prompt(model, &plain, &arena, &tokens, &media, &error), "%s", error.text);
     spell(&tokens, text, sizeof text);
     TEST_MSG(strstr(text, "\n{\"name\":\"f\"}\n\nHi[E]") != NULL, "%s", text);
     TEST_MSG(
@@ -141,7 +143,7 @@ static void test_tool_prompt(void) {
     const ChatPrompt open = {.messages = begun, .message_count = 2, .continues = true};
     tokens = (Tokens){0};
     TEST_MSG(tool_prompt_spell(&open, &arena, &plain, &error), "%s", error.text);
-    TEST_MSG(chat_prompt(model, &plain, &arena, &tokens, &error), "%s", error.text);
+    TEST_MSG(chat_prompt(model, &plain, &arena, &tokens, &media, &error), "%s", error.text);
     spell(&tokens, text, sizeof text);
     TEST_MSG(strlen(text) > 5 && !strcmp(text + strlen(text) - 5, "It is"), "%s", text);
     tokens_free(&tokens);

@@ -28,12 +28,13 @@ static bool ask(const ChatModel *model, Error *error) {
         {.role = "user", CHAT_TEXT(SLICE("How are you? \xC3\xA9"))}};
     const Slice stops[] = {SLICE("never, for it is too long"), SLICE("nor this, which is longer still")};
     Arena arena = {0};
+    PromptMedia media;
     Tokens prompts[2] = {0};
     const Json *arguments = json_parse(&arena, SLICE("{\"mood\":{\"kind\":\"k\",\"words\":[1,2]}}"), error);
     bool ok = arguments;
     for (size_t i = 0; i < 2 && ok; i++) {
         const ChatPrompt prompt = {messages + i, 2 - i, i ? arguments : NULL, NULL, false};
-        ok = chat_prompt(model, &prompt, &arena, &prompts[i], error);
+        ok = chat_prompt(model, &prompt, &arena, &prompts[i], &media, error);
     }
     arena_free(&arena);
     const GenerationOptions options = {.prompts = prompts,

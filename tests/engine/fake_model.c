@@ -1,10 +1,11 @@
 #include "engine/fake_model.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 
 #include "import/gguf/gguf.h"
-#include "model/spec.h"
+#include "model/encoder.h"
 
 enum { FAKE_ENTRIES = 3 };
 
@@ -263,6 +264,13 @@ const float *runner_hidden_rows(const Runner *runner) { return &runner->state; }
 const float *runner_sums(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 Backend *runner_upper(const Runner *runner) { return (Backend *)&runner->backend; }
+Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) { return NULL; }
+int runner_span_rows_max(const Runner *runner) { return INT_MAX; }
+void encoder_close(Encoder *encoder) {}
+int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { return 0; }
+bool encoder_begin(Encoder *encoder, const Image *image, const ImageLayout *layout, Error *error) { return false; }
+bool encoder_continue(Encoder *encoder, int layers, bool *done, Error *error) { return false; }
+void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
 int model_layers(const Model *model) { return 1; }
 void model_drop_host_pages(const Model *model, int first) {}
 

@@ -73,7 +73,7 @@ static const Member others[] = {
     {"options.repeat_last_n", "0"},
     {"options.repeat_penalty", "1.5"},
     {"context", "[1]"},
-    {"images", "[\"x\"]"},
+    {"images", "[\"AAAA\"]"},
     {"mcp_servers", "[{}]"},
     {"temperature", "0.5"},
     {"top_p", "0.5"},
@@ -307,13 +307,27 @@ static void test_paths(void) {
 #define RESPONSES "{\"model\":\"m\",\"input\":"
 #define MESSAGES "{\"model\":\"m\",\"max_tokens\":9,\"messages\":"
 #define USER(content) "[{\"role\":\"user\",\"content\":" content "}]"
+#define IMAGE(url) "[{\"type\":\"image_url\",\"image_url\":{\"url\":\"" url "\"}}]"
 #define CALL(function) "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[" function "]}]"
     static const struct {
         bool (*read)(ChatRequest *request, const Json *body, ApiError *error);
         const char *body, *param;
     } cases[] = {
         {request_read_chat, CHAT USER("[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image_url\"}]") "}",
-            "messages[0].content[1]"},
+            "messages[0].content[1].image_url"},
+        {request_read_chat, CHAT USER("[{\"type\":\"file\"}]") "}", "messages[0].content[0]"},
+        {request_read_chat, CHAT USER(IMAGE("data:image/png;base64,AAAA=A")) "}",
+            "messages[0].content[0].image_url.url"},
+        {request_read_chat, CHAT USER(IMAGE("http://127.0.0.1/x.png")) "}", "messages[0].content[0].image_url.url"},
+        {request_read_chat, CHAT USER(IMAGE("data:image/png;base64,AAAA\",\"detail\":\"most")) "}",
+            "messages[0].content[0].image_url.detail"},
+        {request_read_chat, CHAT USER(IMAGE("data:image/png;base64,AAAA\",\"size\":\"5")) "}",
+            "messages[0].content[0].image_url.size"},
+        {request_read_messages, MESSAGES USER("[{\"type\":\"image\"}]") "}", "messages[0].content[0].source"},
+        {request_read_messages, MESSAGES USER("[{\"type\":\"image\",\"source\":{\"type\":\"url\"}}]") "}",
+            "messages[0].content[0].source.type"},
+        {request_read_ollama_chat, CHAT "[{\"role\":\"user\",\"content\":\"x\",\"images\":[\"AAAA\",5]}]}",
+            "messages[0].images[1]"},
         {request_read_chat, CHAT USER("[{\"type\":\"x\"}]") "}", "messages[0].content[0].type"},
         {request_read_chat, CHAT USER("[{\"type\":\"text\"}]") "}", "messages[0].content[0].text"},
         {request_read_chat, CHAT CALL("{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\"}}") "}",
@@ -334,7 +348,9 @@ static void test_paths(void) {
         {request_read_responses, RESPONSES USER("[{\"text\":\"x\"}]") "}", "input[0].content[0].type"},
         {request_read_responses, RESPONSES USER("[{\"type\":\"input_text\",\"text\":5}]") "}",
             "input[0].content[0].text"},
-        {request_read_responses, RESPONSES USER("[{\"type\":\"input_image\"}]") "}", "input[0].content[0]"},
+        {request_read_responses, RESPONSES USER("[{\"type\":\"input_image\"}]") "}", "input[0].content[0].image_url"},
+        {request_read_responses, RESPONSES USER("[{\"type\":\"input_image\",\"file_id\":\"f\"}]") "}",
+            "input[0].content[0].file_id"},
         {request_read_responses, RESPONSES "\"x\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\"}]}",
             "tools[1].name"},
         {request_read_responses, RESPONSES "\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":5}]}",
@@ -347,10 +363,10 @@ static void test_paths(void) {
             "text.format.name"},
         {request_read_messages, MESSAGES USER("[{\"type\":\"text\"}]") "}", "messages[0].content[0].text"},
         {request_read_messages, MESSAGES USER("[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image\"}]") "}",
-            "messages[0].content[1]"},
+            "messages[0].content[1].source"},
         {request_read_messages,
             MESSAGES USER("[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"content\":[{\"type\":\"image\"}]}]") "}",
-            "messages[0].content[0].content[0]"},
+            "messages[0].content[0].content[0].source"},
         {request_read_messages, MESSAGES USER("[{\"type\":\"tool_result\"}]") "}",
             "messages[0].content[0].tool_use_id"},
         {request_read_messages,
@@ -369,7 +385,7 @@ static void test_paths(void) {
             "tool_choice.name"},
         {request_read_messages, MESSAGES USER("\"x\"") ",\"stop_sequences\":[\"a\",\"\"]}", "stop_sequences[1]"},
         {request_read_ollama_chat, CHAT USER("[{\"type\":\"x\"}]") "}", "messages[0].content[0].type"},
-        {request_read_ollama_chat, CHAT "[{\"role\":\"user\",\"images\":[\"x\"]}]}", "messages[0].images"},
+        {request_read_ollama_chat, CHAT "[{\"role\":\"user\",\"images\":[\"x\"]}]}", "messages[0].images[0]"},
         {request_read_ollama_chat, CHAT CALL("{\"function\":{}}") "}", "messages[1].tool_calls[0].function.name"},
         {request_read_ollama_chat, CHAT USER("\"x\"") ",\"options\":{\"stop\":[\"\"]}}", "options.stop[0]"},
         {request_read_ollama_chat, CHAT USER("\"x\"") ",\"options\":{\"repeat_penalty\":0}}", "options.repeat_penalty"},

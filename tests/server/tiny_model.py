@@ -7,7 +7,9 @@ import json
 import os
 import random
 import struct
+import sys
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, INNER, VOCAB = 64, 4, 4, 2, 32, 96, 100
 MIXTURE = {
     "model_type": "olmoe",
@@ -143,7 +145,35 @@ def write_tiny_mixture(directory, context=2048):
     _write_rest(directory, {**MIXTURE, "max_position_embeddings": context})
 
 
-def _write_rest(directory, config, template=TEMPLATE):
+VISION_TEMPLATE = (
+    "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' }}"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
+    "{% if c.type == 'image' %}{{ 'PLACEHOLDER' }}{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
+    "{{ '<|end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
+)
+PLACEHOLDERS = {"gemma3": "<start_of_image>", "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+
+
+def write_tiny_vision(directory, name):
+    """The fixture tests/family/vision/NAME.json as a checkpoint, for texts of printable ASCII."""
+    sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
+    import weights
+
+    with open(os.path.join(ROOT, "tests", "family", "vision", name + ".json")) as file:
+        fixture = json.load(file)
+    values = weights.make(fixture["tensors"], {"dtype": "f32"}, fixture)
+    tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
+    _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
+    template = VISION_TEMPLATE.replace("PLACEHOLDER", PLACEHOLDERS[fixture["family"]])
+    special = {text: i for text, i in fixture["token_names"].items() if "\n" not in text}
+    double = fixture["token_names"].get("\n\n")
+    _write_rest(directory, {**fixture["config"], "eos_token_id": 98}, template, special, double)
+    with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
+        json.dump(fixture["processor"], file)
+    return fixture
+
+
+def _write_rest(directory, config, template=TEMPLATE, more_special=None, double_newline=None):
     special = [
         {
             "id": i,
@@ -154,20 +184,25 @@ def _write_rest(directory, config, template=TEMPLATE):
             "rstrip": False,
             "normalized": False,
         }
-        for i, text in ((97, "<|start|>"), (98, "<|end|>"))
+        for text, i in {"<|start|>": 97, "<|end|>": 98, **(more_special or {})}.items()
     ]
-    vocabulary = {("\u0120" if i == 0 else chr(32 + i)): i for i in range(95)} | {
-        "\u010a": 95,
-        "\u00c3": 96,
-        "\u00c2": 99,
-    }
+    vocabulary = (
+        {("\u0120" if i == 0 else chr(32 + i)): i for i in range(95)}
+        | {
+            "\u010a": 95,
+            "\u00c3": 96,
+            "\u00c2": 99,
+        }
+        | ({"\u010a\u010a": double_newline} if double_newline else {})
+    )
+    merges = ["\u010a \u010a"] if double_newline else []
     tokenizer = {
         "added_tokens": special,
         "normalizer": None,
         "post_processor": None,
         "decoder": {"type": "ByteLevel"},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-        "model": {"type": "BPE", "merges": [], "vocab": vocabulary},
+        "model": {"type": "BPE", "merges": merges, "vocab": vocabulary},
     }
     for name, value in (
         ("config.json", config),

@@ -10,7 +10,8 @@ static const Field table[] = {
     {"model", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
         "id of a served model"},
     {"input", API_RESPONSES, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "string or array of items", "required",
-        "messages, function calls and their outputs, reasoning; images, files and item references are refused"},
+        "messages, function calls and their outputs, reasoning; images as data URLs; files and item references are "
+        "refused"},
     {"instructions", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, NULL,
         "system message, placed first"},
     {"max_output_tokens", API_RESPONSES, FIELD_HONOURED, FIELD_INTEGER, AT(generation.request.max_tokens), 1, MANY,
@@ -84,7 +85,7 @@ static const Field table[] = {
     {"model", API_MESSAGES, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
         "id of a served model"},
     {"messages", API_MESSAGES, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 1, MESSAGES_MAX, NULL, NULL, "required",
-        "roles user, assistant, system; blocks text, thinking, tool_use, tool_result; images and documents are "
+        "roles user, assistant, system; blocks text, image (base64), thinking, tool_use, tool_result; documents are "
         "refused"},
     {"system", API_MESSAGES, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "string or text blocks", NULL,
         "system message, placed first"},
@@ -200,7 +201,7 @@ static const Field table[] = {
     {"options.tfs_z", OLLAMA, FIELD_NEUTRAL, FIELD_NUMBER, NOWHERE, 0, 1000, check_only_one, NULL, NULL, "only 1"},
     {"options.typical_p", OLLAMA, FIELD_NEUTRAL, FIELD_NUMBER, NOWHERE, 0, 1000, check_only_one, NULL, NULL, "only 1"},
     {"messages", API_OLLAMA_CHAT, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 1, MESSAGES_MAX, NULL, NULL, "required",
-        "with `tool_calls`, `tool_name`, `thinking`; images are refused"},
+        "with `tool_calls`, `tool_name`, `thinking`, `images` (base64, before the text)"},
     {"tools", API_OLLAMA_CHAT, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 0, 0, read_tools, NULL, NULL,
         "as in chat completions"},
     {"prompt", API_OLLAMA_GENERATE, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, "required", "user message"},
@@ -214,8 +215,8 @@ static const Field table[] = {
         "only empty: nothing is stored between requests"},
     {"raw", API_OLLAMA_GENERATE, FIELD_NEUTRAL, FIELD_BOOL, NOWHERE, 0, 0, read_only_empty, NULL, NULL,
         "only false: use `/v1/completions` for raw prompts"},
-    {"images", API_OLLAMA_GENERATE, FIELD_NEUTRAL, FIELD_ARRAY, NOWHERE, 0, 0, read_only_empty, NULL, NULL,
-        "only none"},
+    {"images", API_OLLAMA_GENERATE, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 0, 0, NULL, "[base64]", "none",
+        "before the prompt, for models that take images"},
     {"model", API_EMBEDDINGS, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, "required",
         "id of a served embedding model"},
     {"input", API_EMBEDDINGS, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "text, [text], [id] or [[id]]",

@@ -2,6 +2,7 @@
 #include "chat/tool_prompt.h"
 #include "server/api/answer_writer.h"
 #include "server/api/endpoint.h"
+#include "server/api/message_builder.h"
 #include "server/api/reasoning.h"
 #include "server/api/request.h"
 #include "server/api/openai_writer.h"
@@ -9,6 +10,16 @@
 static bool refuse_messages(const Error *why, const char *field, ApiError *error) {
     if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
     return api_fail(error, 400, "invalid_value", field, "%s.", why->text);
+}
+
+/* The reason for which there is no prompt: one of its images, or something else. */
+static bool refuse_prompt(Exchange *x, const Error *why, const char *field, ApiError *error) {
+    const ChatMedia *image = x->media.refused;
+    if (!image || why->code == ERROR_MEMORY) return refuse_messages(why, field, error);
+    if (!engine_vision(x->model->engine)) return part_refuse(image->part, image->type, error);
+    const bool limit = why->code == ERROR_LIMIT && strstr(why->text, "context");
+    return api_fail(error, 400, limit ? "context_length_exceeded" : "invalid_image", image->field,
+        "Invalid image in '%s': %s.", image->field, why->text);
 }
 
 static bool messages_fit(const Exchange *x, const ChatRequest *request, ApiError *error) {
@@ -30,7 +41,8 @@ bool chat_make_prompts(Exchange *x, const ChatRequest *request, ApiError *error)
     if (!messages_fit(x, request, error) || !reasoning_settle(request, x->model, &prompt, error)) return false;
     if (!tool_prompt_known(x->model) && !tool_prompt_spell(&prompt, request->arena, &prompt, &why))
         return refuse_messages(&why, field, error);
-    if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, field, error);
+    if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &x->media, &why))
+        return refuse_prompt(x, &why, field, error);
     return x->prompts->count > 0 ||
         api_fail(error, 400, "invalid_value", field, "Invalid '%s': they give an empty prompt.", field);
 }

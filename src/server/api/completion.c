@@ -161,6 +161,7 @@ static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, Ap
     options->request.kv_format = request->cache.format_given ? &request->cache.format : NULL;
     options->request.cache_salt = cache_salt(&request->cache, x->key);
     options->request.constraint = constraint;
+    prompt_media_request(&x->media, &options->request);
     options->prompts = x->prompts;
     options->prompt_count = x->prompt_count;
     options->stops = request->stops;
@@ -173,6 +174,7 @@ static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, Ap
 }
 
 static void free_prompts(Exchange *x) {
+    prompt_media_close(&x->media);
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
 }
 
@@ -206,6 +208,7 @@ static bool understand(Exchange *x, Arena *arena, ApiError *error) {
     if (!ok) return false;
     x->response_options = request.response;
     x->reads_request = request.generation.tools || request.response.repeated.data;
+    prompt_media_close(&x->media);
     if (!x->response_options.echo) free_prompts(x);
     return true;
 }

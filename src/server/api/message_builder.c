@@ -54,6 +54,10 @@ void messages_add_reasoning(MessageBuilder *b, Slice text) {
     add_part(b, &(ContentPart){.kind = CONTENT_REASONING, .text = text.data ? text : SLICE("")});
 }
 
+void messages_add_image(MessageBuilder *b, const ChatMedia *image) {
+    add_part(b, &(ContentPart){.kind = CONTENT_IMAGE, .media = *image});
+}
+
 static void add_call(MessageBuilder *b, const ChatCall *call) {
     add_part(b, &(ContentPart){.kind = CONTENT_TOOL_CALL, .call = *call});
 }
@@ -106,6 +110,12 @@ bool part_read_text(const Json *part, const char *param, const PartType *types, 
     return part_refuse(param, name, error);
 }
 
+/* NULL: the part has no such type. */
+static const PartType *find_type(const PartType *types, const Json *part) {
+    while (types->name && !member_is(part, "type", types->name)) types++;
+    return types->name ? types : NULL;
+}
+
 bool messages_add_content(
     MessageBuilder *b, const Json *content, const char *param, const PartType *types, ApiError *error) {
     if (content->type == JSON_STRING) {
@@ -118,6 +128,11 @@ bool messages_add_content(
         char path[API_PARAM_MAX];
         Slice text;
         snprintf(path, sizeof path, "%.100s[%d]", param, index++);
+        const PartType *type = find_type(types, part);
+        if (type && type->read) {
+            if (!type->read(b, part, path, error)) return false;
+            continue;
+        }
         if (!part_read_text(part, path, types, &text, error)) return false;
         messages_add_text(b, text);
     }

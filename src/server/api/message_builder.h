@@ -23,6 +23,8 @@ typedef struct PartType {
     const char *name; /* "text", "input_image" */
     ContentKind kind;
     const char *field; /* name of the member that holds the text, in text parts */
+    /* Appends a part of another kind to the last message; NULL: such parts are refused. param: the part's path. */
+    bool (*read)(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 } PartType;
 
 /* Begins a message without parts; valid until the next one begins. */
@@ -30,6 +32,7 @@ ChatMessage *messages_begin(MessageBuilder *builder, const char *role);
 /* These append a part to the last message. Texts are borrowed. */
 void messages_add_text(MessageBuilder *builder, Slice text);
 void messages_add_reasoning(MessageBuilder *builder, Slice text);
+void messages_add_image(MessageBuilder *builder, const ChatMedia *image);
 /* A call whose arguments are a text, which a model may have written as no JSON; "": {}. Sets call->object. */
 NODISCARD bool messages_add_text_call(MessageBuilder *builder, ChatCall *call, ApiError *error);
 /* A call whose arguments are JSON; NULL: {}. */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "server/api/fields.h"
+#include "server/api/image_parts.h"
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
 #include "server/api/messages_api.h"
@@ -9,8 +10,8 @@
 
 const char thread_unsupported[] = "thread_unsupported_request";
 
-static const PartType text_types[] = {
-    {"text", CONTENT_TEXT, "text"}, {"image", CONTENT_IMAGE, NULL}, {"document", CONTENT_FILE, NULL}, {0}};
+static const PartType text_types[] = {{"text", CONTENT_TEXT, "text", NULL},
+    {"image", CONTENT_IMAGE, NULL, image_read_block}, {"document", CONTENT_FILE, NULL, NULL}, {0}};
 
 static bool is_block(const Json *block, const char *type) { return member_is(block, "type", type); }
 
@@ -48,6 +49,8 @@ static bool read_block(
     if (is_block(block, "text")) {
         if (!part_read_text(block, param, text_types, &text, error)) return false;
         messages_add_text(builder, text);
+    } else if (is_block(block, "image")) {
+        return image_read_block(builder, block, param, error);
     } else if (assistant && is_block(block, "tool_use")) {
         return read_call(builder, block, param, error);
     } else if (assistant && is_block(block, "thinking") && !*thought) {
@@ -72,7 +75,7 @@ static bool survey_blocks(
         if (!api_type(block, JSON_OBJECT, path, error) || !member_read_text(block, "type", path, &type, error))
             return false;
         for (size_t i = 0; i < COUNT_OF(others) && !found; i++) found = slice_is(type, others[i]);
-        if (!found && !part_read_text(block, path, text_types, &text, error)) return false;
+        if (!found && !slice_is(type, "image") && !part_read_text(block, path, text_types, &text, error)) return false;
         const bool call = slice_is(type, "tool_use");
         if (call && !assistant)
             return api_fail(error, 400, "invalid_value", path,

@@ -4,6 +4,7 @@
 #include "server/api/chat_messages.h"
 #include "server/api/field_readers.h"
 #include "server/api/fields.h"
+#include "server/api/image_parts.h"
 #include "server/api/members.h"
 #include "server/api/request.h"
 
@@ -71,8 +72,6 @@ static bool read_message(MessageBuilder *builder, const Json *message, int index
     if (!api_type(message, JSON_OBJECT, param, error)) return false;
     const Json *images = member_get(message, "images"), *calls = member_get(message, "tool_calls"),
                *content = member_get(message, "content");
-    snprintf(path, sizeof path, "messages[%d].images", index);
-    if (images && (images->type != JSON_ARRAY || images->size > 0)) return api_unsupported(path, error);
     if (!chat_read_role(message, param, &role, error)) return false;
     ChatMessage *out = messages_begin(builder, role);
     if (member_get(message, "tool_name") && !member_read_text(message, "tool_name", param, &out->name, error))
@@ -80,6 +79,8 @@ static bool read_message(MessageBuilder *builder, const Json *message, int index
     if (!strcmp(role, "tool") &&
         !read_id(builder, message, "tool_call_id", param, ids->answered++, &out->call_id, error))
         return false;
+    snprintf(path, sizeof path, "messages[%d].images", index);
+    if (images && !image_read_list(builder, images, path, error)) return false;
     snprintf(path, sizeof path, "messages[%d].content", index);
     if (!content)
         messages_add_text(builder, SLICE(""));
@@ -112,7 +113,8 @@ bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *
 bool request_read_ollama_generate(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "prompt";
     if (!read_fields(request, API_OLLAMA_GENERATE, body, error)) return false;
-    const Json *prompt = member_get(body, "prompt"), *system = member_get(body, "system");
+    const Json *prompt = member_get(body, "prompt"), *system = member_get(body, "system"),
+               *images = member_get(body, "images");
     if (!prompt) return api_missing("prompt", error);
     MessageBuilder builder = {.arena = request->arena};
     if (system) {
@@ -120,6 +122,7 @@ bool request_read_ollama_generate(ChatRequest *request, const Json *body, ApiErr
         messages_add_text(&builder, json_slice(system));
     }
     messages_begin(&builder, "user");
+    if (images && !image_read_list(&builder, images, "images", error)) return false;
     messages_add_text(&builder, json_slice(prompt));
     return messages_end(&builder, request, error) && request_settle_chat(request, error);
 }

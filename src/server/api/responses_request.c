@@ -2,13 +2,15 @@
 #include <stdio.h>
 
 #include "server/api/fields.h"
+#include "server/api/image_parts.h"
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
 #include "server/api/request.h"
 
-static const PartType text_types[] = {{"input_text", CONTENT_TEXT, "text"}, {"output_text", CONTENT_TEXT, "text"},
-    {"text", CONTENT_TEXT, "text"}, {"refusal", CONTENT_TEXT, "refusal"}, {"input_image", CONTENT_IMAGE, NULL},
-    {"input_audio", CONTENT_AUDIO, NULL}, {"input_file", CONTENT_FILE, NULL}, {0}};
+static const PartType text_types[] = {{"input_text", CONTENT_TEXT, "text", NULL},
+    {"output_text", CONTENT_TEXT, "text", NULL}, {"text", CONTENT_TEXT, "text", NULL},
+    {"refusal", CONTENT_TEXT, "refusal", NULL}, {"input_image", CONTENT_IMAGE, NULL, image_read_responses},
+    {"input_audio", CONTENT_AUDIO, NULL, NULL}, {"input_file", CONTENT_FILE, NULL, NULL}, {0}};
 
 /* ---- input ---- */
 

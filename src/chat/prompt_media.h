@@ -1,0 +1,40 @@
+/* Images of a prompt: from the content parts of messages to what the engine takes. Threads: any. */
+#pragma once
+#include "chat/chat_model.h"
+#include "chat/message.h"
+
+enum {
+    IMAGES_MAX = 64,        /* images of a request */
+    IMAGE_TOKENS_LOW = 256, /* the most tokens of an image with low detail, where a family can choose */
+};
+
+/* Arrays of the caller's arena; the items are references. */
+typedef struct PromptMedia {
+    int count;
+    MediaSpan *spans;      /* [count] */
+    uint64_t *content_ids; /* [tokens of the prompt]; NULL without images */
+    int32_t *positions;    /* [POSITION_DIMS_MAX][tokens]; NULL: those of the cache */
+    int position_offset;
+    const ChatMedia *refused; /* after an error: the image that was the reason; NULL: none */
+} PromptMedia;
+
+void prompt_media_close(PromptMedia *media); /* releases the items; safe on a zeroed one */
+
+/* Sets the members of a request that are about images. */
+void prompt_media_request(const PromptMedia *media, RequestOptions *request);
+
+/* Decodes the images of the messages, in their order. Errors: ERROR_UNSUPPORTED where the model or the format takes no
+ * images, those of image_decode(), ERROR_LIMIT for more tokens than the context has; media->refused is set. */
+NODISCARD bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages,
+    size_t message_count, Arena *arena, Error *error);
+/* Replaces each placeholder that the template has written by the tokens of its image. *spans and *count: the rendered
+ * prompt, in the arena afterwards. ERROR_UNSUPPORTED: the template has written another number of placeholders. */
+NODISCARD bool prompt_media_expand(
+    const PromptMedia *media, const ChatModel *model, Span **spans, size_t *count, Arena *arena, Error *error);
+/* Finds the images in the prompt; sets content ids and positions. */
+NODISCARD bool prompt_media_place(
+    PromptMedia *media, const ChatModel *model, const Tokens *prompt, Arena *arena, Error *error);
+/* RoPE positions (M-RoPE) of a prompt, [POSITION_DIMS_MAX][tokens]: text counts on in all dimensions; the rows of an
+ * image have those of their grid, counted from the position at which it begins. Returns RequestOptions.position_offset.
+ * Reference: get_rope_index() of transformers' models/qwen3_vl. */
+int prompt_media_positions(const MediaSpan *spans, int count, int tokens, int32_t *positions);

@@ -1,0 +1,46 @@
+/* Images of prompts, and the rows that the model's first layer reads for them: encoded once, kept in the memory of that
+ * layer's backend up to a budget, the least recently used leave first. Items: any thread. The cache: the engine thread.
+ */
+#pragma once
+#include <stdatomic.h>
+
+#include "base/sha256.h"
+#include "model/encoder.h"
+
+enum {
+    MEDIA_CACHE_BYTES = 256 << 20, /* memory for rows; at least one image fits */
+    MEDIA_SLICE_MS = 100,          /* largest time for which steps of other requests wait for an encoder, about */
+};
+
+/* An image as the encoder takes it. Constant; shared by reference. */
+typedef struct MediaItem {
+    atomic_int references;
+    Image image;
+    ImageLayout layout;
+    uint8_t digest[SHA256_BYTES]; /* digest of pixels and layout: equal ones have equal rows */
+} MediaItem;
+
+/* Owns the image from now on; on failure, too. */
+NODISCARD MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error);
+void media_item_retain(MediaItem *item);
+void media_item_release(MediaItem *item); /* NULL is fine */
+/* Content id of row number `row` (RequestOptions.content_ids). */
+uint64_t media_item_content(const MediaItem *item, int row);
+
+/* An image's place in a prompt: tokens begin … begin + item->layout.tokens − 1 stand for its rows. */
+typedef struct MediaSpan {
+    int begin;
+    MediaItem *item;
+} MediaSpan;
+
+typedef struct MediaCache MediaCache;
+
+/* to: backend of the first layer, borrowed; options: its own; tokens_max: the most of an image. */
+NODISCARD MediaCache *media_cache_open(
+    const Model *model, Backend *to, const BackendOptions *options, int tokens_max, Error *error);
+void media_cache_close(MediaCache *cache); /* NULL is fine */
+const VisionSpec *media_cache_spec(const MediaCache *cache);
+/* The item's rows in the order of encoder_take(), valid until media_cache_work(); NULL: they must be encoded. */
+const float *media_cache_rows(MediaCache *cache, const MediaItem *item);
+/* Works on the item's rows for about MEDIA_SLICE_MS; another item that was begun starts again later. */
+NODISCARD bool media_cache_work(MediaCache *cache, MediaItem *item, Error *error);

@@ -1,0 +1,120 @@
+#include "server/api/image_parts.h"
+
+#include <stdio.h>
+
+#include "base/base64.h"
+#include "media/image.h"
+#include "server/api/members.h"
+
+/* Members besides these are an error. */
+static bool check_members(
+    const Json *object, const char *const *known, size_t count, const char *param, ApiError *error) {
+    for (JSON_EACH_PAIR(key, value, object)) {
+        bool found = value->type == JSON_NULL;
+        for (size_t i = 0; i < count && !found; i++) found = slice_is(json_slice(key), known[i]);
+        if (found) continue;
+        char path[API_PARAM_MAX];
+        snprintf(path, sizeof path, "%.90s.%.*s", param, key->size < 32 ? (int)key->size : 32, key->string);
+        return api_fail(error, 400, "unknown_parameter", path, "Unknown parameter: '%s'.", path);
+    }
+    return true;
+}
+
+/* part: path of the content part; field: of the text. */
+static bool add_base64(
+    MessageBuilder *b, Slice text, ChatMedia *media, const char *part, const char *field, ApiError *error) {
+    if (text.size / 4 > IMAGE_BYTES_MAX / 3)
+        return api_fail(
+            error, 400, "invalid_value", field, "Invalid '%s': an image has at most %d bytes.", field, IMAGE_BYTES_MAX);
+    uint8_t *bytes = arena_alloc(b->arena, base64_bytes_max(text.size) + 1, 1);
+    const char *part_copy = arena_copy(b->arena, slice_of(part)), *field_copy = arena_copy(b->arena, slice_of(field));
+    if (!bytes || !part_copy || !field_copy) return api_out_of_memory(error);
+    media->bytes.data = (const char *)bytes;
+    if (!base64_decode(text, bytes, &media->bytes.size))
+        return api_fail(error, 400, "invalid_base64", field, "Invalid '%s': expected base64-encoded data.", field);
+    media->part = part_copy;
+    media->field = field_copy;
+    messages_add_image(b, media);
+    return true;
+}
+
+/* data:[<type>][;<parameter>]*;base64,<data>; the type is not looked at, the bytes tell what they are. */
+static bool add_url(
+    MessageBuilder *b, Slice url, ChatMedia *media, const char *part, const char *field, ApiError *error) {
+    static const char marker[] = ";base64,";
+    enum { HEAD_MAX = 256 };
+    const size_t head = url.size < HEAD_MAX ? url.size : HEAD_MAX;
+    const char *comma = slice_starts(url, SLICE("data:")) ? memmem(url.data, head, marker, sizeof marker - 1) : NULL;
+    if (!comma)
+        return api_fail(error, 400, "unsupported_parameter", field,
+            "Unsupported value for '%s': images are accepted as data URLs (data:image/png;base64,…) only.", field);
+    const char *data = comma + sizeof marker - 1;
+    return add_base64(b, (Slice){data, (size_t)(url.data + url.size - data)}, media, part, field, error);
+}
+
+static bool read_detail(const Json *object, const char *param, bool *low, ApiError *error) {
+    const Json *value = member_get(object, "detail");
+    char path[API_PARAM_MAX];
+    snprintf(path, sizeof path, "%.100s.detail", param);
+    *low = value && member_is(object, "detail", "low");
+    const bool known = !value || *low || member_is(object, "detail", "high") || member_is(object, "detail", "auto");
+    return known ||
+        api_fail(error, 400, "invalid_value", path, "Invalid value for '%s': expected 'low', 'high' or 'auto'.", path);
+}
+
+bool image_read_chat(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
+    static const char *const outer[] = {"type", "image_url"}, *const inner[] = {"url", "detail"};
+    ChatMedia media = {.type = SLICE("image_url")};
+    char object[API_PARAM_MAX], field[API_PARAM_MAX];
+    Slice url;
+    snprintf(object, sizeof object, "%.100s.image_url", param);
+    snprintf(field, sizeof field, "%.110s.url", object);
+    const Json *image = member_get(part, "image_url");
+    if (!image) return api_missing(object, error);
+    return check_members(part, outer, COUNT_OF(outer), param, error) && api_type(image, JSON_OBJECT, object, error) &&
+        check_members(image, inner, COUNT_OF(inner), object, error) &&
+        read_detail(image, object, &media.low_detail, error) && member_read_text(image, "url", object, &url, error) &&
+        add_url(b, url, &media, param, field, error);
+}
+
+bool image_read_responses(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
+    static const char *const known[] = {"type", "image_url", "detail"};
+    ChatMedia media = {.type = SLICE("input_image")};
+    char field[API_PARAM_MAX];
+    Slice url;
+    snprintf(field, sizeof field, "%.100s.file_id", param);
+    if (member_get(part, "file_id")) return api_unsupported(field, error);
+    snprintf(field, sizeof field, "%.100s.image_url", param);
+    return check_members(part, known, COUNT_OF(known), param, error) &&
+        read_detail(part, param, &media.low_detail, error) && member_read_text(part, "image_url", param, &url, error) &&
+        add_url(b, url, &media, param, field, error);
+}
+
+bool image_read_block(MessageBuilder *b, const Json *block, const char *param, ApiError *error) {
+    ChatMedia media = {.type = SLICE("image")};
+    char object[API_PARAM_MAX], field[API_PARAM_MAX];
+    Slice data;
+    snprintf(object, sizeof object, "%.100s.source", param);
+    const Json *source = member_get(block, "source");
+    if (!source) return api_missing(object, error);
+    if (!api_type(source, JSON_OBJECT, object, error)) return false;
+    snprintf(field, sizeof field, "%.110s.type", object);
+    if (!member_is(source, "type", "base64"))
+        return api_fail(error, 400, "unsupported_parameter", field,
+            "Unsupported value for '%s': images are accepted as 'base64' only.", field);
+    snprintf(field, sizeof field, "%.110s.data", object);
+    return member_read_text(source, "data", object, &data, error) && add_base64(b, data, &media, param, field, error);
+}
+
+bool image_read_list(MessageBuilder *b, const Json *list, const char *param, ApiError *error) {
+    int index = 0;
+    if (!api_type(list, JSON_ARRAY, param, error)) return false;
+    for (JSON_EACH(item, list)) {
+        ChatMedia media = {.type = SLICE("images")};
+        char path[API_PARAM_MAX];
+        Slice text;
+        snprintf(path, sizeof path, "%.100s[%d]", param, index++);
+        if (!api_string(item, path, &text, error) || !add_base64(b, text, &media, path, path, error)) return false;
+    }
+    return true;
+}

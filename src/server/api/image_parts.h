@@ -1,0 +1,11 @@
+/* Content parts with images, of each API: base64 in data URLs or on its own. Other URLs are refused by name. */
+#pragma once
+#include "server/api/message_builder.h"
+
+/* Readers for PartType.read: {"image_url": {"url", "detail"}} (Chat Completions), {"image_url", "detail"} (Responses),
+ * {"source": {"type": "base64", "media_type", "data"}} (Messages). */
+NODISCARD bool image_read_chat(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
+NODISCARD bool image_read_responses(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
+NODISCARD bool image_read_block(MessageBuilder *builder, const Json *block, const char *param, ApiError *error);
+/* An array of base64 texts (Ollama); param: its path. */
+NODISCARD bool image_read_list(MessageBuilder *builder, const Json *list, const char *param, ApiError *error);

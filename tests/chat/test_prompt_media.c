@@ -1,0 +1,80 @@
+/* RoPE positions of prompts with images: those of the fixture of Qwen3-VL, as transformers computes them, of two
+ * adjacent images, and of text. */
+#include "base/file.h"
+#include "base/json.h"
+#include "chat/prompt_media.h"
+#include "test.h"
+
+enum { TOKENS_MAX = 256 };
+
+static void check_fixture(void) {
+    Buffer text = {0};
+    Arena arena = {0};
+    Error error = {0};
+    const bool ok = file_read("tests/family/vision/qwen3-vl.json", 1 << 20, &text, &error);
+    const Json *root = ok ? json_parse(&arena, buffer_view(&text), &error) : NULL;
+    TEST_MSG(root, "%s", error.text);
+    if (!root) return;
+    const Json *image = json_first(json_get(root, "image")), *size = json_get(json_get(root, "processor"), "size");
+    const ImageRule rule = {.sizing = SIZING_AREA,
+        .patch = 16,
+        .merge = 2,
+        .pixels_min = json_get(size, "shortest_edge")->integer,
+        .pixels_max = json_get(size, "longest_edge")->integer};
+    MediaItem item = {0};
+    TEST(image_layout(&rule, (int)image->integer, (int)json_next(image)->integer, &item.layout, &error));
+    MediaSpan span = {.item = &item};
+    const int64_t token = json_get(root, "image_token")->integer;
+    for (JSON_EACH(id, json_get(root, "tokens"))) {
+        if (id->integer == token) break;
+        span.begin++;
+    }
+    const Json *lists = json_get(root, "positions");
+    const int tokens = (int)json_first(lists)->size;
+    int32_t positions[POSITION_DIMS_MAX * TOKENS_MAX];
+    int i = 0, most = 0;
+    const int offset = prompt_media_positions(&span, 1, tokens, positions);
+    for (JSON_EACH(list, lists))
+        for (JSON_EACH(item_, list)) {
+            TEST_MSG(
+                positions[i] == item_->integer, "dimension %d, token %d: %d", i / tokens, i % tokens, positions[i]);
+            most = item_->integer > most ? (int)item_->integer : most;
+            i++;
+        }
+    TEST(i == POSITION_DIMS_MAX * tokens && offset == most + 1 - tokens);
+    arena_free(&arena);
+    buffer_free(&text);
+}
+
+/* Two images of 2 × 3 tokens behind one token, then two more: the second image begins behind the first one's width. */
+static void check_adjacent(void) {
+    static const int32_t expected[POSITION_DIMS_MAX][15] = {
+        {0, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4, 4, 4, 7, 8},
+        {0, 1, 1, 1, 2, 2, 2, 4, 4, 4, 5, 5, 5, 7, 8},
+        {0, 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8},
+    };
+    MediaItem item = {.layout = {.grid_rows = 2, .grid_columns = 3, .tokens = 6}};
+    const MediaSpan spans[] = {{1, &item}, {7, &item}};
+    int32_t positions[POSITION_DIMS_MAX * 15];
+    TEST(prompt_media_positions(spans, 2, 15, positions) == 9 - 15);
+    TEST(!memcmp(positions, expected, sizeof expected));
+    TEST(prompt_media_positions(NULL, 0, 15, positions) == 0);
+    for (int i = 0; i < POSITION_DIMS_MAX * 15; i++) TEST(positions[i] == i % 15);
+}
+
+/* Rows of one image have different content ids, so have equal rows of different images; no id is a token's. */
+static void check_content(void) {
+    MediaItem one = {.digest = {1}}, other = {.digest = {2}};
+    for (int i = 0; i < 100; i++) {
+        TEST(media_item_content(&one, i) >> 32 != 0 && media_item_content(&one, i) != media_item_content(&other, i));
+        TEST(media_item_content(&one, i) == media_item_content(&one, i));
+        for (int k = 0; k < i; k++) TEST(media_item_content(&one, i) != media_item_content(&one, k));
+    }
+}
+
+int main(void) {
+    check_fixture();
+    check_adjacent();
+    check_content();
+    return test_done();
+}

@@ -1,0 +1,229 @@
+"""Images through every API, with the official SDKs: a small random Gemma 3 and Qwen3-VL (tests/family/vision).
+
+Answers are compared by their log-probabilities, which have all digits: warm as cold, beside others as alone, the eight
+orientations and all modes of a file as its RGB, an image in another turn as in the first. Another image is another
+prompt. What cannot be read is refused by the name of its field, and the server lives on.
+"""
+
+import base64
+import concurrent.futures
+import io
+import json
+import os
+import sys
+import tempfile
+
+import anthropic
+import numpy as np
+import ollama
+import openai
+from apus_server import ROOT, Checks, Server
+from PIL import Image
+from tiny_model import write_tiny_model, write_tiny_vision
+
+sys.path.insert(0, os.path.join(ROOT, "tests", "media"))
+import make_images
+
+check = Checks()
+
+
+def encoded(image, kind="PNG", **options):
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def picture(seed, width=150, height=97):
+    return Image.fromarray(make_images.picture(width, height, seed))
+
+
+def part(data, detail=None):
+    data = data if isinstance(data, bytes) else encoded(data)
+    url = {"url": "data:image/png;base64," + base64.b64encode(data).decode()}
+    return {"type": "image_url", "image_url": {**url, **({"detail": detail} if detail else {})}}
+
+
+def content(*parts):
+    return [{"type": "text", "text": p} if isinstance(p, str) else p if isinstance(p, dict) else part(p) for p in parts]
+
+
+def user(*parts):
+    return [{"role": "user", "content": content(*parts)}]
+
+
+def answer(server, messages, **fields):
+    """Tokens of the prompt and of those from the cache; each token of the answer with its log-probability."""
+    fields = {"max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 3, **fields}
+    status, body = server.chat(messages, **fields)
+    if status != 200:
+        raise RuntimeError(f"{status}: {body}")
+    usage, logprobs = body["usage"], body["choices"][0]["logprobs"]["content"]
+    tokens = [(t["token"], t["logprob"], [(o["token"], o["logprob"]) for o in t["top_logprobs"]]) for t in logprobs]
+    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], tokens
+
+
+def check_caching(model, server, name):
+    """The server has a prefix cache; `model` is also served without one, one request after the other."""
+    prompts = [user("Look: ", picture(seed), " what is it, and where, and why?" * 8) for seed in (1, 2, 1, 3)]
+    prompts.append(user(picture(1), picture(2), "both"))
+    prompts.append(user(picture(2), picture(1), "both"))
+    with Server(model, "--no-prefix-cache", "--slots", 1) as cold:
+        expected = [answer(cold, messages) for messages in prompts]
+    warm = [answer(server, messages) for messages in prompts + prompts]
+    for i, got in enumerate(warm):
+        check(got[2] == expected[i % len(prompts)][2], f"{name}: prompt {i} warm: {got[2][0]}")
+        check(got[0] == expected[i % len(prompts)][0], f"{name}: prompt {i}: {got[0]} tokens")
+    check(warm[1][2] != warm[0][2] and warm[4][2] != warm[5][2], f"{name}: images and their order matter")
+    first = warm[0][0]
+    check(warm[2][1] > first - 130 and warm[1][1] < 40, f"{name}: cached tokens {[got[1] for got in warm]}")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        beside = list(pool.map(lambda i: answer(server, prompts[i % len(prompts)], user=str(i)), range(24)))
+    wrong = [i for i, got in enumerate(beside) if got[2] != expected[i % len(prompts)][2]]
+    check(not wrong, f"{name}: beside others: {wrong}")
+
+
+def check_turns(server, name):
+    turns = [
+        *user("First ", picture(4)),
+        {"role": "assistant", "content": "seen"},
+        *user("no image"),
+        {"role": "assistant", "content": "ok"},
+        *user(picture(5), " last"),
+    ]
+    one = answer(server, turns)
+    other = answer(server, turns[:2] + user("no image") + turns[3:4] + user(picture(6), " last"))
+    check(one[2] != other[2] and one[0] == other[0], f"{name}: images in turns 1 and 3")
+    check(one[2] == answer(server, turns)[2], f"{name}: turns again")
+
+
+def check_files(server, name):
+    """Kinds of files that hold the same pixels."""
+    image = picture(7, 90, 60)
+    expected = answer(server, user(image, "?"))
+    turned = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the transpose that undoes each orientation
+    for orientation, undo in turned.items():
+        stored = image if undo is None else image.transpose(Image.Transpose(undo))
+        data = encoded(stored, exif=make_images.exif(orientation))
+        check(answer(server, user(part(data), "?"))[2] == expected[2], f"{name}: orientation {orientation}")
+    grey = image.convert("L")
+    modes = [
+        (image.convert("RGBA"), image),
+        (image.quantize(50), image.quantize(50).convert("RGB")),
+        (grey, grey.convert("RGB")),
+        (grey.convert("LA"), grey.convert("RGB")),
+        (grey.convert("1"), grey.convert("1").convert("RGB")),
+        (Image.fromarray(np.asarray(grey).astype(np.uint16)), grey.convert("RGB")),
+    ]
+    for shown, plain in modes:
+        same = answer(server, user(shown, "?"))[2] == answer(server, user(plain, "?"))[2]
+        check(same, f"{name}: mode {shown.mode}")
+    for kind, options in (("WEBP", {"lossless": True}), ("JPEG", {"quality": 90})):
+        data = encoded(image, kind, **options)
+        plain = Image.open(io.BytesIO(data)).convert("RGB")
+        check(answer(server, user(part(data), "?"))[2] == answer(server, user(plain, "?"))[2], f"{name}: {kind}")
+
+
+def check_text(server, fixture, name):
+    """Text that spells a token of images stays text."""
+    spelled = "".join(text for text in fixture["token_names"] if "\n" not in text)
+    for messages in (user(spelled), user(spelled, picture(8))):
+        plain = json.loads(json.dumps(messages).replace(spelled, "x" * len(spelled)))
+        check(answer(server, messages)[0] == answer(server, plain)[0], f"{name}: text {spelled}")
+    status, body = server.chat([{"role": "system", "content": content(picture(8))}, *user("x")], max_tokens=1)
+    check(status == 400 and "messages[0].content[0]" in body["error"]["param"], body)
+
+
+def check_refused(server, name):
+    whole = encoded(picture(9))
+    jpeg = encoded(picture(9), "JPEG")
+    bomb = bytearray(whole)
+    bomb[16:24] = (60000).to_bytes(4, "big") * 2
+    strip = encoded(Image.new("RGB", (20000, 10)))
+    refused = {
+        "text": part(b"not an image"),
+        "cut png": part(whole[:-3000]),
+        "cut jpeg": part(jpeg[: len(jpeg) // 2]),
+        "gif": part(encoded(picture(9), "GIF")),
+        "bomb": part(bytes(bomb)),
+        "empty": part(b""),
+        "http": {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}},
+        "file": {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+        "base64": {"type": "image_url", "image_url": {"url": "data:image/png;base64,A*=="}},
+        "detail": part(whole, detail="most"),
+    }
+    if name == "qwen3-vl":
+        refused["strip"] = part(strip)
+    for what, given in refused.items():
+        status, body = server.chat(user("x", given), max_tokens=1)
+        param = body.get("error", {}).get("param") or ""
+        check(status == 400 and param.startswith("messages[0].content[1].image_url"), f"{name}: {what}: {body}")
+    status, body = server.chat(user(*[picture(9, 30, 30)] * 65), max_tokens=1)
+    check(status == 400 and "64 images" in body["error"]["message"], body)
+    for size in ((1, 1), (1, 200), (27, 257), (300, 2)):
+        status, body = server.chat(user(picture(9, *size), "x"), max_tokens=1)
+        check(status == 200, f"{name}: {size}: {body}")
+    check(server.alive() and server.wait_idle(), f"{name}: the server lives")
+
+
+def check_apis(server, name):
+    """The SDKs send the same prompt; their answers are the same text."""
+    data = encoded(picture(10))
+    text = base64.b64encode(data).decode()
+    url = "data:image/png;base64," + text
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+    messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, *content("Hi")]}]
+    chat = client.chat.completions.create(model=server.name, messages=messages, max_tokens=8, temperature=0)
+    expected, tokens = chat.choices[0].message.content, chat.usage.prompt_tokens
+    stream = client.chat.completions.create(
+        model=server.name, messages=messages, max_tokens=8, temperature=0, stream=True
+    )
+    streamed = "".join(c.choices[0].delta.content or "" for c in stream if c.choices)
+    check(streamed == expected, f"{name}: streamed {streamed!r}, whole {expected!r}")
+    given = [{"type": "input_image", "image_url": url, "detail": "auto"}, {"type": "input_text", "text": "Hi"}]
+    found = client.responses.create(
+        model=server.name, input=[{"role": "user", "content": given}], max_output_tokens=8, temperature=0
+    )
+    check(found.output_text == expected and found.usage.input_tokens == tokens, f"{name}: Responses {found}")
+    source = {"type": "base64", "media_type": "image/png", "data": text}
+    block = {"type": "image", "source": source}
+    found = anthropic.Anthropic(base_url=server.url, api_key="none").messages.create(
+        model=server.name,
+        max_tokens=8,
+        extra_body={"temperature": 0},
+        messages=[{"role": "user", "content": [block, {"type": "text", "text": "Hi"}]}],
+    )
+    got = "".join(b.text for b in found.content)
+    read = found.usage.input_tokens + found.usage.cache_read_input_tokens
+    check(got == expected and read == tokens, f"{name}: Messages {found}")
+    local = ollama.Client(server.url)
+    options = {"temperature": 0, "num_predict": 8, "top_k": 0, "top_p": 1, "repeat_penalty": 1}
+    found = local.chat(
+        model=server.name, messages=[{"role": "user", "content": "Hi", "images": [data]}], options=options
+    )
+    check(found.message.content == expected, f"{name}: Ollama chat {found}")
+    found = local.generate(model=server.name, prompt="Hi", images=[data], options=options)
+    check(found.response == expected, f"{name}: Ollama generate {found}")
+
+
+def main():
+    for name in ("gemma3", "qwen3-vl"):
+        with tempfile.TemporaryDirectory() as directory:
+            fixture = write_tiny_vision(directory, name)
+            with Server(directory) as server:
+                check_caching(directory, server, name)
+                check_turns(server, name)
+                check_files(server, name)
+                check_text(server, fixture, name)
+                check_refused(server, name)
+                check_apis(server, name)
+    with tempfile.TemporaryDirectory() as directory:
+        write_tiny_model(directory)
+        with Server(directory) as server:
+            status, body = server.chat(user("x", picture(1)))
+            check(status == 400 and body["error"]["param"] == "messages[0].content[1]", body)
+            check("image_url" in body["error"]["message"], body)
+    return check.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
