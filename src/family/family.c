@@ -141,7 +141,9 @@ static bool type_slides(Loader *ld, const Windows *windows, int i) {
 
 int family_window(Loader *ld, const Windows *windows, int i) {
     const bool last = windows->full_every && (i + 1) % windows->full_every == 0;
-    const bool slides = windows->types ? type_slides(ld, windows, i) : i >= windows->first && !last;
+    const size_t letter = windows->pattern.size ? (size_t)i % windows->pattern.size : 0;
+    const bool local = windows->pattern.size ? windows->pattern.data[letter] == 'L' : i >= windows->first && !last;
+    const bool slides = windows->types ? type_slides(ld, windows, i) : local;
     return slides ? windows->width : 0;
 }
 

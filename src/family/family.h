@@ -118,6 +118,7 @@ typedef struct Windows {
     const Json *types; /* layer_types, which alone decides where the file has it; NULL: the fields below do */
     int width;         /* 0: no layer has a window */
     int first;         /* the first layer that has one */
+    Slice pattern;     /* a letter for each layer, repeated: L has a window, others have none; empty: no such text */
     int full_every;    /* period: every full_every'th layer has none; 0: all have one */
 } Windows;
 

@@ -16,7 +16,7 @@ typedef enum GgufChange {
     GGUF_UNCHANGED,
     GGUF_HEADS_PAIRED,    /* the halves of each head's rows are interleaved: its rotary embedding turns neighbours */
     GGUF_KV_HEADS_PAIRED, /* the same with the heads of k */
-    GGUF_PLUS_ONE,        /* 1 was added */
+    GGUF_PLUS_ONE,        /* 1 was added, to a bias not */
     GGUF_FLAT,            /* a matrix of one row became a vector */
     GGUF_NAMED,           /* the module's name is the tensor's: nothing follows it */
 } GgufChange;

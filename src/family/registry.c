@@ -4,41 +4,61 @@
 
 /* model_type of config.json → its Family. A new family is one row here and one file. */
 // clang-format off
-#define FAMILIES(row)                          \
-    row("afmoe", afmoe_family)                 \
-    row("bailing_moe", bailing_moe_family)     \
-    row("deepseek_v2", deepseek_v2_family)     \
-    row("deepseek_v3", deepseek_v3_family)     \
-    row("dots1", dots1_family)                 \
-    row("ernie4_5_moe", ernie4_5_moe_family)   \
-    row("exaone_moe", exaone_moe_family)       \
-    row("gemma3", gemma3_wrapper_family)       \
-    row("gemma3_text", gemma3_family)          \
-    row("glm4_moe", glm4_moe_family)           \
-    row("gpt_oss", gpt_oss_family)             \
-    row("granitemoe", granitemoe_family)       \
-    row("hunyuan", hunyuan_family)             \
-    row("hunyuan_v1_moe", hunyuan_v1_moe_family) \
-    row("joyai_llm_flash", deepseek_v3_family) \
-    row("kimi_k2", deepseek_v3_family)         \
-    row("Klear", klear_family)                 \
-    row("llama", llama_family)                 \
-    row("llama4_text", llama4_text_family)     \
-    row("mimo_v2_flash", mimo_v2_flash_family) \
-    row("minimax", minimax_family)             \
-    row("minimax_m2", minimax_family)          \
-    row("mistral", mistral_family)             \
-    row("mixtral", mixtral_family)             \
-    row("olmoe", olmoe_family)                 \
-    row("phi", phi_family)                     \
-    row("phi3", phi3_family)                   \
-    row("phimoe", phimoe_family)               \
-    row("qwen2", qwen2_family)                 \
-    row("qwen2_moe", qwen2_moe_family)         \
-    row("qwen3", qwen3_family)                 \
-    row("qwen3_moe", qwen3_moe_family)         \
-    row("qwen3_vl", qwen3_vl_family)           \
-    row("smollm3", smollm3_family)
+#define FAMILIES(row)                                                   \
+    row("afmoe", afmoe_family)                                          \
+    row("bailing_moe", bailing_moe_family)                              \
+    row("cohere", cohere_family)                                        \
+    row("cohere2", cohere2_family)                                      \
+    row("deepseek_v2", deepseek_v2_family)                              \
+    row("deepseek_v3", deepseek_v3_family)                              \
+    row("dots1", dots1_family)                                          \
+    row("ernie4_5", ernie4_5_family)                                    \
+    row("ernie4_5_moe", ernie4_5_moe_family)                            \
+    row("exaone", exaone_family)                                        \
+    row("exaone4", exaone4_family)                                      \
+    row("exaone_moe", exaone_moe_family)                                \
+    row("gemma", gemma_family)                                          \
+    row("gemma2", gemma2_family)                                        \
+    row("gemma3", gemma3_wrapper_family)                                \
+    row("gemma3_text", gemma3_family)                                   \
+    row("glm", glm_family)                                              \
+    row("glm4", glm4_family)                                            \
+    row("glm4_moe", glm4_moe_family)                                    \
+    row("gpt_oss", gpt_oss_family)                                      \
+    row("granite", granite_family)                                      \
+    row("granitemoe", granitemoe_family)                                \
+    row("helium", helium_family)                                        \
+    row("hunyuan", hunyuan_family)                                      \
+    row("hunyuan_v1_dense", hunyuan_v1_dense_family)                    \
+    row("hunyuan_v1_moe", hunyuan_v1_moe_family)                        \
+    row("internlm3", internlm3_family)                                  \
+    row("joyai_llm_flash", deepseek_v3_family)                          \
+    row("kimi_k2", deepseek_v3_family)                                  \
+    row("Klear", klear_family)                                          \
+    row("llama", llama_family)                                          \
+    row("llama4_text", llama4_text_family)                              \
+    row("mimo", mimo_family)                                            \
+    row("mimo_v2_flash", mimo_v2_flash_family)                          \
+    row("minimax", minimax_family)                                      \
+    row("minimax_m2", minimax_family)                                   \
+    row("mistral", mistral_family)                                      \
+    row("mixtral", mixtral_family)                                      \
+    row("nemotron", nemotron_family)                                    \
+    row("olmo", olmo_family)                                            \
+    row("olmo2", olmo2_family)                                          \
+    row("olmo3", olmo3_family)                                          \
+    row("olmoe", olmoe_family)                                          \
+    row("phi", phi_family)                                              \
+    row("phi3", phi3_family)                                            \
+    row("phimoe", phimoe_family)                                        \
+    row("qwen2", qwen2_family)                                          \
+    row("qwen2_moe", qwen2_moe_family)                                  \
+    row("qwen3", qwen3_family)                                          \
+    row("qwen3_moe", qwen3_moe_family)                                  \
+    row("qwen3_vl", qwen3_vl_family)                                    \
+    row("seed_oss", seed_oss_family)                                    \
+    row("smollm3", smollm3_family)                                      \
+    row("starcoder2", starcoder2_family)
 // clang-format on
 
 #define DECLARE_FAMILY(model_type, family) extern const Family family; /* twice is fine */

@@ -27,9 +27,12 @@ ARCHITECTURES = {  # model_type → llama.cpp's, where they differ
     "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
     "falcon_h1": "falcon-h1",
+    "cohere": "command-r",
+    "olmo3": "olmo2",
 }
-STORED_MINUS_ONE = ("gemma3", "gemma3_text")  # in mlx-lm's files
-STORED_MINUS_ONE_RAW = ("gemma3", "gemma3_text", "qwen3_next", "qwen3_5", "qwen3_5_moe")
+STORED_MINUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "nemotron")  # in mlx-lm's files
+STORED_MINUS_ONE_RAW = (*STORED_MINUS_ONE, "qwen3_next", "qwen3_5", "qwen3_5_moe")
+SCALED = ("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma4", "gemma4_text")  # embeddings times √hidden
 
 
 def path_of(name, extension):
@@ -51,7 +54,8 @@ def gguf_names(config, shapes):
     architecture = known.get(ARCHITECTURES.get(config["model_type"], config["model_type"]))
     if not architecture or "text_config" in config:
         return {}
-    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    layers = next(config[k] for k in ("num_hidden_layers", "num_layers", "n_layer") if k in config)
+    names = gguf.get_tensor_name_map(architecture, layers)
     modules = [re.sub(r"\.(weight|bias)$", "", name) for name in shapes]
     known = {m: names.get_name(gguf_module(m)) for m in modules}
     return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", name) for m, name in known.items() if name}
@@ -66,7 +70,7 @@ def new(config, reference, shapes):
     """A fixture without variants, tokens and steps. shapes: of all tensors of the file."""
     raw = reference == "transformers"
     minus_one = config["model_type"] in (STORED_MINUS_ONE_RAW if raw else STORED_MINUS_ONE)
-    scaled = config["model_type"] in STORED_MINUS_ONE  # large embeddings would drown what the layers add
+    scaled = config["model_type"] in SCALED  # large embeddings would drown what the layers add
     return {
         "config": config,
         "reference": reference,

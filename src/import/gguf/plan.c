@@ -259,7 +259,7 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
     const GgufTensor *tensor = output->source;
     bool paired = change == GGUF_HEADS_PAIRED || change == GGUF_KV_HEADS_PAIRED;
     if (paired && !heads_plan(output, file, change, error)) return false;
-    output->minus_one = change == GGUF_PLUS_ONE;
+    output->minus_one = change == GGUF_PLUS_ONE && strcmp(output->part, "bias") != 0;
     output->flat = change == GGUF_FLAT && tensor->rank == 1;
     if (!tensor->info->bits) return true;
     if (tensor->rank != 2 || strcmp(output->part, "weight") != 0 || output->minus_one) {

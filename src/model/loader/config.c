@@ -135,10 +135,16 @@ const char *loader_show(const Json *value, char out[64]) {
     return out;
 }
 
-const Json *loader_get(Loader *ld, const Json *object, const char *field) {
-    if (!object || object->type != JSON_OBJECT) {
-        return NULL;
-    }
+void load_field_names(Loader *ld, const LoadName *names) { ld->field_names = names; }
+
+/* The name of a field in this file; NULL: the same. */
+static const char *name_here(const Loader *ld, const char *field) {
+    for (const LoadName *name = ld->field_names; name && name->usual; name++)
+        if (strcmp(name->usual, field) == 0) return name->here;
+    return NULL;
+}
+
+static const Json *get_exactly(Loader *ld, const Json *object, const char *field) {
     for (JSON_EACH_PAIR(key, value, object)) {
         if (slice_is(json_slice(key), field)) {
             ld->field_used[key - ld->root] |= FIELD_USED;
@@ -146,6 +152,13 @@ const Json *loader_get(Loader *ld, const Json *object, const char *field) {
         }
     }
     return NULL;
+}
+
+const Json *loader_get(Loader *ld, const Json *object, const char *field) {
+    if (!object || object->type != JSON_OBJECT) return NULL;
+    const char *other = name_here(ld, field);
+    const Json *value = get_exactly(ld, object, field), *here = other ? get_exactly(ld, object, other) : NULL;
+    return value ? value : here;
 }
 
 const Json *loader_object(Loader *ld, const Json *object, const char *field, const char *where) {
@@ -163,7 +176,8 @@ const Json *loader_object(Loader *ld, const Json *object, const char *field, con
 }
 
 static void missing(Loader *ld, const char *field) {
-    loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is missing", ld->where, field);
+    const char *here = name_here(ld, field);
+    loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is missing", ld->where, here ? here : field);
 }
 
 static int read_int(Loader *ld, const Json *value, const char *field, int least) {
@@ -248,6 +262,11 @@ bool load_bool_or(Loader *ld, const char *field, bool absent) {
 bool load_text_is(Loader *ld, const char *field, const char *wanted) {
     const Json *value = loader_get(ld, ld->fields, field);
     return value && value->type == JSON_STRING && slice_is(json_slice(value), wanted);
+}
+
+Slice load_string(Loader *ld, const char *field) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return value && value->type == JSON_STRING ? json_slice(value) : (Slice){0};
 }
 
 const Json *load_list(Loader *ld, const char *field, int count) {

@@ -13,6 +13,7 @@ struct Loader {
     const Json *fields; /* root, or the object entered */
     char where[64];     /* "" or "text_config." */
     char prefix[64], scope[160];
+    const LoadName *field_names, *names; /* NULL: llama's */
     char body[64]; /* stands for "model." at the beginning of tensor names; "": as in checkpoints without an output
                       matrix */
     uint8_t *field_used;  /* [nodes of root]: FIELD_USED on keys, FIELD_ENTERED on object values */

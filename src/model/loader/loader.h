@@ -27,6 +27,7 @@ float load_positive(Loader *ld, const char *field);                /* finite, > 
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
+Slice load_string(Loader *ld, const char *field);                    /* a string; empty: absent, or of another type */
 /* An array of exactly count elements (−1: of numbers of layers, as many as there can be), or NULL when absent. */
 const Json *load_list(Loader *ld, const char *field, int count);
 /* An error unless the field is absent or has this value: the family supports no other. */
@@ -56,6 +57,14 @@ const Json *load_processor(const Loader *ld);
 void load_text_part(Loader *ld);
 /* From here on tensor names that begin with "model." begin with this instead. */
 void load_body(Loader *ld, const char *body);
+/* A name that this file has in place of a llama's. Lists end with an empty one. */
+typedef struct LoadName {
+    const char *usual, *here;
+} LoadName;
+/* From here on the names of fields, and of parts of tensor names between dots, are these where llama's are asked for.
+ * Borrowed. A field that has both names counts as used. */
+void load_field_names(Loader *ld, const LoadName *names);
+void load_module_names(Loader *ld, const LoadName *names);
 /* An error with this text unless ok; for checks that involve several fields. */
 void load_require(Loader *ld, bool ok, const char *format, ...) PRINTF_LIKE(3, 4);
 
@@ -128,6 +137,8 @@ const float *load_repeated(Loader *ld, const char *name, int64_t size, int64_t c
 const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps); /* NAME.weight; name NULL: only ones */
 const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps); /* stored as w − 1 */
 const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);   /* NAME.weight, NAME.bias */
+/* The same whose weights are stored without `plus`. */
+const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus);
 /* Tensors whose full name contains this text are not reported as unused. */
 void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 

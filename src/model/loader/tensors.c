@@ -16,10 +16,36 @@ void load_scope(Loader *ld, const char *format, ...) {
     va_end(arguments);
 }
 
+void load_module_names(Loader *ld, const LoadName *names) { ld->names = names; }
+
+/* Replaces the first place where `usual` stands between dots. */
+static void rename_part(char text[NAME_SIZE], const LoadName *name) {
+    const size_t length = strlen(name->usual);
+    for (char *at = text; (at = strstr(at, name->usual)) != NULL; at++) {
+        char rest[NAME_SIZE];
+        if ((at > text && at[-1] != '.') || (at[length] && at[length] != '.')) continue;
+        snprintf(rest, sizeof rest, "%s", at + length);
+        snprintf(at, NAME_SIZE - (size_t)(at - text), "%s%s", name->here, rest);
+        return;
+    }
+}
+
+/* The three parts together, with the names of load_module_names(). */
+static void renamed(const Loader *ld, char out[NAME_SIZE], const char *first, const char *rest, const char *suffix) {
+    snprintf(out, NAME_SIZE, "%s%s%s", first, rest, suffix);
+    for (const LoadName *name = ld->names; name->usual; name++) rename_part(out, name);
+}
+
 static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix) {
     static const char own[] = "model.";
     const size_t length = strlen(own);
     const char *first = ld->scope[0] ? ld->scope : name, *rest = ld->scope[0] ? name : "";
+    char text[NAME_SIZE];
+    if (ld->names) {
+        renamed(ld, text, first, rest, suffix);
+        first = text;
+        rest = suffix = "";
+    }
     if (strncmp(first, own, length) == 0)
         snprintf(out, NAME_SIZE, "%s%s%s%s%s", ld->prefix, ld->body, first + length, rest, suffix);
     else
@@ -57,12 +83,22 @@ const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix)
     return entry;
 }
 
+/* The length of "layers." or, as in GPT-2, "h." in front of a layer's number at this place; 0: there is none. */
+static size_t begins_layer(Slice name, size_t at) {
+    static const char *const words[] = {"layers.", "h."};
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        const size_t size = strlen(words[i]);
+        if ((at > 0 && name.data[at - 1] != '.') || at + size >= name.size) continue;
+        if (memcmp(name.data + at, words[i], size) == 0 && isdigit((unsigned char)name.data[at + size])) return size;
+    }
+    return 0;
+}
+
 /* Whether a name is that of a layer which a device will have: "….layers.31.…". */
 static bool of_device(const Loader *ld, Slice name) {
-    static const char layers[] = "layers.";
-    const size_t size = sizeof layers - 1;
-    for (size_t at = 0; ld->source->device_layers && at + size < name.size; at++) {
-        if (memcmp(name.data + at, layers, size) != 0) continue;
+    for (size_t at = 0; ld->source->device_layers && at < name.size; at++) {
+        const size_t size = begins_layer(name, at);
+        if (size == 0) continue;
         int layer = 0;
         for (at += size; at < name.size && isdigit((unsigned char)name.data[at]) && layer < LAYERS_MAX; at++)
             layer = 10 * layer + name.data[at] - '0';
@@ -408,8 +444,12 @@ const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float
     return load_norm(ld, name, (Norm){.kind = NORM_RMS, .width = width, .eps = eps}, 1);
 }
 
+const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus) {
+    return load_norm(ld, name, (Norm){.kind = NORM_LAYER, .width = width, .eps = eps}, plus);
+}
+
 const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps) {
-    return load_norm(ld, name, (Norm){.kind = NORM_LAYER, .width = width, .eps = eps}, 0);
+    return load_layer_norm_plus(ld, name, width, eps, 0);
 }
 
 void load_skip(Loader *ld, const char *format, ...) {

@@ -1,0 +1,120 @@
+/* Families that differ from a llama in what a Dense says, and in nothing else. References: the files of mlx_lm/models
+ * with their names. */
+#include "family/dense.h"
+
+/* Layer norms whose weights are stored minus one. */
+static const Norm *load_layer_norm_plus_one(Loader *ld, const char *name, int64_t width, float eps) {
+    return load_layer_norm_plus(ld, name, width, eps, 1);
+}
+
+static void load_seed_oss(Loader *ld, Spec *spec) {
+    static const Dense row = {.qkv_bias = {"attention_bias", false},
+        .out_bias = {"attention_out_bias", false},
+        .mlp_bias = {"mlp_bias", false},
+        .ignored = {"residual_dropout"}};
+    dense_load(ld, spec, &row);
+}
+
+static void load_helium(Loader *ld, Spec *spec) {
+    static const Dense row = {
+        .interleaved = true, .qkv_bias = {"attention_bias", false}, .mlp_bias = {"mlp_bias", false}};
+    dense_load(ld, spec, &row);
+}
+
+/* The layers that predict further tokens are left alone. */
+static void load_mimo(Loader *ld, Spec *spec) {
+    static const Dense row = {.qkv_bias = {"attention_bias", true},
+        .window_everywhere = false,
+        .ignored = {"num_nextn_predict_layers", "use_sliding_window", "sliding_window", "max_window_layers"}};
+    load_skip(ld, "model.mtp_layers.");
+    dense_load(ld, spec, &row);
+}
+
+static void load_internlm3(Loader *ld, Spec *spec) {
+    static const Dense row = {
+        .qkv_bias = {"qkv_bias", false}, .out_bias = {"qkv_bias", false}, .mlp_bias = {"bias", false}};
+    dense_load(ld, spec, &row);
+}
+
+static void load_nemotron(Loader *ld, Spec *spec) {
+    static const NormNames norms = {
+        load_layer_norm_plus_one, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
+    static const Dense row = {.eps_field = "norm_eps",
+        .eps = 1e-5,
+        .norms = &norms,
+        .rotary_factor = 0.5,
+        .qkv_bias = {"attention_bias", false},
+        .out_bias = {"attention_bias", false},
+        .mlp_bias = {"mlp_bias", false},
+        .ffn = DENSE_MLP,
+        .activation = {.kind = ACT_RELU2},
+        .activation_text = "relu2"};
+    dense_load(ld, spec, &row);
+}
+
+static void load_hunyuan_v1_dense(Loader *ld, Spec *spec) {
+    static const Dense row = {.alpha = true,
+        .q_norm = "query_layernorm",
+        .k_norm = "key_layernorm",
+        .qk_norm = {"use_qk_norm", true},
+        .norm_last = true,
+        .qkv_bias = {"attention_bias", false},
+        .out_bias = {"attention_bias", false},
+        .ignored = {"attention_head_dim", "norm_type", "eod_token_id", "sep_token_id", "use_cla", "cla_share_factor"}};
+    load_expect_bool(ld, "use_cla", false);
+    dense_load(ld, spec, &row);
+}
+
+static const GgufField head_dim[] = {
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {0},
+};
+
+static const GgufField attention_bias[] = {
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {0},
+};
+
+static const GgufName names_seed[] = {
+    {"output_norm", "model.norm", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
+    {0},
+};
+
+static const GgufName names_nemotron[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0},
+    {0},
+};
+
+static const GgufField fields_nemotron[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "relu2"},
+    {"norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {0},
+};
+
+const Family seed_oss_family = {
+    .load = load_seed_oss,
+    .gguf = &(const GgufModel){.architecture = "seed_oss",
+        .class_name = "SeedOssForCausalLM",
+        .names = {gguf_ends, gguf_qkv, gguf_glu, names_seed},
+        .fields = {gguf_sizes, gguf_rms, gguf_silu, head_dim, attention_bias}},
+};
+
+const Family nemotron_family = {
+    .load = load_nemotron,
+    .gguf = &(const GgufModel){.architecture = "nemotron",
+        .class_name = "NemotronForCausalLM",
+        .names = {gguf_ends, gguf_qkv, names_nemotron},
+        .fields = {gguf_sizes, head_dim, attention_bias, fields_nemotron}},
+};
+
+const Family helium_family = {.load = load_helium};
+const Family mimo_family = {.load = load_mimo};
+const Family internlm3_family = {.load = load_internlm3};
+const Family hunyuan_v1_dense_family = {.load = load_hunyuan_v1_dense};

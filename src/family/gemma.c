@@ -1,0 +1,106 @@
+/* Gemma and Gemma 2: norms whose weights are stored minus one, embeddings times √hidden. Gemma 2: sandwich norms,
+ * scores and logits capped, every other layer with a window. References: mlx_lm/models/gemma.py, gemma2.py, which has
+ * no window; transformers/models/gemma2; the activation: transformers/models/gemma, where "gelu" means the tanh form. A
+ * config without the field is one of mlx-lm alone, whose Gemma computes the erf form. */
+#include "family/dense.h"
+
+#include <math.h>
+
+static bool has(Loader *ld, const char *field) {
+    return load_text_is(ld, field, "gelu") || load_text_is(ld, field, "gelu_pytorch_tanh");
+}
+
+static void load(Loader *ld, Spec *spec, Dense row) {
+    const bool named = has(ld, "hidden_act") || has(ld, "hidden_activation");
+    row.activation.kind = named || row.full_every ? ACT_GELU_TANH : ACT_GELU;
+    row.theta = 10000;
+    row.activation_field = "hidden_activation";
+    row.activation_text = "gelu_pytorch_tanh";
+    row.tied = true;
+    row.qkv_bias = row.out_bias = (DenseChoice){"attention_bias", false};
+    load_require(ld, named || !has(ld, "hidden_act"), "hidden_act must be gelu");
+    load_expect_bool(ld, "use_bidirectional_attention", false);
+    load_expect_bool(ld, "tie_word_embeddings", true);
+    spec->precise = true; /* as Gemma 3 */
+    const Dims d = dense_load(ld, spec, &row);
+    spec->embedding_scale = sqrtf((float)d.hidden);
+}
+
+static void load_gemma(Loader *ld, Spec *spec) {
+    static const NormNames norms = {
+        load_rms_plus_one, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
+    load(ld, spec, (Dense){.norms = &norms});
+}
+
+static void load_gemma2(Loader *ld, Spec *spec) {
+    static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
+        "pre_feedforward_layernorm", "post_feedforward_layernorm"};
+    const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 144));
+    const float softcap = load_positive_or(ld, "attn_logit_softcapping", 50);
+    spec->logit_softcap = load_positive_or(ld, "final_logit_softcapping", 30);
+    load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
+    for (int i = 0; i < spec->layer_count; i++) {
+        Attention *op = &spec->layers[i].components[0].attention.op;
+        op->scale = scale;
+        op->softcap = softcap;
+    }
+}
+
+static const GgufName names[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {0},
+};
+
+static const GgufName names2[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", GGUF_PLUS_ONE},
+    {0},
+};
+
+static const GgufField activation[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
+    {0},
+};
+
+static const GgufField fields[] = {
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {0},
+};
+
+/* The query scale is the head's size, but in the largest model, which goes by hidden size per head. */
+static double query_scalar(const GgufSizes *sizes) {
+    enum { LAYERS_OF_27B = 46 };
+    return (double)(sizes->layers == LAYERS_OF_27B ? sizes->hidden / sizes->heads : sizes->head_dim);
+}
+
+static const GgufField fields2[] = {
+    {"hidden_activation", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
+    {"query_pre_attn_scalar", .compute = query_scalar},
+    {"attn_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".attn_logit_softcapping", .absent = 50},
+    {"final_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".final_logit_softcapping", .absent = 30},
+    {"sliding_window", .key = ".attention.sliding_window", .absent = 4096},
+    {0},
+};
+
+const Family gemma_family = {
+    .load = load_gemma,
+    .gguf = &(const GgufModel){.architecture = "gemma",
+        .class_name = "GemmaForCausalLM",
+        .names = {gguf_ends, gguf_qkv, gguf_glu, names},
+        .fields = {gguf_sizes, gguf_rms, activation, fields},
+        .tokenizer = {.late_export = true, .no_space_prefix = true}},
+};
+
+const Family gemma2_family = {
+    .load = load_gemma2,
+    .gguf = &(const GgufModel){.architecture = "gemma2",
+        .class_name = "Gemma2ForCausalLM",
+        .names = {gguf_ends, gguf_qkv, gguf_glu, names2},
+        .fields = {gguf_sizes, gguf_rms, fields, fields2},
+        .tokenizer = {.late_export = true, .no_space_prefix = true}},
+};
