@@ -32,9 +32,9 @@ static void check_rows(Backend *backend, const char *what, int rows) {
 }
 
 /* Decode rows are 0 or more, at most all rows. */
-static void check_generated(Backend *backend, int decode_rows, int rows) {
+static void check_decode_rows(Backend *backend, int decode_rows, int rows) {
     expect(backend, decode_rows >= 0 && decode_rows <= rows && decode_rows <= backend->decode_rows_max,
-        "generated rows", decode_rows, rows);
+        "decode rows", decode_rows, rows);
 }
 
 static void check_width(Backend *backend, const char *what, int64_t width, int64_t most) {
@@ -114,7 +114,7 @@ static void plan_norm(Backend *backend, int rows, const float *x, const Norm *no
 
 static void plan_matmul(Backend *backend, const Matmul *m) {
     check_rows(backend, "rows of a product", m->rows);
-    check_generated(backend, m->decode_rows, m->rows);
+    check_decode_rows(backend, m->decode_rows, m->rows);
     expect(backend, m->count > 0 && m->count <= MATMUL_MAX, "matrices of a product", m->count, MATMUL_MAX);
     for (int i = 0; i < m->count; i++) {
         check_weight(backend, m->weight[i]);
@@ -125,7 +125,7 @@ static void plan_matmul(Backend *backend, const Matmul *m) {
 
 static void plan_glu(Backend *backend, const Glu *g) {
     check_rows(backend, "rows of a gated product", g->rows);
-    check_generated(backend, g->decode_rows, g->rows);
+    check_decode_rows(backend, g->decode_rows, g->rows);
     check_weight(backend, g->gate);
     check_weight(backend, g->up);
     equal(backend, "rows of gate and up", g->gate->rows, g->up->rows);
@@ -135,7 +135,7 @@ static void plan_glu(Backend *backend, const Glu *g) {
 
 static void plan_matmul_add(Backend *backend, const MatmulAdd *m) {
     check_rows(backend, "rows of a product", m->rows);
-    check_generated(backend, m->decode_rows, m->rows);
+    check_decode_rows(backend, m->decode_rows, m->rows);
     check_weight(backend, m->weight);
     check_norm(backend, "width of the norm after a product", m->norm, m->weight->rows);
 }
@@ -153,7 +153,7 @@ static void plan_route(Backend *backend, const Routing *r) {
 
 static void plan_experts(Backend *backend, const Experts *e) {
     check_rows(backend, "rows of experts", e->rows);
-    check_generated(backend, e->decode_rows, e->rows);
+    check_decode_rows(backend, e->decode_rows, e->rows);
     for (int i = 0; i < e->count; i++) {
         check_weight(backend, &e->gate[i]);
         check_weight(backend, &e->up[i]);
@@ -197,7 +197,7 @@ static void plan_mla(Backend *backend, const Mla *op) {
     const KvLayout *l = &a->kv.layout;
     Attention inner = *a;
     check_rows(backend, "rows of latent attention", op->rows);
-    check_generated(backend, op->decode_rows, op->rows);
+    check_decode_rows(backend, op->decode_rows, op->rows);
     plan_attention(backend, &inner);
     equal(backend, "kv heads of latent attention", l->kv_heads, 1);
     check_width(backend, "width of a latent with its key", l->head_dim + l->value_dim + 16, ATTENTION_HEAD_MAX);

@@ -32,8 +32,8 @@ bool kv_format_parse(const char *text, KvFormat *out, Error *error) {
     const Name *v = slash ? find_name(slash + 1, strlen(slash + 1)) : k;
     if (!k || !v || (k->k == KV_FULL) != (v->v == KV_FULL))
         return fail(error, ERROR_USAGE,
-            "\"%.40s\" is no form of a KV cache: f16, turbo, turbo3, turbo4, turbo5, turbo6 and q8 are, and two of the "
-            "coded ones as KEYS/VALUES",
+            "\"%.40s\" is no format of a KV cache: f16, turbo, turbo3, turbo4, turbo5, turbo6 and q8 are, and two "
+            "quantised ones as KEYS/VALUES",
             text);
     *out = (KvFormat){.k = k->k, .v = v->v, .raise = k->raise, .after = KV_AFTER, .hot = KV_HOT, .sink = KV_SINK};
     return true;

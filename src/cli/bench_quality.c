@@ -127,7 +127,7 @@ static void write_row(Buffer *out, const BenchPlan *plan, const Walk *walk, int 
 static void write_results(Buffer *out, const BenchPlan *plan, const Walk *walk, Quality *q) {
     if (!plan->json)
         buffer_printf(out,
-            "%s: the last %d of %d tokens, against an exact cache\nform              mean KL    p99 KL same top %% "
+            "%s: the last %d of %d tokens, against f16\nform              mean KL    p99 KL same top %% "
             "when sure  perplexity %% smaller\n",
             plan->model, q[1].count, plan->prompt);
     for (int f = 1; f < walk->format_count; f++) write_row(out, plan, walk, f, &q[f]);

@@ -60,7 +60,7 @@ static bool read_list(const char *text, KvFormat *format, Error *error) {
 static bool read_layers(const char *text, KvFormat *format, Error *error) {
     if (!text) return true;
     if (format->k == KV_FULL)
-        return fail(error, ERROR_USAGE, "--turbo-layers concerns coded keys: add --kv-cache turbo4 or the like");
+        return fail(error, ERROR_USAGE, "--turbo-layers is about quantised keys: add --kv-cache turbo4 or the like");
     if (strcmp(text, "auto") && strcmp(text, "off")) return read_list(text, format, error);
     format->raise = strcmp(text, "off") ? KV_RAISE_MEASURED : KV_RAISE_NONE;
     return true;

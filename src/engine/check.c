@@ -8,8 +8,8 @@ static bool check_format(const KvFormat *f, Error *error) {
     const bool whole = f->after % KV_PAGE_TOKENS == 0 && f->hot % KV_PAGE_TOKENS == 0 && f->sink % KV_PAGE_TOKENS == 0;
     if (whole && f->v != KV_FULL && f->sink >= 0 && f->hot >= KV_PAGE_TOKENS && f->after >= f->sink) return true;
     return fail(error, ERROR_USAGE,
-        "a KV cache coded from %d tokens on without the newest %d and the first %d cannot be: these are multiples of "
-        "%d, the second is not 0, and the first not below the third",
+        "a KV cache quantised from %d tokens on, except for the newest %d and the first %d, is not possible: the three "
+        "are multiples of %d, the second is not 0, and the first is not below the third",
         f->after, f->hot, f->sink, KV_PAGE_TOKENS);
 }
 

@@ -18,8 +18,8 @@ static FitRequest wishes_of(const EngineOptions *o) {
         .budget = o->model.experts.memory_budget,
         .kv_bytes = o->kv_bytes,
         .form = o->kv_auto              ? FIT_AUTO
-            : o->kv_format.k == KV_FULL ? FIT_EXACT
-                                        : FIT_CODED,
+            : o->kv_format.k == KV_FULL ? FIT_FULL
+                                        : FIT_QUANTISED,
         .stream = o->model.experts.stream,
         .prompt = FIT_PROMPT,
         .gpu_layers = !backend_on_device(o->backend.device) ? 0

@@ -28,9 +28,9 @@ bool kv_choose(const EngineOptions *options, const Runner *runner, size_t memory
     if (!check_listed(out, model_layers(runner_model(runner)), error)) return false;
     const bool fits = options->kv_auto && fits_exactly(options, plan, memory);
     if (!fits && !can_code(plan))
-        log_warn("no layer of this model can be kept as codes: its KV cache stays exact");
+        log_warn("the KV cache of no layer of this model can be quantised: it stays in full precision");
     else if (options->kv_auto)
-        log_info("KV cache: %s", fits ? "exact, which fits" : "coded, as exact pages would not fit");
+        log_info("KV cache: %s", fits ? "full precision, which fits" : "quantised, as full precision would not fit");
     if (!fits) return true;
     out->k = out->v = KV_FULL; /* the lengths stay, for requests that ask for codes */
     out->raise = KV_RAISE_NONE;

@@ -37,7 +37,7 @@ static void explain_memory(
 static void explain_cache(const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out) {
     const uint64_t quantised = fit->gpu_layers ? model->gpu_kv_quantised : model->kv_quantised;
     line(out, "KV cache");
-    buffer_printf(out, "%s, %.3f GB", fit->quantised ? "turbo" : "exact", (double)fit->kv_bytes * GB);
+    buffer_printf(out, "%s, %.3f GB", fit->quantised ? "turbo" : "f16", (double)fit->kv_bytes * GB);
     if (fit->kv_bytes >= fit->kv_wanted)
         buffer_printf(out, ": all of %d × %d tokens\n", request->slots, model->context);
     else

@@ -61,7 +61,7 @@ typedef struct FitMachine {
     double gpu_rows; /* bytes a second that one row's products go through there; 0: not measured */
 } FitMachine;
 
-typedef enum FitForm { FIT_EXACT, FIT_CODED, FIT_AUTO /* exact where that fits */ } FitForm;
+typedef enum FitForm { FIT_FULL, FIT_QUANTISED, FIT_AUTO /* exact where that fits */ } FitForm;
 
 enum { FIT_GPU_AUTO = -1 };
 /* Share of a GPU's free memory that a plan may take: other programs use the GPU at the same time. */

@@ -3,7 +3,7 @@
 
 /* KV bytes of one layer: the requested size, or one sequence of the full context. */
 static uint64_t cache_bytes(const FitModel *model, const FitRequest *request) {
-    const bool quantised = request->form == FIT_CODED && model->gpu_kv_quantised;
+    const bool quantised = request->form == FIT_QUANTISED && model->gpu_kv_quantised;
     const uint64_t sequence = quantised ? model->gpu_kv_quantised : model->kv_full;
     return (request->kv_bytes ? request->kv_bytes : sequence) / (uint64_t)model->layers;
 }

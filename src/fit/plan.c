@@ -42,7 +42,7 @@ uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_l
 
 static bool wants_codes(const FitRequest *request, uint64_t exact, uint64_t quantised, uint64_t cache) {
     const bool fits = exact * (uint64_t)request->slots <= cache;
-    return quantised > 0 && (request->form == FIT_CODED || (request->form == FIT_AUTO && !fits));
+    return quantised > 0 && (request->form == FIT_QUANTISED || (request->form == FIT_AUTO && !fits));
 }
 
 /* Which form of the cache, and what it may take of the room. */
@@ -71,7 +71,7 @@ static bool share_memory(
     const uint64_t cache = request->kv_bytes ? request->kv_bytes : model->kv_least,
                    fixed = model->dense_bytes + model->besides_bytes;
     const uint64_t sequence = request->kv_bytes              ? request->kv_bytes
-        : request->form == FIT_EXACT || !model->kv_quantised ? model->kv_full
+        : request->form == FIT_FULL || !model->kv_quantised ? model->kv_full
                                                              : model->kv_quantised;
     fit->budget = request->budget ? min_u64(request->budget, machine->memory) : machine->memory / 10 * 9;
     const bool whole = fixed + experts_bytes(model) + sequence <= fit->budget;

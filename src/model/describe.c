@@ -127,16 +127,16 @@ static void describe_forms(const Runner *runner, Buffer *out) {
         KvFormat format;
         CHECK(kv_format_parse(names[i], &format, NULL));
         const size_t begin = kv_bytes_for(plan, &format, SHORT), end = kv_bytes_for(plan, &format, LONG);
-        buffer_printf(out, "%-12s %-7s %7.1f KiB a token; ", i ? "" : "cache forms", i ? names[i] : "exact",
+        buffer_printf(out, "%-12s %-7s %7.1f KiB a token; ", i ? "" : "cache forms", names[i],
             (double)(end - begin) / (LONG - SHORT) / 1024);
         describe_bytes(out, begin);
         buffer_printf(out, " for %d tokens, ", SHORT);
         describe_bytes(out, end);
         buffer_printf(out, " for %d\n", LONG);
     }
-    buffer_printf(out, "%-12s coded in ", "");
+    buffer_printf(out, "%-12s quantised in ", "");
     describe_which(plan, runner->model->spec.layer_count, quantised, out);
-    buffer_printf(out, "; key biases, taken out before, in ");
+    buffer_printf(out, "; key biases, removed before that, in ");
     describe_which(plan, runner->model->spec.layer_count, biased, out);
     buffer_printf(out, "\n");
 }

@@ -145,12 +145,12 @@ static void test_form(void) {
     request.slots = 4;
     Fit fit = must(&machine, &model, &request);
     TEST(fit.quantised && fit.kv_bytes == 4 * model.kv_quantised);
-    request.form = FIT_EXACT;
+    request.form = FIT_FULL;
     fit = must(&machine, &model, &request);
     TEST(!fit.quantised && fit.kv_wanted == 4 * model.kv_full && fit.kv_bytes < fit.kv_wanted);
     FitModel exact = model;
     exact.kv_quantised = 0;
-    request.form = FIT_CODED;
+    request.form = FIT_QUANTISED;
     TEST(!must(&machine, &exact, &request).quantised);
 }
 
@@ -292,7 +292,7 @@ static void test_gpu_form(void) {
     for (size_t i = 0; i < COUNT_OF(layers); i++) {
         FitRequest request = wishes_of(2);
         request.gpu_layers = layers[i];
-        request.form = FIT_CODED;
+        request.form = FIT_QUANTISED;
         model.gpu_kv_quantised = model.kv_quantised;
         Fit fit = must(&machine, &model, &request);
         TEST(fit.quantised && fit.kv_wanted == 2 * GIB && fit.kv_bytes == 2 * GIB);
