@@ -24,9 +24,9 @@ typedef struct KvFormat {
 } KvFormat;
 
 /* "f16", "turbo" (turbo4, raised where measured), "turbo3" … "turbo6", "q8", or "K/V" of two of these without f16; with
- * the default lengths. ERROR_USAGE names what there is. "bf16" and "auto" are not a sequence's to say. */
+ * the default lengths. ERROR_USAGE names the formats. "bf16" and "auto" are options of an engine, not formats. */
 NODISCARD bool kv_format_parse(const char *text, KvFormat *out, Error *error);
-/* "turbo4", "q8/turbo3": for people; size ≥ KV_FORMAT_NAME_MAX. */
+/* Writes "turbo4" or "q8/turbo3"; size ≥ KV_FORMAT_NAME_MAX. */
 enum { KV_FORMAT_NAME_MAX = 24 };
 void kv_format_name(const KvFormat *format, char *out, size_t size);
 const char *kv_form_name(KvForm form); /* "exact", "4-bit" */

@@ -1,8 +1,8 @@
-/* Which form requests' pages get that ask for none, and whether a model can have it. */
+/* The KV format of requests that name none, and whether a model supports it. */
 #pragma once
 #include "engine/engine.h"
 
-/* memory: bytes that the pages may take. ERROR_USAGE when a listed layer does not exist; what the model cannot code is
- * logged. */
+/* memory: bytes of the page pool. ERROR_USAGE if a listed layer does not exist. Logs that a model's cache cannot be
+ * quantised. */
 NODISCARD bool kv_choose(
     const EngineOptions *options, const Runner *runner, size_t memory, KvFormat *out, Error *error);

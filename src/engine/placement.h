@@ -1,15 +1,15 @@
-/* Which layers of a model a GPU has and which the processor, and what memory that leaves for the KV cache. */
+/* Distribution of layers over GPU and CPU, and the memory that it leaves for the KV cache. */
 #pragma once
 #include "engine/engine.h"
 
-/* How many of so many the backend of the options has. */
+/* Number of a model's layers that are on the backend of the options. */
 int placement_layers(const EngineOptions *options, int layers);
-/* The backends of a runner of this model, whose only one is the options' before. */
+/* Sets split and backends of *out, which has the options' backend for all layers. */
 void placement_runner(const EngineOptions *options, const Model *model, RunnerOptions *out);
-/* Once it is open: the host forgets what the GPU has. */
+/* After the runner was opened: drops the host's pages of weights that are on the GPU. */
 void placement_leave(const EngineOptions *options, const Model *model);
-/* Bytes of the KV cache if no option sets them: *most, which a plan has chosen (0: none has, and it is half of what is
- * free on the host), as far as a GPU has room for what its layers take of that, beside what steps take. */
+/* *most: on entry, the KV cache's bytes that a plan has chosen, 0: none has, and half of host_free is the default; on
+ * return, at most as many as let the GPU's part fit beside its scratch. For engines without EngineOptions.kv_bytes. */
 NODISCARD bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error);
 /* The share of a KV cache's bytes that is host memory. */

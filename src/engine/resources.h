@@ -9,13 +9,13 @@ typedef struct Resources Resources;
 
 /* threads 0: one per core that this process may use. */
 NODISCARD Resources *resources_open(int threads, Error *error);
-void resources_close(Resources *resources); /* no engine uses it any more; NULL is fine */
+void resources_close(Resources *resources); /* after all engines that use it; NULL is fine */
 struct Pool *resources_pool(Resources *resources);
 
-/* Around a step: engines that want one take turns, in the order of asking. */
+/* Enclose a step: waiting engines get their turns in the order of their calls. */
 void resources_begin_step(Resources *resources);
 void resources_end_step(Resources *resources);
-/* Whether another engine waits for the end of the step that is under way. */
+/* True if another engine waits for the end of the current step. */
 bool resources_others_wait(Resources *resources);
 
 /* The largest memory of an engine, and the part of it taken so far; the rest is reserved. */
@@ -26,6 +26,6 @@ typedef struct MemoryAccount {
 } MemoryAccount;
 
 void resources_enter(Resources *resources, MemoryAccount *account);
-void resources_leave(Resources *resources, MemoryAccount *account); /* fine for one that never entered */
+void resources_leave(Resources *resources, MemoryAccount *account); /* no effect on an account that never entered */
 /* Bytes that are neither taken nor reserved. */
 size_t resources_available(Resources *resources);

@@ -1,11 +1,11 @@
-/* fit/: what suits this machine: its speeds, measured and kept, and from them the plan of a run.
+/* fit/: measures the machine, keeps the measurements, and plans from them how a model runs on it.
  *
- * The plan is a pure function: machine × model × wishes → plan (plan.c). Who fills in the machine and the model:
- * measure.c and table.c; calibration.c keeps what was measured; explain.c says a plan in words.
+ * The plan is a pure function of machine, model and request (plan.c). measure.c fills in the machine and table.c the
+ * model; calibration.c keeps measurements; explain.c describes a plan in words.
  *
- * How long a token takes follows docs/design/fit-plan.md: products go through their weights at the speed that
- * this machine's own kernels showed on such weights; experts that are not there come at the disk's; those that are
- * there are computed meanwhile.
+ * The time of a token follows docs/design/fit-plan.md: matrix products read their weights at the speed that this
+ * machine's kernels reached on weights of the same kind; experts that are not in memory are read at the disk's speed,
+ * while the others are computed.
  * Threads: any. */
 #pragma once
 #include "base/buffer.h"
@@ -13,14 +13,14 @@
 #include "model/runner.h"
 #include "weights/disk_probe.h"
 
-enum { FIT_KINDS_MAX = 6, FIT_PROMPT = 512 /* tokens of a usual prompt */ };
+enum { FIT_KINDS_MAX = 6, FIT_PROMPT = 512 /* tokens of a typical prompt */ };
 
-/* Weights of one kind that a token goes through. */
+/* The weights of one kind that the computation of a token reads. */
 typedef struct FitKind {
-    Weight like;       /* form and columns; no address */
-    bool routed;       /* routed experts' matrices */
-    double bytes;      /* that a token goes through */
-    double run_bytes;  /* that one run of the threads goes through, as for gate and up */
+    Weight like;       /* type and columns; no address */
+    bool routed;       /* matrices of routed experts */
+    double bytes;      /* bytes read per token */
+    double run_bytes;  /* bytes read in one run of the thread pool, which gate and up share */
     double operations; /* multiplications and additions per prefill token; 0 for the output matrix */
     double share;      /* share of a step's rows that one matrix multiplies: top_k / experts; 1 where not routed */
 } FitKind;
@@ -28,40 +28,42 @@ typedef struct FitKind {
 typedef struct FitModel {
     int layers, kind_count;
     FitKind kind[FIT_KINDS_MAX];
-    uint64_t weight_bytes;           /* all weights of the checkpoint */
-    uint64_t dense_bytes;            /* held in any case: weights besides routed experts, */
-    uint64_t besides_bytes;          /* what steps work in, threads, tables */
-    int experts, cycle, layer_cycle; /* routed ones of all layers; that a token uses in all, at most in one */
-    uint64_t expert_bytes;           /* one expert, as the expert cache holds it */
-    int parts;                       /* reads of an expert */
-    bool precise;                    /* 16-bit activations, whatever the backend is asked for */
-    bool can_stream;                 /* the backend computes experts where they come to lie */
-    int context;                     /* tokens of a sequence; */
-    uint64_t kv_least, kv_full;      /* bytes of the smallest cache, of one sequence of the context, */
-    uint64_t kv_quantised; /* KV bytes of one token when quantised; 0: this model's cache cannot be quantised */
-    double kv_token_bytes; /* that a token reads of the cache for each token before it */
-    /* What a GPU would hold: of its largest layer, of the output matrix, of the embedding where it has all layers and
-     * that is another one, and besides of the largest step. 0: there is none. */
+    uint64_t weight_bytes;      /* all weights of the checkpoint */
+    uint64_t dense_bytes;       /* weights besides routed experts, always in memory */
+    uint64_t besides_bytes;     /* scratch of steps, threads and tables */
+    int experts;                /* routed experts of all layers */
+    int cycle, layer_cycle;     /* routed experts that a token uses: in all layers; in one layer, at most */
+    uint64_t expert_bytes;      /* bytes of one expert in the expert cache */
+    int parts;                  /* reads per expert */
+    bool precise;               /* 16-bit activations, whatever the backend's options ask for */
+    bool can_stream;            /* the backend computes experts in the memory that they are loaded into */
+    int context;                /* tokens of a sequence */
+    uint64_t kv_least, kv_full; /* bytes of the smallest KV cache; of one sequence of `context` tokens */
+    uint64_t kv_quantised;      /* the same of one quantised sequence; 0: this model's cache cannot be quantised */
+    double kv_token_bytes;      /* bytes of the KV cache that a token reads for each token before it */
+    /* Bytes on the GPU: its largest layer; the output matrix; the embedding table, where the GPU has all layers and the
+     * table is not the output matrix; scratch of the largest step. 0: there is no GPU. */
     uint64_t gpu_layer_bytes, gpu_head_bytes, gpu_embedding_bytes, gpu_work_bytes;
     uint64_t gpu_kv_quantised; /* replaces kv_quantised for its layers; layers that it cannot quantise stay in full
                                   precision everywhere */
-    int gpus;                  /* more than 1: all of it is that of so many together, which divide layers */
+    int gpus;                  /* above 1: layers are divided among so many GPUs, and the bytes above are their sums */
     uint64_t embedding_bytes;  /* embedding table, held by the host unless it has no layer */
 } FitModel;
 
 typedef struct FitMachine {
     int threads;
-    uint64_t memory;                         /* that may be taken now, the model's own included; never kept */
-    double read;                             /* bytes a second of memory, by all threads; 0: nothing was measured */
-    double rows[FIT_KINDS_MAX];              /* bytes a second that one row's products go through */
-    double prompts[FIT_KINDS_MAX];           /* operations a second of a prompt's products */
-    DiskProbe disk;                          /* block_bytes 0: not measured */
-    double measured_decode, measured_prompt; /* tok/s that `apus bench --fit` saw last; 0: it did not run */
-    uint64_t gpu_memory;                     /* that is free; 0: there is no GPU. Never kept, nor is */
-    double gpu_rows; /* bytes a second that one row's products go through there; 0: not measured */
+    uint64_t memory;               /* bytes that may be taken now, including those of this model; never kept */
+    double read;                   /* bytes per second that all threads read from memory; 0: not measured */
+    double rows[FIT_KINDS_MAX];    /* bytes of weights per second in the products of one row */
+    double prompts[FIT_KINDS_MAX]; /* operations per second in the products of a prompt */
+    DiskProbe disk;                /* block_bytes 0: not measured */
+    double measured_decode, measured_prompt; /* tok/s of the last `apus bench --fit`; 0: it did not run */
+    uint64_t gpu_memory;                     /* free bytes; 0: there is no GPU. Never kept */
+    double
+        gpu_rows; /* bytes of weights per second in the products of one row on the GPU; 0: not measured. Never kept */
 } FitMachine;
 
-typedef enum FitForm { FIT_FULL, FIT_QUANTISED, FIT_AUTO /* exact where that fits */ } FitForm;
+typedef enum FitForm { FIT_FULL, FIT_QUANTISED, FIT_AUTO /* full precision where that fits */ } FitForm;
 
 enum { FIT_GPU_AUTO = -1 };
 /* Share of a GPU's free memory that a plan may take: other programs use the GPU at the same time. */
@@ -74,68 +76,72 @@ typedef struct FitRequest {
     FitForm form;
     bool stream;       /* experts stay in their files also where they would fit */
     int depth, prompt; /* tokens before the one whose time is predicted; tokens of a prompt */
-    int gpu_layers;    /* the last so many are the GPU's; FIT_GPU_AUTO: as many as fit */
+    int gpu_layers;    /* the GPU computes the last gpu_layers layers; FIT_GPU_AUTO: as many as fit */
 } FitRequest;
 
 typedef struct Fit {
     bool stream, quantised;
-    uint64_t budget, floor;           /* the least that would do */
-    uint64_t experts_bytes, kv_bytes; /* what the budget leaves for them, beside dense and besides of the model */
-    uint64_t kv_wanted;               /* what the slots need in the chosen form */
-    int gpu_layers;                   /* the GPU's, with so many bytes of weights and of the cache; the above, */
-    uint64_t gpu_bytes, gpu_kv_bytes; /* but for kv_wanted and kv_bytes, is about the others */
-    int gpu_fit;                      /* how many would fit */
+    /* About the layers on the host alone, except for kv_bytes and kv_wanted. */
+    uint64_t budget, floor;           /* bytes; floor: the smallest budget that would do */
+    uint64_t experts_bytes, kv_bytes; /* what the budget leaves for them beside dense_bytes and besides_bytes */
+    uint64_t kv_wanted;               /* bytes that the slots need in the chosen format */
+    int gpu_layers;                   /* layers on the GPU */
+    uint64_t gpu_bytes, gpu_kv_bytes; /* their weights and their part of the KV cache */
+    int gpu_fit;                      /* layers that would fit on the GPU */
     double gpu_s;                     /* seconds per token for the weights on the GPU */
-    int held;                         /* experts */
-    double hit;                       /* expected part of the experts wanted that is there */
-    /* Seconds of a token: weights of all tokens and cache, experts that are there, that are read, reading them. */
+    int held;                         /* experts in memory */
+    double hit;                       /* expected share of the used experts that is in memory */
+    /* Seconds per token: dense weights and KV cache; experts in memory; computing loaded experts; loading them; all. */
     double dense_s, hits_s, misses_s, disk_s, decode_s;
     double decode, prompt;    /* tok/s; 0: nothing was measured */
-    double read_bytes;        /* from the disk for a token, */
-    double prompt_read_bytes; /* for a prompt of FIT_PROMPT */
+    double read_bytes;        /* bytes read from disk per token */
+    double prompt_read_bytes; /* bytes read from disk for a prompt of FIT_PROMPT tokens */
     double prompt_compute_s, prompt_disk_s;
 } Fit;
 
 /* ERROR_MEMORY, with the floor, when the budget is too small. */
 NODISCARD bool fit_plan(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *out, Error *error);
-/* gpu.c: the GPU's part of the plan: gpu_layers and what they take. ERROR_MEMORY, with all numbers, where as many as
- * were asked for do not fit. And a model as the host sees it when so many layers are elsewhere. */
+/* gpu.c: the GPU's part of the plan: gpu_layers and their bytes. ERROR_MEMORY, with all numbers, if the requested
+ * number of layers does not fit. */
 NODISCARD bool fit_gpu(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error);
+/* The model as the host sees it if gpu_layers layers are on the GPU. */
 FitModel fit_host_part(const FitModel *model, int gpu_layers);
 
-/* Default share of the memory budget that the KV cache of a model with streamed experts gets; each of the two gets at
- * least its minimum. */
+/* Bytes of `room` for the KV cache of a model with streamed experts, by default; cache and experts get at least their
+ * minimum. */
 uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_least);
-/* Part of the experts wanted that a cache of so many of them holds, of a text on mixed topics. */
+/* Expected share of the used experts that is in memory, if the cache holds `held` experts, for text on mixed topics. */
 double fit_hit_rate(const FitModel *model, int held);
 
-/* Each choice with its reason and numbers, a line each: the table of `apus info --fit`. */
+/* The table of `apus info --fit`: a line for each choice with its reason and its numbers. */
 void fit_explain(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out);
-/* The same in a line, for a log. */
+/* The same in one line, for the log. */
 void fit_summary(const FitMachine *machine, const FitModel *model, const Fit *fit, Buffer *out);
-/* What a runner's model needs. */
+/* Fills in all but the GPU's members. */
 void fit_model(const Runner *runner, FitModel *out);
-/* And what a GPU would hold of it: the runner is the processor's. */
+/* Fills in the GPU's members; the runner is one of the CPU. */
 struct Plugin;
 void fit_model_gpu(const Runner *runner, const struct Plugin *plugin, FitModel *out);
-/* gpu_rows: some hundredths of a second on the device that the options name, besides opening it. */
+/* Measures gpu_rows on the device that the options name: some hundredths of a second, besides opening it. */
 NODISCARD bool fit_measure_gpu(const FitModel *model, const BackendOptions *device, FitMachine *out, Error *error);
-/* Some tenths of a second with as many threads as the backend is to have, and half a second of reading where there are
- * experts: path, a large file of the model. The disk stays unmeasured where a figure of it is not to be had. */
+/* Measures memory and products with the threads of the backend's options, some tenths of a second, and for models with
+ * experts the disk, half a second. path: a large file of the model. The disk stays unmeasured where the system does not
+ * allow it. */
 NODISCARD bool fit_measure(
     const FitModel *model, const BackendOptions *backend, const char *path, FitMachine *out, Error *error);
 
-/* ---- calibration.c: what was measured, kept per machine and model (docs/formats.md) ---- */
+/* ---- calibration.c: measurements kept per machine and model (docs/formats.md) ---- */
 
-/* directory: of all calibrations; name: of the checkpoint's directory. */
+/* All borrowed. */
 typedef struct CalibrationKey {
-    const char *directory, *checkpoint;
-    const char *backend; /* backend_describe */
+    const char *directory;  /* the directory that calibrations are kept in */
+    const char *checkpoint; /* the directory of the model */
+    const char *backend;    /* backend_describe() */
 } CalibrationKey;
-/* False when there is none that fits machine, backend and model; `why` then says so where there is a file. */
+/* False without a calibration for this machine, backend and model; *why is set if there is a file that does not fit. */
 bool calibration_load(const CalibrationKey *key, const FitModel *model, FitMachine *out, Error *why);
 NODISCARD bool calibration_save(
     const CalibrationKey *key, const FitModel *model, const FitMachine *machine, Error *error);

@@ -10,13 +10,13 @@ enum { RUNNER_ROWS_MAX = 1 << 18, RUNNER_BACKENDS_MAX = 2 /* backends that have 
 
 typedef struct RunnerOptions {
     BackendOptions backend; /* rows_max 0: RUNNER_ROWS_DEFAULT */
-    int split;              /* layers from here on, and the output matrix, are another backend's; 0: none */
-    BackendOptions upper;   /* which; its rows_max is not looked at */
-    int layer_tile_rows; /* layers are walked over so many rows of a step after the other, ≤ LAYER_TILE_ROWS_MAX; 0:
-                      over that many where experts are streamed, so that a step reads each but once, otherwise over all
-                    */
-    int outputs_max;     /* rows of a step whose logits may be wanted; 0: all */
-    int hidden_rows_max; /* the same of states behind the final norm; 0: none */
+    int split;              /* layers from `split` on, and the output matrix, are on backend `upper`; 0: none */
+    BackendOptions upper;   /* rows_max is ignored */
+    /* Rows of a tile: a layer is computed tile by tile over the rows of a step, ≤ LAYER_TILE_ROWS_MAX. 0: the default,
+     * LAYER_TILE_ROWS_MAX where experts are streamed, so that a step reads each expert once; otherwise all rows. */
+    int layer_tile_rows;
+    int outputs_max;     /* most rows of a step with logits; 0: all */
+    int hidden_rows_max; /* most rows of a step with final hidden states; 0: none */
 } RunnerOptions;
 
 /* Walks the decoder once on the plan backend, where every shape is checked and scratch is counted, and opens the real
@@ -24,14 +24,14 @@ typedef struct RunnerOptions {
 NODISCARD Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error);
 void runner_close(Runner *runner); /* NULL is fine */
 
-/* With ModelOptions.experts.stream: what its budget, or less where less is free, leaves for caches and experts.
- * ERROR_MEMORY, with the least that would do, when that is less than the experts of a layer and `least` bytes of a
- * cache. */
+/* With ModelOptions.experts.stream: *bytes of the memory budget, or of free_bytes if these are fewer, that are left for
+ * KV cache and experts. ERROR_MEMORY, with the smallest budget that would do, if they cannot hold the experts of one
+ * layer and `least` bytes of KV cache. */
 NODISCARD bool runner_budget_left(
     const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error);
 
-/* What it makes the host hold besides caches: *resident, the model's weights but for experts that stay in their files;
- * returned, what steps work in, threads and tables. */
+/* Host memory besides caches. Returned: scratch, threads and tables. *resident: the model's weights, without experts
+ * that stay in their files. */
 uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident);
 
 uint64_t runner_scratch_bytes(const Runner *runner); /* sum over all backends */
@@ -51,9 +51,9 @@ int runner_decode_rows_max(const Runner *runner);
  * or a file of the model shrank (the error names it); the contents of the step's sequences are undefined. */
 NODISCARD bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error);
 
-/* The same in two halves, so that a step can be begun before the one before it has ended, which is what
- * runner_can_lookahead() is about: two at most, ended in the order of their beginning, and logits are read of a step
- * only that is ended before the next begins. What the step points at stays until then. */
+/* The same in two halves, for lookahead (runner_can_lookahead()): a step begins before the one before it has ended. At
+ * most two steps are begun, and they end in order. Logits exist only if no other step begins between the two halves.
+ * Everything that the step points at must stay until runner_end(). */
 typedef struct RunnerStep {
     Step step;
     float *out;                            /* backend memory */
@@ -70,16 +70,16 @@ bool runner_can_lookahead(const Runner *runner);
  * NULL: none. */
 const int32_t *runner_sampled(const Runner *runner);
 
-/* Behind the final norm, the states of the rows that the last step named in its `states`: [hidden_row_count, hidden],
- * valid as long as its logits. */
+/* Final normed hidden states of the last step's Step.hidden_rows: [hidden_row_count, hidden], valid as long as its
+ * logits. */
 const float *runner_hidden_rows(const Runner *runner);
 
 /* The longest bidirectional span (SequenceChunk.spans) that a step may have: layers whose experts are streamed are
  * computed in tiles, and a span must fit one. INT_MAX: any. */
 int runner_span_rows_max(const Runner *runner);
 
-/* What sum_logits (backend.h) made of the last step's logits with its `scales`, [count, 2, blocks], valid as long as
- * they are; NULL: the backend does not compute sums, the host sampler does. */
+/* Results of sum_logits (backend.h) for the last step's logits and scales: [output_count, 2, blocks], valid as long as
+ * its logits. NULL: the backend does not compute sums; the host's sampler does. */
 const float *runner_sums(const Runner *runner);
 
 /* The table of `apus info`. */
