@@ -15,15 +15,15 @@ typedef uint32_t ConstraintState;
 
 typedef struct Constraint Constraint;
 typedef struct ConstraintOps {
-    /* The tokens that may follow: bit id % 64 of word id / 64, all of mask_words, end tokens where the answer may end.
-     * Nothing but end tokens, or none at all: the answer is over. *any: every token may follow, the mask is not looked
-     * at. False: a limit; the request fails. */
+    /* The permitted tokens: bit id % 64 of word id / 64, all of mask_words, end tokens where the answer may end. With
+     * end tokens alone, or no token, the answer is over. *any: every token is permitted, and the mask is not read.
+     * False: a limit; the request fails. */
     bool (*mask)(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error);
-    /* Tokens, at most `max`, that spell what must follow: the model need not be asked how it would spell it. last: the
-     * token before them, −1: there is none. NULL: never any. False: a limit. */
+    /* Jump-ahead tokens: at most `max` tokens that spell the only text that may follow, without running the model.
+     * last: the token before them, −1: none. NULL: there are never any. False: a limit. */
     bool (*jump_ahead)(Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max,
         int *count, Error *error);
-    /* Moves on by a token that the mask had, or that was forced. False: a limit. */
+    /* Advances *state by a token of the mask or a jump-ahead token. False: a limit. */
     bool (*accept)(Constraint *constraint, ConstraintState *state, int32_t token, Error *error);
     void (*free)(Constraint *constraint);
 } ConstraintOps;

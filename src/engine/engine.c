@@ -61,7 +61,7 @@ struct Engine {
     Mutex mutex;
     Condition wake, round_ended;
     bool closing;
-    uint64_t rounds; /* ended: admission, a step, what came of it */
+    uint64_t rounds; /* that have ended; a round: admission, a step and its results */
     EngineStats stats;
 };
 
@@ -90,8 +90,8 @@ static Finish last_finish(Engine *engine, Request *request, AnswerChoice *choice
     return whole ? FINISH_STOP : FINISH_LENGTH;
 }
 
-/* Nothing can be made of what a fault in weights or kernels leaves: it reaches every logit and every state. False: the
- * request failed. */
+/* Finds NaNs, which a fault in weights or kernels spreads to every logit and every hidden state. False: the request
+ * failed. */
 static bool check_numbers(Request *request, const float *values, int count) {
     if (!isnan(values[0]) || !isnan(values[count / 2]) || !isnan(values[count - 1])) return true;
     Error error = {0};
@@ -157,8 +157,8 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
     return true;
 }
 
-/* The last choice to start takes the prompt's sequence over, the others get a copy that shares its pages. When these
- * were needed elsewhere, the choice reads its text again. */
+/* The last choice to start takes over the prompt's sequence; earlier ones get a copy that shares its pages. If the
+ * pages were taken by another request meanwhile, the choice computes its text again. */
 static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, Error *error) {
     if (!request->kv.tables) return sequence_begin(&engine->scheduler.sequences, request, choice, error);
     if (request->waiting == 0) {
@@ -261,7 +261,7 @@ static void finish_prompt_slice(
     }
     float *final = last && sampled < 0 ? logits + (size_t)(slice->outputs - 1) * (size_t)engine->vocab : NULL;
     if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
-    if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
+    if (request->echo) { /* row i has the logits of token i + 1; the first token of a prompt has none */
         TokenOut token = {.id = request->prompt[0], .logprob = NAN};
         if (request->prompt_written == 0) request_append_prompt(request, &token);
         for (int i = 0; i < slice->rows && first + i + 1 < request->prompt_count; i++) {
@@ -291,7 +291,7 @@ static bool sample_output(Engine *engine, const StepPlan *plan, const StepSlice 
     return next_token(engine, slice->request, slice->choice, logits);
 }
 
-/* Whether draft token i is what the answer has at its position, and the backend has sampled what follows it. */
+/* Whether draft token i equals the answer's token at its position, and the backend has sampled the token after it. */
 static bool is_accepted(const Engine *engine, const StepPlan *plan, const StepSlice *slice, int i) {
     const Request *request = slice->request;
     const int place = slice->choice->kv.length - request->prompt_count;
@@ -299,8 +299,8 @@ static bool is_accepted(const Engine *engine, const StepPlan *plan, const StepSl
     return !plan->builder.step.sample_params || runner_sampled(engine->runner)[slice->output + i + 1] >= 0;
 }
 
-/* Rows up to the first draft token that is not what was sampled become part of the sequence; the others are written
- * again. A row whose token is known already, as it was forced, is not sampled from. */
+/* Rows up to the first draft token that differs from the sampled one become part of the sequence; later rows are
+ * overwritten. A row whose next token is a known jump-ahead token is not sampled. */
 static void finish_choice_slice(Engine *engine, const StepPlan *plan, const StepSlice *slice) {
     Request *request = slice->request;
     AnswerChoice *choice = slice->choice;
@@ -374,7 +374,7 @@ static ExpertProviderStats expert_stats(const Engine *engine) {
     return source ? source->stats(source) : (ExpertProviderStats){0};
 }
 
-/* A request is told once of a step, however many of its choices have rows in it. */
+/* Adds the step's figures to each request once, however many of its choices have rows in the step. */
 static void note_experts(Engine *engine, const StepPlan *plan) {
     const ExpertProviderStats after = expert_stats(engine);
     for (int i = 0; after.experts > 0 && i < plan->slice_count; i++) {
@@ -415,7 +415,7 @@ static void begin_step(Engine *engine, StepPlan *plan) {
 static bool end_step(Engine *engine, StepPlan *plan, Error *error) {
     const bool ok = runner_end(engine->runner, &plan->begun, &engine->logits, error);
     const int64_t now = clock_ns();
-    engine->scratch.known.logits = NULL; /* they are others now */
+    engine->scratch.known.logits = NULL; /* the step has new logits */
     atomic_store(&engine->step_due_ns, engine->next ? now + step_patience_ns(engine, engine->next) : 0);
     if (!plan->lookahead) mask_workers_end(engine->lookahead, false);
     const int64_t start = plan->begun_ns > engine->ended_ns ? plan->begun_ns : engine->ended_ns;
@@ -588,7 +588,7 @@ static void *engine_run(void *argument) {
             condition_wait(&engine->wake, &engine->mutex);
         const bool closing = engine->closing;
         if (!closing) scheduler_admit(s);
-        publish_stats(engine); /* with what has been let in, though its first step may take seconds */
+        publish_stats(engine); /* with the admitted requests, whose first step may take seconds */
         mutex_unlock(&engine->mutex);
         if (closing) break;
         settle_all(engine);

@@ -1,4 +1,4 @@
-/* How the memory budget of a model whose experts are streamed is divided. */
+/* Division of the memory budget of a model with streamed experts. */
 #pragma once
 #include "engine/engine.h"
 
@@ -6,12 +6,12 @@
 int engine_draft_rows(const EngineOptions *options);
 /* The engine's runner: rows, outputs and hidden rows of its largest step. */
 RunnerOptions engine_runner_options(const EngineOptions *options);
-/* What experts and KV cache may take together where so much is free; 0: experts are not streamed. */
+/* *bytes: room for experts and KV cache together, if free_bytes are free; 0: experts are not streamed. */
 NODISCARD bool expert_room(
     const Runner *runner, const EngineOptions *options, uint64_t free_bytes, uint64_t *bytes, Error *error);
-/* What of a KV cache of so many bytes the host holds, beside the experts: its layers' part. */
+/* Bytes of a KV cache of `bytes` that are host memory: the part of the layers on the CPU. */
 uint64_t expert_cache_held(const Runner *runner, uint64_t bytes);
-/* What of it the cache may take when it is not told: it and the experts have the least they need at least. */
+/* Bytes of the room for the KV cache, if no option sets them; cache and experts get at least their minimum. */
 uint64_t expert_cache_share(const Runner *runner, uint64_t bytes);
-/* Takes memory for experts, of at most so many bytes; *taken: what it took. */
+/* Allocates at most `bytes` for experts; *taken: the bytes allocated. */
 NODISCARD bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error);

@@ -12,16 +12,16 @@ typedef struct EnginePlan {
 } EnginePlan;
 
 typedef enum PlanSource {
-    PLAN_KNOWN,   /* what was measured before; anew only where experts are streamed and nothing is known of the disk */
-    PLAN_MEASURED /* anew, and kept */
+    PLAN_KNOWN,   /* from the calibration; measures only if experts are streamed and the disk was not measured */
+    PLAN_MEASURED /* measures, and keeps the calibration */
 } PlanSource;
 
-/* Looks at the model of the options, of which no weight is read, and at the memory of their device. ERROR_MEMORY, with
- * the floor, when it does not fit. */
+/* Plans from the model's headers, without reading weights, and the free memory of the device. ERROR_MEMORY, with the
+ * floor, if the model does not fit. */
 NODISCARD bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *out, Error *error);
-/* Keeps what was measured end to end beside the plan's machine; a failure is logged. */
+/* Keeps the plan's machine, with its end-to-end measurements, as the calibration; a failure is logged. */
 void engine_plan_keep(const EngineOptions *options, const EnginePlan *plan);
-/* Makes the plan, logs it, and has the options say what it chose where they left a choice: whether experts are
- * streamed, the cache's memory, tokens per step, which layers a GPU has (a device that is to have all of them anyway
- * needs no plan). Without an explicit limit, a model that does not fit is a warning only. */
+/* Plans, logs the plan, and sets the options that are left open: streamed experts, bytes of the KV cache, prefill size,
+ * layers on the GPU. Without a plan if all layers are on a device. Without an explicit limit, a model that does not fit
+ * is only a warning. */
 NODISCARD bool engine_fit(EngineOptions *options, Error *error);

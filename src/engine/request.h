@@ -23,7 +23,7 @@ typedef enum ChoiceState {
 typedef enum TokenMaskKind {
     MASK_UNKNOWN, /* until token_mask_update() */
     MASK_ANY,
-    MASK_SOME, /* what is in the mask */
+    MASK_SOME, /* the tokens of the mask */
     MASK_END,  /* nothing but an end */
 } TokenMaskKind;
 
@@ -86,11 +86,11 @@ struct Request {
     struct Request *next;
     bool preempted;         /* before the prompt was read */
     int skips;              /* later requests that were preferred to this one while it waited for pages */
-    int prefilled;          /* prompt tokens in the cache; */
-    atomic_int prompt_read; /* the same for readers: it never falls */
+    int prefilled;          /* prompt tokens in the cache */
+    atomic_int prompt_read; /* the most prompt tokens that were in the cache so far, for readers */
     bool disk_searched;     /* the disk tier has no further pages of the prompt */
-    ResumePoints resume;    /* where the prompt is left to be found while it is read */
-    int slots;              /* that it holds: one while it reads the prompt, then one per running choice and grant */
+    ResumePoints resume;    /* places at which the prompt is published while it is computed */
+    int slots;              /* slots in use: one while the prompt is computed, then one per running choice and grant */
     int granted;            /* slots for choices that have not started yet */
     int waiting;            /* choices in CHOICE_WAITING */
     KvSequence kv;          /* the prompt, until the last choice to start takes it over, or pages run out */
@@ -105,7 +105,7 @@ struct Request {
     Error error;
     int prompt_written;
     int cached, preemptions;
-    ExpertProviderStats experts; /* what the steps that it had rows in added to the source's */
+    ExpertProviderStats experts; /* sums over the steps in which the request had rows */
     DraftStats drafts[DRAFT_SOURCES];
     KvUse kv_use;                                              /* pages of the choice that ended last */
     size_t kv_f16_bytes;                                       /* bytes of these pages if all were in full precision */

@@ -85,8 +85,8 @@ INLINE void exclude(float *p, uint32_t bits) {
     for (int i = 0; i < BLOCK / 2; i++) p[i] = bits & 1u << i ? kept[i] : -INFINITY;
 }
 
-/* The same of what the mask allows: the rest becomes −∞, but in blocks of which nothing is allowed, which stay as they
- * are. Allowed logits become finite, so that they are sampled before excluded ones. */
+/* The same for the tokens of the mask: other logits become −∞, except in blocks without a permitted token, which stay
+ * unchanged. Logits of the mask become finite, so that they are sampled before excluded ones. */
 INLINE void masked_maxima_body(float *x, int count, const uint64_t *mask, float *maxima) {
     for (int block = 0; block * BLOCK < count; block++) {
         float *p = x + block * BLOCK;
@@ -223,8 +223,8 @@ static uint32_t sort_key(float value) {
 /* Candidates' weights are integers, so that the order of adding does not matter. */
 static uint64_t count_weight(float weight) { return (uint64_t)(weight * WEIGHT_ONE); }
 
-/* The key at which the weight of the values, taken from the largest down, reaches target; *rest is what values of
- * exactly this key have to add. A radix select: 11 bits of the key at a time. weights NULL: each weighs 1. */
+/* The key at which the sum of weights, from the largest value down, reaches target; *rest: the weight that values of
+ * exactly this key contribute. A radix select with 11 bits of the key at a time. weights NULL: each weighs 1. */
 static uint32_t find_cut(
     SamplerScratch *s, const float *values, const uint64_t *weights, int count, uint64_t target, uint64_t *rest) {
     static const int shifts[] = {32 - BUCKET_BITS, 32 - 2 * BUCKET_BITS, 0};

@@ -150,12 +150,12 @@ static size_t bytes_up_to(const Scheduler *s, const Request *r, int tokens, int 
     return kv_bytes_for(s->sequences.plan, &r->format, most - tokens > more ? tokens + more : most);
 }
 
-/* Bytes of what a sequence should be able to hold when it enters, */
+/* Bytes of pages for a sequence to be admitted: its text and ANSWER_ROOM more tokens. */
 static size_t bytes_wanted(const Scheduler *s, const Request *r, const AnswerChoice *choice) {
     return bytes_up_to(s, r, sequence_tokens(r, choice), ANSWER_ROOM);
 }
 
-/* and what it has a claim to while it runs: that, and when it is used up always a page more. */
+/* Bytes of pages reserved for a running sequence: prompt and ANSWER_ROOM, and beyond that always one more page. */
 static size_t bytes_claimed(const Scheduler *s, const Request *r, const AnswerChoice *choice) {
     const int tokens = sequence_tokens(r, choice);
     if (tokens - r->prompt_count < ANSWER_ROOM - KV_PAGE_TOKENS) return bytes_up_to(s, r, r->prompt_count, ANSWER_ROOM);

@@ -30,7 +30,7 @@ void speculation_close(Speculation *speculation); /* safe on a zeroed one */
  * the step has rows of prompts; room: draft tokens at most. */
 void speculation_plan(
     Speculation *speculation, const DraftTarget *targets, int count, int streams, int rows, bool prompts, int room);
-/* Whether the next step would have drafts if it followed what is known now. */
+/* True if the next step would have draft tokens, as far as the sampled tokens are known. */
 bool speculation_wanted(Speculation *speculation, const DraftTarget *targets, int count);
-/* A step sampled tokens of a choice and accepted so many of its draft tokens. */
+/* Records that a step accepted `accepted` of a choice's `drafts` draft tokens. */
 void speculation_note(Speculation *speculation, Request *request, AnswerChoice *choice, int drafts, int accepted);

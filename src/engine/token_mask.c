@@ -52,7 +52,7 @@ static TokenMaskKind settle(
     return MASK_SOME;
 }
 
-/* Log-probabilities are of tokens that the model chose among others, and so are biases for it to choose by. */
+/* Without log-probabilities and biases, which need the model's logits for each token. */
 static bool takes_jump_ahead(const Request *request) {
     return request->constraint->ops->jump_ahead && request->sampling.logprobs < 0 && request->sampling.bias_count == 0;
 }

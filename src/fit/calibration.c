@@ -1,5 +1,5 @@
-/* One small JSON file per machine, backend and model. Its name is a hash of these, and it holds them as well, so that a
- * file of another machine on a shared disk, a namesake or a model that was replaced is told from the right one. */
+/* One small JSON file per machine, backend and model. Its name is a hash of the three, and it contains them, so that a
+ * file of another machine on a shared disk, of a model of the same name or of a replaced model is recognised. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What this machine does with weights like a model's: its own kernels on random ones, memory, and the disk. */
+/* Measurements: the backend's kernels on random weights of the model's kinds, memory, and the disk. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,9 +10,9 @@
 #include "model/step_builder.h"
 
 enum {
-    MEMORY_BYTES = 256 << 20, /* more than the caches hold, */
-    MEMORY_PART = 4,          /* and at most one part in so many of what is free, */
-    MEMORY_LEAST = 24 << 20,  /* but room for a product's weights */
+    MEMORY_BYTES = 256 << 20, /* larger than the CPU caches */
+    MEMORY_PART = 4,          /* at most 1/MEMORY_PART of the free memory */
+    MEMORY_LEAST = 24 << 20,  /* at least the weights of one product */
     PATTERN_BYTES = 1 << 20,
     ROW_BYTES_MAX = 16 << 20,   /* weights of a measured one-row product */
     PROMPT_BYTES_MAX = 2 << 20, /* weights of a measured prefill product, which runs from the CPU caches */
@@ -31,8 +31,8 @@ typedef struct Bench {
     StepBuilder step;
 } Bench;
 
-/* Bytes 0x38…0x3f and 0xb8…0xbf: as f16, bf16, E4M3, E8M0 or codes none is denormal, infinite or far from the others.
- */
+/* Bytes 0x38…0x3f and 0xb8…0xbf: as f16, bf16, E4M3, E8M0 or integers, no value is denormal, infinite or far from the
+ * mean. */
 static void fill(uint8_t *memory, size_t bytes) {
     uint64_t random = 88172645463325252u;
     const size_t first = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
@@ -57,7 +57,7 @@ static Weight sized(const FitKind *kind, size_t bytes) {
     return w;
 }
 
-/* Where the next product's weights lie: each call takes what was not used for long. */
+/* Places the next product's weights in memory that was not used for the longest time. */
 static Weight place(Bench *b, Weight w) {
     const size_t data = whole((size_t)w.rows * weight_row_bytes(&w)),
                  scales = whole((size_t)w.rows * weight_scale_bytes(&w));
@@ -86,7 +86,7 @@ static double product_s(Bench *b, const Weight *shape, int rows, int calls) {
     return (double)(clock_ns() - start) * 1e-9 / calls;
 }
 
-/* The best of several passes: what else runs now will not run for ever, and what is found is kept. */
+/* The best of several passes: the result is kept, and other load on the machine is temporary. */
 static double least_s(Bench *b, const Weight *shape, int rows, int calls) {
     double least = product_s(b, shape, rows, 1);
     for (int i = 0; i < PASSES; i++) {

@@ -4,24 +4,24 @@
 #include "base/math.h"
 #include "fit/fit.h"
 
-/* What products of one row reach within a step, of what they do alone one after the other; those of experts are many
- * small ones. And seconds of a layer besides: attention to itself and few others, norms, the threads' meetings.
- * Measured with 2 threads (AVX-512) on models of 0.3 to 7 billion parameters (`apus bench --trace`). */
+/* ROWS_PART: speed of one-row products within a step, relative to the same products alone; products of experts
+ * (ROWS_PART_ROUTED) are small and many. LAYER_S: seconds per layer for attention over a short text, norms and
+ * barriers. Measured with 2 threads (AVX-512) on models of 0.3 to 7 billion parameters (`apus bench --trace`). */
 static const double ROWS_PART = 0.94, ROWS_PART_ROUTED = 0.85, LAYER_S = 30e-6;
-/* What else a prompt takes, as a part of its products with weights: attention to itself, norms, activations. Experts
- * gather their rows, of which some get many and others few. Measured likewise. */
+/* Time of a prompt besides its products with weights, relative to these: attention, norms, activations. Experts gather
+ * their rows, and their numbers of rows differ. Measured likewise. */
 static const double BESIDES = 0.10, BESIDES_ROUTED = 0.30;
-/* Reading and computing a prompt go on together, but a layer's reads begin when its router has chosen, and its last
- * experts are computed when nothing is left to read: so much of the shorter one is not covered. Measured likewise. */
+/* A prompt's reads and computations overlap, except for a layer's first reads, after its router, and for its last
+ * experts, when no read is left: the share of the shorter of both that is not hidden. Measured likewise. */
 static const double APART = 0.5;
 enum { EXPERT_MATRICES = 3 };
-enum { KV_PART = 4 }; /* one part in so many of what experts and cache share is the cache's at most */
+enum { KV_PART = 4 }; /* the KV cache gets at most 1/KV_PART of the room that it shares with experts */
 
 /* ---- memory ---- */
 
-/* Hit rates of least-recently-used caches of whole experts over recorded routes of texts on mixed topics. Where less
- * fits than one token uses in all layers, that order would find nothing and those that are wanted most often stay
- * instead: they are found at least as often as their part is large. */
+/* Hit rates of LRU caches of whole experts, over recorded routes of texts on mixed topics. A cache smaller than the
+ * working set of one token would find nothing with LRU and keeps the most used experts (LFU) instead: its hit rate is
+ * at least the share that it holds. */
 double fit_hit_rate(const FitModel *model, int held) {
     static const double curve[][2] = {
         {0, 0}, {.05, .35}, {.10, .48}, {.15, .58}, {.20, .66}, {.25, .73}, {.35, .84}, {.50, .92}, {1, 1}};
@@ -45,7 +45,7 @@ static bool wants_codes(const FitRequest *request, uint64_t exact, uint64_t quan
     return quantised > 0 && (request->form == FIT_QUANTISED || (request->form == FIT_AUTO && !fits));
 }
 
-/* Which form of the cache, and what it may take of the room. */
+/* Chooses the cache's format and its bytes of the room. */
 static void share_cache(const FitModel *model, const FitRequest *request, uint64_t room, Fit *fit) {
     const uint64_t slots = (uint64_t)request->slots, floor = (uint64_t)model->layer_cycle * model->expert_bytes;
     uint64_t cache = room;
@@ -70,9 +70,9 @@ static bool share_memory(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error) {
     const uint64_t cache = request->kv_bytes ? request->kv_bytes : model->kv_least,
                    fixed = model->dense_bytes + model->besides_bytes;
-    const uint64_t sequence = request->kv_bytes              ? request->kv_bytes
+    const uint64_t sequence = request->kv_bytes             ? request->kv_bytes
         : request->form == FIT_FULL || !model->kv_quantised ? model->kv_full
-                                                             : model->kv_quantised;
+                                                            : model->kv_quantised;
     fit->budget = request->budget ? min_u64(request->budget, machine->memory) : machine->memory / 10 * 9;
     const bool whole = fixed + experts_bytes(model) + sequence <= fit->budget;
     const bool streams = model->experts > 0 && model->can_stream;

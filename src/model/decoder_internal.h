@@ -25,11 +25,11 @@ typedef struct Stage {
 /* Consecutive rows of the step. */
 typedef struct Rows {
     int first, rows;
-    int decode_rows; /* as products with weights are told */
+    int decode_rows; /* decode_rows_for_matmul() of these rows */
     int micro_batch;
 } Rows;
 
-/* Step.decode_rows as products with weights are told. */
+/* The decode rows of a step's products with weights. */
 static inline int decode_rows_for_matmul(const Step *step) { return step->uniform_matmul ? 0 : step->decode_rows; }
 
 /* Whether component c shares a normalised input with a neighbour. */

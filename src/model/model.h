@@ -21,10 +21,9 @@ typedef enum WeightsMode {
  * into memory that model_hold_experts() allocates; all other weights are read into memory. */
 typedef struct ExpertOptions {
     bool stream;
-    bool prefetch; /* experts of the next layer are read ahead where that proves to be faster */
-    uint64_t
-        memory_budget;  /* bytes of everything that this model makes the host hold; 0: nine tenths of what is free */
-    uint64_t bytes_max; /* size of the expert cache; 0: the rest of the budget */
+    bool prefetch;          /* experts of the next layer are read ahead where that proves to be faster */
+    uint64_t memory_budget; /* bytes of host memory for all that this model needs; 0: nine tenths of the free memory */
+    uint64_t bytes_max;     /* size of the expert cache; 0: the rest of the budget */
     ExpertCacheOptions cache;
 } ExpertOptions;
 
