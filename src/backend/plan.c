@@ -33,8 +33,8 @@ static void check_rows(Backend *backend, const char *what, int rows) {
 
 /* Decode rows are 0 or more, at most all rows. */
 static void check_decode_rows(Backend *backend, int decode_rows, int rows) {
-    expect(backend, decode_rows >= 0 && decode_rows <= rows && decode_rows <= backend->decode_rows_max,
-        "decode rows", decode_rows, rows);
+    expect(backend, decode_rows >= 0 && decode_rows <= rows && decode_rows <= backend->decode_rows_max, "decode rows",
+        decode_rows, rows);
 }
 
 static void check_width(Backend *backend, const char *what, int64_t width, int64_t most) {

@@ -224,8 +224,7 @@ static const struct Figure {
     {"apus_num_requests_waiting", "gauge", "Requests in the queue.", FIGURE(waiting, FIGURE_INT)},
     {"apus_kv_cache_used_bytes", "gauge", "Memory of pages in use.", FIGURE(kv_bytes, FIGURE_SIZE)},
     {"apus_kv_cache_limit_bytes", "gauge", "Memory that pages may take.", FIGURE(kv_bytes_total, FIGURE_SIZE)},
-    {"apus_kv_cache_idle_bytes", "gauge",
-        "Used memory that only the prefix cache holds, which it frees for requests.",
+    {"apus_kv_cache_idle_bytes", "gauge", "Used memory that only the prefix cache holds, which it frees for requests.",
         FIGURE(kv_idle_bytes, FIGURE_SIZE)},
     /* These two names are the defaults of routers of the Kubernetes gateway's inference extension
      * (docs/proposals/003-model-server-protocol). */
@@ -263,8 +262,7 @@ static const struct Figure {
         FIGURE(experts.prefetches, FIGURE_COUNT)},
     {"apus_expert_hint_hits_total", "counter", "Experts read ahead that were used afterwards.",
         FIGURE(experts.prefetch_hits, FIGURE_COUNT)},
-    {"apus_expert_hint_losses_total", "counter",
-        "Experts that were evicted for one read ahead and used afterwards.",
+    {"apus_expert_hint_losses_total", "counter", "Experts that were evicted for one read ahead and used afterwards.",
         FIGURE(experts.prefetch_losses, FIGURE_COUNT)},
     {"apus_expert_read_bytes_total", "counter", "Bytes of experts read from files.",
         FIGURE(experts.read_bytes, FIGURE_COUNT)},
