@@ -64,6 +64,29 @@ static bool open_template(ChatModel *m, const char *directory, Error *error) {
     return ok;
 }
 
+/* The draft model's tokens must be those of the model: ids that only one of them has are allowed. */
+static bool check_draft_vocabulary(const ChatModel *m, const char *directory, Error *error) {
+    Buffer own = {0}, other = {0};
+    Tokenizer *draft = tokenizer_open(directory, error);
+    const int count = draft ? min_int(tokenizer_vocab(draft), tokenizer_vocab(m->tokenizer)) : 0;
+    bool ok = draft;
+    for (int32_t id = 0; ok && id < count; id++) {
+        buffer_clear(&own);
+        buffer_clear(&other);
+        const bool here = tokenizer_bytes(m->tokenizer, id, &own, NULL),
+                   there = tokenizer_bytes(draft, id, &other, NULL);
+        if (here != there || (here && !slice_equal(buffer_view(&own), buffer_view(&other))))
+            ok = fail(error, ERROR_UNSUPPORTED,
+                "--draft-model %s: its vocabulary is another one: token %d is '%.*s', here it is '%.*s'", directory, id,
+                SLICE_ARGS(buffer_view(&other)), SLICE_ARGS(buffer_view(&own)));
+    }
+    if (ok && (own.failed || other.failed)) ok = fail(error, ERROR_MEMORY, "no memory to compare vocabularies");
+    tokenizer_close(draft);
+    buffer_free(&own);
+    buffer_free(&other);
+    return ok;
+}
+
 ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error *error) {
     ChatModel *m = calloc(1, sizeof *m);
     if (!m || !(m->name = strdup(name))) {
@@ -79,7 +102,9 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
         log_warn("%s: no embeddings: %s", name, why.text);
     m->engine = engine_open(&own, error); /* first: its weights come in while the vocabulary is read */
     m->tokenizer = m->engine ? tokenizer_open(options->directory, error) : NULL;
-    if (!m->tokenizer || !open_template(m, options->directory, error)) {
+    const char *draft = options->speculation.draft_directory;
+    if (!m->tokenizer || !open_template(m, options->directory, error) ||
+        (draft && !check_draft_vocabulary(m, draft, error))) {
         chat_model_close(m);
         return NULL;
     }

@@ -19,7 +19,6 @@ enum { GRACE_S = 30 /* a model stays at least so long after its last answer */ }
 #define LATER_OPTIONS                                                                                                  \
     LATER("--vision", "images in messages"), LATER("--audio", "audio in messages"),                                    \
         LATER("--cors", "a page of another origin; have a proxy in front set the headers"),                            \
-        LATER("--draft-model", "speculative decoding"), LATER("--num-draft-tokens", "speculative decoding"),           \
         LATER("--dflash", "speculative decoding"), LATER("--dflash-block-size", "speculative decoding"),               \
         LATER("--calibrate", "trials at start-up; `apus info MODEL --fit` measures")
 #define LATER(name, what)                                                                                              \

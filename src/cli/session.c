@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "chat/generation.h"
+#include "cli/progress.h"
 #include "library/library.h"
 #include "engine/fitting.h"
 
@@ -50,6 +51,18 @@ static bool take_gpu_layers(const char *text, EngineOptions *out, Error *error) 
     return true;
 }
 
+/* Found as the models of arguments are. */
+static bool take_draft_model(const char *model, EngineOptions *out, Error *error) {
+    static Buffer directory; /* until the process ends, as the arguments are */
+    if (!model)
+        return !out->speculation.draft_tokens ||
+            fail(error, ERROR_USAGE, "--num-draft-tokens is of the --draft-model: name that, too");
+    buffer_clear(&directory);
+    if (!library_resolve(model, progress_on_terminal(), &directory, error)) return fail_while(error, "--draft-model");
+    out->speculation.draft_directory = directory.data;
+    return true;
+}
+
 bool engine_options(const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error) {
     *out = arguments->options;
     out->directory = directory;
@@ -60,6 +73,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
     out->speculation.lookup = !arguments->no_lookup;
     if (out->backend.tensor_parallel > 1 && !backend_on_device(out->backend.device))
         return fail(error, ERROR_USAGE, "--tensor-parallel %d needs GPUs: --device cuda", out->backend.tensor_parallel);
+    if (!take_draft_model(arguments->draft_model, out, error)) return false;
     return take_gpu_layers(arguments->gpu_layers, out, error) && cache_options(&arguments->cache, out, error);
 }
 

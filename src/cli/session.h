@@ -43,6 +43,10 @@ typedef struct EngineArguments {
         "a token uses N experts of a layer at most: faster, and other, worse answers (the model's)"},                  \
     {"--no-lookup", NULL, OPTION_FLAG, &(e).no_lookup, 0, 0, NULL,                                                     \
         "no draft tokens from the prompt and the answer (speculative decoding, which changes no answer)"},             \
+    {"--draft-model", NULL, OPTION_TEXT, &(e).draft_model, 0, 0, "MODEL",                                              \
+        "a small model with the same vocabulary that guesses the next tokens; answers stay the same (none)"},          \
+    {"--num-draft-tokens", NULL, OPTION_INT, &(e).options.speculation.draft_tokens, 1, DRAFT_TOKENS_MAX, "N",          \
+        "the most tokens that it guesses at once (4)"},                                                                \
     CACHE_OPTIONS((e).cache, (e).options),                                                                                       \
     {"--weights", NULL, OPTION_CHOICE, &(e).options.model.weights, WEIGHTS_MAPPED, 0, "mmap|ram",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \

@@ -2,6 +2,7 @@
  * ones. */
 #pragma once
 #include "engine/draft_rule.h"
+#include "engine/draft_model.h"
 #include "engine/engine.h"
 
 typedef struct Draft {
@@ -11,4 +12,5 @@ typedef struct Draft {
     int bucket;
     float cost; /* cost of the rows, in tokens */
     DraftRule rule;
+    DraftSequence sequence; /* what the draft model has read */
 } Draft;

@@ -38,8 +38,9 @@ typedef struct SpeculationOptions {
     bool lookup;                 /* prompt lookup, in the prompt, the answers and the prediction of a request */
     const char *draft_directory; /* directory of a draft model with the same vocabulary; NULL: none */
     int draft_tokens; /* the most draft tokens of the draft model per step and sequence; 0: DRAFT_MODEL_TOKENS */
+    bool always;      /* for tests: drafts are verified whatever they cost */
     /* For tests. Writes at most `max` draft tokens for the answer at this position of the sequence and returns their
-     * number; they are verified whatever they cost. Thread: the engine's. NULL: none. */
+     * number. Thread: the engine's. NULL: none. */
     int (*script)(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens);
     void *script_context;
 } SpeculationOptions;

@@ -254,6 +254,7 @@ static bool resume(Scheduler *s) {
 
 void scheduler_preempt(Scheduler *s, Request *request, AnswerChoice *choice) {
     sequence_end(&s->sequences, request, choice);
+    if (choice) speculation_end(&s->speculation, choice);
     if (choice) {
         choice->state = CHOICE_PREEMPTED;
     } else {
@@ -354,6 +355,7 @@ void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, 
         else
             scheduler_free_slot(s, request);
     }
+    speculation_end(&s->speculation, choice);
     choice->state = CHOICE_ENDED;
     request_end_choice(request, choice, finish);
 }

@@ -1,5 +1,6 @@
 #include "engine/speculation.h"
 
+#include "base/log.h"
 #include "base/math.h"
 
 enum { STREAMED_MATCH_LEAST = 16 /* tokens of a match, where experts are streamed */ };
@@ -9,14 +10,28 @@ bool speculation_open(Speculation *s, const Runner *runner, const EngineOptions 
     float fanout[STEP_COSTS_ROWS + 1];
     *s = (Speculation){.options = options->speculation, .rows_max = rows_max, .streamed = model_experts(model) != NULL};
     s->eos_count = model_eos(model, s->eos);
+    s->vocab = model_vocab(model);
     const bool experts = model_expert_fanout(model, STEP_COSTS_ROWS, fanout);
     step_costs_init(&s->costs, backend_on_device(options->backend.device), experts ? fanout : NULL);
-    return true;
+    if (!options->speculation.draft_directory || rows_max == 0) return true;
+    s->model = draft_model_open(options, model, error);
+    return s->model;
 }
 
-void speculation_close(Speculation *s) { *s = (Speculation){0}; }
+void speculation_close(Speculation *s) {
+    draft_model_close(s->model);
+    *s = (Speculation){0};
+}
+
+void speculation_end(Speculation *s, AnswerChoice *choice) { draft_sequence_close(s->model, &choice->draft.sequence); }
 
 /* ---- proposing ---- */
+
+/* While a constraint keeps steps waiting, a step has one mask of it to wait for. */
+static bool can_draft(const DraftTarget *target) {
+    const Constraint *constraint = target->request->constraint;
+    return target->most > 0 && !(constraint && constraint->slow);
+}
 
 /* Brings the lookup up to the answer's last token. */
 static void look_up_answer(Request *r, AnswerChoice *choice, int number) {
@@ -26,11 +41,13 @@ static void look_up_answer(Request *r, AnswerChoice *choice, int number) {
         lookup_add(lookup, number, request_answer_id(r, choice, lookup->lengths[number]));
 }
 
-/* The row of an end token would be of no use. */
+/* The row of an end token would be of no use; a draft model may have ids that the target does not have. */
 static int tokens_to_end(const Speculation *s, const Request *r, const Draft *draft) {
-    for (int i = 0; i < draft->count && !r->sampling.ignore_eos; i++)
-        for (int k = 0; k < s->eos_count; k++)
+    for (int i = 0; i < draft->count; i++) {
+        if (draft->tokens[i] >= s->vocab) return i;
+        for (int k = 0; k < s->eos_count && !r->sampling.ignore_eos; k++)
             if (draft->tokens[i] == s->eos[k]) return i;
+    }
     return draft->count;
 }
 
@@ -56,11 +73,77 @@ static void propose_script(Speculation *s, const DraftTarget *target) {
         r->prompt_count + target->choice->generated, target->most, draft->tokens);
 }
 
-/* While a constraint keeps steps waiting, a step has one mask of it to wait for. */
-static bool can_draft(const DraftTarget *target) {
-    const Constraint *constraint = target->request->constraint;
-    return target->most > 0 && !(constraint && constraint->slow);
+/* ---- the draft model ---- */
+
+static void read_text(const DraftText *text, int first, int count, int32_t *out) {
+    const Request *r = text->request;
+    for (int i = 0; i < count; i++) {
+        const int answer = first + i - r->prompt_count;
+        out[i] = answer < 0 ? r->prompt[first + i] : request_answer_id(r, text->choice, answer);
+    }
 }
+
+/* Draft tokens that the model should make for a target; 0: a looked-up draft is likelier, or none pays. */
+static int model_length(Speculation *s, const DraftTarget *target, int streams, int rows, float token_cost) {
+    Draft *draft = &target->choice->draft;
+    DraftRule *rule = &draft->rule;
+    const int most = min_int(target->most, s->options.draft_tokens ? s->options.draft_tokens : DRAFT_MODEL_TOKENS);
+    if (!can_draft(target) || s->options.always) return can_draft(target) && !draft->count ? most : 0;
+    if (draft->count && draft_probability(rule, draft->bucket) >= draft_probability(rule, DRAFT_BUCKET_MODEL)) return 0;
+    const int length = draft_length(&s->costs, rule, streams, rows, token_cost, most);
+    return length || draft->count || ++rule->silent < DRAFT_SILENT_STEPS ? length : 1;
+}
+
+static void take_drafts(Speculation *s, const DraftTarget *targets, const int *number, DraftText *texts, int count,
+    int streams, int rows, float token_cost) {
+    int most = 0;
+    for (int i = 0; i < count; i++) most = texts[i].wanted > most ? texts[i].wanted : most;
+    for (int i = 0; i < count; i++) {
+        const DraftTarget *target = &targets[number[i]];
+        Draft *draft = &target->choice->draft;
+        if (texts[i].wanted == 0) continue;
+        draft->count = texts[i].wanted;
+        draft->source = DRAFT_MODEL;
+        draft->bucket = DRAFT_BUCKET_MODEL;
+        draft->count = tokens_to_end(s, target->request, draft);
+        draft->cost = (float)(streams * most) * token_cost / (float)count;
+    }
+}
+
+/* The model continues the answers where that pays; it is given up when it fails. */
+static void propose_model(Speculation *s, const DraftTarget *targets, int count, int streams, int rows) {
+    DraftText texts[DRAFT_TOKENS_MAX];
+    int number[DRAFT_TOKENS_MAX], chosen = 0;
+    const double unit_s = s->costs.unit_s > 0 ? s->costs.unit_s : 1;
+    const float token_cost = (float)(draft_model_seconds(s->model, unit_s) / unit_s);
+    for (int i = 0; i < count && chosen < DRAFT_TOKENS_MAX; i++) {
+        Request *r = targets[i].request;
+        AnswerChoice *choice = targets[i].choice;
+        const int length = model_length(s, &targets[i], streams, rows, token_cost);
+        if (length == 0) continue;
+        number[chosen] = i;
+        texts[chosen++] = (DraftText){.sequence = &choice->draft.sequence,
+            .read = read_text,
+            .request = r,
+            .choice = choice,
+            .sampling = &r->sampling,
+            .number = (int)(choice - r->choices),
+            .tokens = r->prompt_count + choice->generated,
+            .wanted = length,
+            .out = choice->draft.tokens};
+    }
+    Error why = {0};
+    if (chosen == 0) return;
+    if (draft_model_continue(s->model, texts, chosen, &why)) {
+        take_drafts(s, targets, number, texts, chosen, streams, rows, token_cost);
+        return;
+    }
+    log_error("the draft model is not used any more: %s", why.text);
+    s->broken = true;
+    for (int i = 0; i < chosen; i++) targets[number[i]].choice->draft.count = 0;
+}
+
+/* ---- proposing ---- */
 
 static void propose(Speculation *s, const DraftTarget *targets, int count) {
     for (int i = 0; i < count; i++) {
@@ -100,21 +183,23 @@ static void choose(Speculation *s, const DraftTarget *targets, int count, int st
         Draft *draft = &targets[i].choice->draft;
         if (draft->count == 0) continue;
         draft->count = offers[offered++].count;
-        draft->cost = total ? cost * (float)draft->count / (float)total : 0;
+        if (total) draft->cost += cost * (float)draft->count / (float)total;
     }
 }
 
 void speculation_plan(
     Speculation *s, const DraftTarget *targets, int count, int streams, int rows, bool prompts, int room) {
     room = min_int(room, s->rows_max);
-    const bool forced = s->options.script != NULL;
+    const bool forced = s->options.always;
     /* What rows cost beside a prompt is not known. */
     const bool possible = room > 0 && (forced || (!prompts && rows < STEP_COSTS_ROWS && s->costs.unit_s > 0));
     if (!possible) {
         for (int i = 0; i < count; i++) targets[i].choice->draft.count = 0;
+        for (int i = 0; i < count; i++) targets[i].choice->draft.cost = 0;
         return;
     }
     propose(s, targets, count);
+    if (s->model && !s->broken) propose_model(s, targets, count, streams, rows);
     if (forced)
         limit_drafts(targets, count, room);
     else
@@ -122,7 +207,8 @@ void speculation_plan(
 }
 
 bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
-    bool wanted = false;
+    bool wanted = s->model && !s->broken && count < STEP_COSTS_ROWS; /* it cannot run beside a step */
+    if (wanted) return true;
     speculation_plan(s, targets, count, count, count, false, s->rows_max);
     for (int i = 0; i < count; i++) {
         Draft *draft = &targets[i].choice->draft;
@@ -137,7 +223,7 @@ bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
 void speculation_note(Speculation *s, Request *request, AnswerChoice *choice, int drafts, int accepted) {
     const Draft *draft = &choice->draft;
     if (s->rows_max == 0) return;
-    draft_note(&choice->draft.rule, draft->bucket, drafts, accepted, drafts ? draft->cost : 0);
+    draft_note(&choice->draft.rule, draft->bucket, drafts, accepted, draft->cost);
     if (drafts == 0) return;
     s->stats[draft->source].drafted += (uint64_t)drafts;
     s->stats[draft->source].accepted += (uint64_t)accepted;

@@ -9,6 +9,9 @@ typedef struct Speculation {
     SpeculationOptions options;
     int rows_max;  /* draft tokens of a step; 0: off */
     bool streamed; /* experts are: only long matches are worth their reading */
+    int vocab;
+    DraftModel *model; /* NULL: none */
+    bool broken;       /* the draft model has failed */
     int eos_count;
     int32_t eos[EOS_MAX];
     StepCosts costs;
@@ -25,6 +28,8 @@ typedef struct DraftTarget {
 /* rows_max: the most draft tokens of a step that the runner can compute. */
 NODISCARD bool speculation_open(
     Speculation *speculation, const Runner *runner, const EngineOptions *options, int rows_max, Error *error);
+/* The choice has ended or gives its memory up. */
+void speculation_end(Speculation *speculation, AnswerChoice *choice);
 void speculation_close(Speculation *speculation); /* safe on a zeroed one */
 /* Sets the draft of each target; count 0: none. streams, rows: sequences and rows of the step without drafts; prompts:
  * the step has rows of prompts; room: draft tokens at most. */

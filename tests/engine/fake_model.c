@@ -116,6 +116,7 @@ const Spec *model_spec(const Model *model) {
     static const Spec spec;
     return &spec;
 }
+uint64_t model_weight_bytes(const Model *model) { return 1; }
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) { return false; }
 uint64_t model_expert_floor(const Model *model) { return 0; }
 uint64_t model_expert_working_set(const Model *model) { return 0; }
@@ -412,4 +413,10 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
     if (!runner->failed[candidate]) return true;
     return fail(
         error, fake.fail_code ? fake.fail_code : ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
+}
+
+bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error) {
+    RunnerStep begun;
+    runner_begin(runner, cache, step, &begun);
+    return runner_end(runner, &begun, logits, error);
 }

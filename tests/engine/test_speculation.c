@@ -207,13 +207,20 @@ static void check_setting(const Setting *s) {
         char name[32];
         snprintf(name, sizeof name, "drafts of %d", lengths[i]);
         scripts.tokens = lengths[i];
-        const DraftStats stats = compare(s, name, &(SpeculationOptions){.script = script, .script_context = &scripts});
+        const DraftStats stats =
+            compare(s, name, &(SpeculationOptions){.always = true, .script = script, .script_context = &scripts});
         const double part = (double)stats.accepted / (double)stats.drafted;
         TEST_MSG(stats.drafted > (uint64_t)case_count && part < 0.9, "%s, %s: %llu drafted, %.2f accepted", s->name,
             name, (unsigned long long)stats.drafted, part);
         TEST_MSG(lengths[i] != 1 || part > 0.6, "%s, %s: %.2f accepted", s->name, name, part);
     }
     (void)compare(s, "lookup", &(SpeculationOptions){.lookup = true});
+    DraftStats stats = compare(s, "any lookup", &(SpeculationOptions){.lookup = true, .always = true});
+    TEST(stats.accepted > 0);
+    const SpeculationOptions model = {.draft_directory = "fake", .draft_tokens = 5, .always = true};
+    stats = compare(s, "draft model", &model); /* the same model: what it samples is mostly right */
+    TEST_MSG(stats.accepted * 5 > stats.drafted || s->decode_rows || s->quantised, "%s: %llu of %llu", s->name,
+        (unsigned long long)stats.accepted, (unsigned long long)stats.drafted);
     TEST_MSG(!s->kv_bytes || preempted > 0, "%s: nothing was preempted", s->name);
     preempted = 0;
 }
@@ -233,7 +240,7 @@ static void check_steps(void) {
     close_engine(engine);
     scripts.prompts[1] = 10;
     scripts.tokens = 7;
-    engine = open_setting(s, &(SpeculationOptions){.script = script, .script_context = &scripts});
+    engine = open_setting(s, &(SpeculationOptions){.always = true, .script = script, .script_context = &scripts});
     const Seen seen = run_one(engine, &c.options);
     TEST(seen.hash == known[1].seen[0].hash && seen.count == 64);
     wait_idle(engine);

@@ -117,12 +117,17 @@ static void compare(const Setting *s, const char *drafts) {
 
 static void check_setting(const Setting *s) {
     const DraftStats none = run_requests(s, &(SpeculationOptions){0}, known);
-    const DraftStats scripted = run_requests(s, &(SpeculationOptions){.script = script}, answers);
+    const DraftStats scripted = run_requests(s, &(SpeculationOptions){.always = true, .script = script}, answers);
     compare(s, "scripted drafts");
     TEST_MSG(none.drafted == 0 && scripted.accepted > 30 && scripted.accepted < scripted.drafted, "%s: %llu of %llu",
         s->name, (unsigned long long)scripted.accepted, (unsigned long long)scripted.drafted);
-    (void)run_requests(s, &(SpeculationOptions){.lookup = true}, answers);
+    (void)run_requests(s, &(SpeculationOptions){.lookup = true, .always = true}, answers);
     compare(s, "lookup");
+    const SpeculationOptions own = {.draft_directory = s->directory, .draft_tokens = 3, .always = true};
+    const DraftStats model = run_requests(s, &own, answers);
+    compare(s, "itself as a draft model");
+    TEST_MSG(model.accepted * 2 > model.drafted, "%s: %llu of %llu", s->name, (unsigned long long)model.accepted,
+        (unsigned long long)model.drafted);
 }
 
 static void check_fixture(const char *name, bool every_backend) {

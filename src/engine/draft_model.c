@@ -1,0 +1,233 @@
+#include "engine/draft_model.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/math.h"
+#include "base/memory.h"
+#include "engine/resources.h"
+#include "model/step_builder.h"
+
+enum {
+    PENDING_MAX = DRAFT_TOKENS_MAX + 1, /* tokens of a text that are read in the step of the first draft token */
+    CACHE_SHARE = 8,                    /* the cache takes at most this part of the free memory */
+};
+
+struct DraftModel {
+    Model *model;
+    Runner *runner;
+    KvCache *kv;
+    Resources *resources;
+    StepBuilder builder;
+    SamplerScratch scratch;
+    int32_t *tokens; /* [rows] */
+    int rows, vocab, context;
+    double weight_share; /* weights, relative to the target's */
+    double token_s;      /* 0: not estimated yet */
+};
+
+static bool open_runner(DraftModel *d, const EngineOptions *options, Error *error) {
+    d->rows = max_int(options->prefill_size, options->slots * PENDING_MAX);
+    RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots};
+    runner.backend.rows_max = d->rows;
+    if (options->resources) runner.backend.pool = resources_pool(options->resources);
+    d->runner = runner_open(d->model, &runner, error);
+    if (!d->runner) return false;
+    const size_t one = kv_bytes_for(runner_kv_plan(d->runner), NULL, d->context);
+    d->kv = kv_open(
+        runner_kv_plan(d->runner), min_size(one * (size_t)options->slots, memory_available() / CACHE_SHARE), error);
+    const StepCapacity capacity = {.rows = d->rows, .sequences = options->slots, .outputs = options->slots};
+    d->tokens = calloc((size_t)d->rows, sizeof *d->tokens);
+    if (!d->tokens) fail(error, ERROR_MEMORY, "no memory for a step of %d rows", d->rows);
+    return d->kv && d->tokens && step_builder_open(&d->builder, &capacity, error) &&
+        sampler_scratch_open(&d->scratch, d->vocab, error);
+}
+
+DraftModel *draft_model_open(const EngineOptions *options, const Model *target, Error *error) {
+    DraftModel *d = calloc(1, sizeof *d);
+    if (!d) {
+        fail(error, ERROR_MEMORY, "no memory for a draft model");
+        return NULL;
+    }
+    ModelOptions own = options->model;
+    own.experts = (ExpertOptions){0};
+    own.experts_used = own.device_layers = 0;
+    d->resources = options->resources;
+    d->model = model_open(options->speculation.draft_directory, &own, error);
+    if (d->model) {
+        d->vocab = model_vocab(d->model);
+        d->context = min_int(model_context(d->model), model_context(target));
+        d->weight_share = (double)model_weight_bytes(d->model) / (double)(model_weight_bytes(target) + 1);
+        if (open_runner(d, options, error)) return d;
+    }
+    fail_while(error, "--draft-model");
+    draft_model_close(d);
+    return NULL;
+}
+
+void draft_model_close(DraftModel *d) {
+    if (!d) return;
+    step_builder_close(&d->builder);
+    sampler_scratch_close(&d->scratch);
+    kv_close(d->kv);
+    runner_close(d->runner);
+    model_close(d->model);
+    free(d->tokens);
+    free(d);
+}
+
+void draft_sequence_close(DraftModel *d, DraftSequence *sequence) {
+    if (d) kv_sequence_close(d->kv, &sequence->kv);
+    *sequence = (DraftSequence){0};
+}
+
+double draft_model_seconds(DraftModel *d, double target_step_s) {
+    if (d->token_s == 0) d->token_s = d->weight_share * target_step_s;
+    return d->token_s;
+}
+
+/* The first steps read weights from their file: what is faster counts more. */
+static void note_seconds(DraftModel *d, double seconds) {
+    const double rate = seconds < d->token_s ? 0.3 : 0.1;
+    d->token_s += rate * (fmin(seconds, 2 * d->token_s) - d->token_s);
+}
+
+/* ---- steps ---- */
+
+/* Draft tokens that became text are part of the sequence, but for the text's last token, whose logits are wanted. */
+static void accept_fed(DraftModel *d, DraftText *t) {
+    DraftSequence *s = t->sequence;
+    int accepted = 0;
+    for (; accepted < s->fed_count && s->kv.length + accepted < t->tokens - 1; accepted++) {
+        int32_t id;
+        t->read(t, s->kv.length + accepted, 1, &id);
+        if (id != s->fed[accepted]) break;
+    }
+    if (accepted > 0) kv_advance(d->kv, &s->kv, accepted);
+    s->fed_count = 0;
+}
+
+/* A text that does not fit, or for which there is no memory, is given up: it may be read again later. */
+static bool make_ready(DraftModel *d, DraftText *t) {
+    Error why = {0};
+    DraftSequence *s = t->sequence;
+    if (t->tokens + t->wanted > d->context || (!s->kv.tables && !kv_sequence_open(d->kv, NULL, &s->kv, &why))) {
+        draft_sequence_close(d, s);
+        return false;
+    }
+    accept_fed(d, t);
+    return true;
+}
+
+static bool reserve(DraftModel *d, DraftText *t, int tokens) {
+    Error why = {0};
+    if (kv_reserve(d->kv, &t->sequence->kv, tokens, &why)) return true;
+    draft_sequence_close(d, t->sequence);
+    t->wanted = 0;
+    return false;
+}
+
+/* Adds rows of a text, or its draft token `drafted`, with an output if a token is sampled behind them. */
+static void add_rows(DraftModel *d, const DraftText *t, int rows, int drafted, bool output) {
+    SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
+    int32_t *tokens = d->tokens;
+    if (drafted > 0)
+        tokens[0] = t->out[drafted - 1];
+    else
+        t->read(t, t->sequence->kv.length, rows, tokens);
+    for (int i = 0; i < rows; i++) tokens[i] = tokens[i] < d->vocab ? tokens[i] : 0; /* the target may have more ids */
+    step_add_sequence(&d->builder,
+        &(StepSequence){.rows = rows,
+            .kv = &t->sequence->kv,
+            .lookahead = drafted > 0 ? drafted - 1 : 0,
+            .tokens = tokens,
+            .output_count = output,
+            .sample_params = output && runner_samples(d->runner) ? &sample : NULL});
+}
+
+static bool run(DraftModel *d, float **logits, Error *error) {
+    const Step *step = step_end(&d->builder, error);
+    return step && runner_forward(d->runner, d->kv, step, logits, error);
+}
+
+/* Texts that are far behind are read on: the oldest first, as many rows as a step has. */
+static bool read_texts(DraftModel *d, DraftText *texts, int count, Error *error) {
+    int left = d->rows, behind = 0, rows[DRAFT_TOKENS_MAX + 1] = {0};
+    float *logits;
+    step_begin(&d->builder, true);
+    for (int i = 0; i < count; i++) {
+        DraftText *t = &texts[i];
+        const int pending = t->tokens - t->sequence->kv.length;
+        if (t->wanted == 0 || pending <= PENDING_MAX) continue;
+        rows[i] = min_int(pending - 1, left);
+        t->wanted = 0;
+        if (rows[i] == 0 || !reserve(d, t, rows[i])) {
+            rows[i] = 0;
+            continue;
+        }
+        add_rows(d, t, rows[i], 0, false);
+        left -= rows[i];
+        behind++;
+    }
+    if (behind == 0) return true;
+    if (!run(d, &logits, error)) return false;
+    for (int i = 0; i < count; i++)
+        if (rows[i] > 0) kv_advance(d->kv, &texts[i].sequence->kv, rows[i]);
+    return true;
+}
+
+/* A token of each text that wants more than it has. */
+static bool draft_token(DraftModel *d, DraftText *texts, int count, int drafted, Error *error) {
+    float *logits;
+    int output = 0;
+    for (int i = 0; i < count; i++) {
+        DraftText *t = &texts[i];
+        if (t->wanted <= drafted) continue;
+        const int pending = t->tokens - t->sequence->kv.length;
+        if (drafted == 0 && !reserve(d, t, pending + t->wanted - 1)) continue;
+        if (output == 0) step_begin(&d->builder, true);
+        add_rows(d, t, drafted > 0 ? 1 : pending, drafted, true);
+        output++;
+    }
+    if (output == 0) return true;
+    if (!run(d, &logits, error)) return false;
+    const int32_t *sampled = runner_sampled(d->runner);
+    output = 0;
+    for (int i = 0; i < count; i++) {
+        DraftText *t = &texts[i];
+        if (t->wanted <= drafted) continue;
+        DraftSequence *s = t->sequence;
+        if (drafted == 0)
+            kv_advance(d->kv, &s->kv, t->tokens - s->kv.length);
+        else
+            s->fed[s->fed_count++] = t->out[drafted - 1];
+        const SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
+        const int32_t id =
+            logits ? sampler_sample(&d->scratch, logits + (size_t)output * (size_t)d->vocab, &sample) : sampled[output];
+        output++;
+        if (id < 0)
+            t->wanted = drafted;
+        else
+            t->out[drafted] = id;
+    }
+    return true;
+}
+
+bool draft_model_continue(DraftModel *d, DraftText *texts, int count, Error *error) {
+    int most = 0;
+    CHECK(count <= DRAFT_TOKENS_MAX);
+    for (int i = 0; i < count; i++)
+        if (!make_ready(d, &texts[i])) texts[i].wanted = 0;
+    if (d->resources) resources_begin_step(d->resources);
+    bool ok = read_texts(d, texts, count, error);
+    for (int i = 0; i < count; i++) most = max_int(most, texts[i].wanted);
+    for (int drafted = 0; ok && drafted < most; drafted++) {
+        const int64_t start_ns = clock_ns();
+        ok = draft_token(d, texts, count, drafted, error);
+        note_seconds(d, (double)(clock_ns() - start_ns) * 1e-9);
+    }
+    if (d->resources) resources_end_step(d->resources);
+    return ok;
+}

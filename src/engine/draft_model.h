@@ -1,0 +1,38 @@
+/* A draft model: a small model with the vocabulary of the target, which continues its answers token by token. It
+ * samples with the target's random numbers, so that both agree more often. Its results decide which tokens are drafted
+ * and nothing else. Thread: the engine's. */
+#pragma once
+#include "cache/kv_cache.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+
+typedef struct DraftModel DraftModel;
+
+/* What a draft model has read of an answer's text. */
+typedef struct DraftSequence {
+    KvSequence kv;                 /* the text up to its length; without tables: nothing */
+    int32_t fed[DRAFT_TOKENS_MAX]; /* [fed_count] draft tokens that it has read behind that */
+    int fed_count;
+} DraftSequence;
+
+/* A text to be continued. */
+typedef struct DraftText {
+    DraftSequence *sequence;
+    void (*read)(const struct DraftText *text, int first, int count, int32_t *out); /* ids from a position on */
+    const void *request, *choice;                                                   /* for read() */
+    const SamplingOptions *sampling;
+    int number; /* of the choice, for its random numbers */
+    int tokens; /* of the text */
+    int wanted; /* in: draft tokens that are wanted; out: those that there are */
+    int32_t *out;
+} DraftText;
+
+/* Opens the model of options->speculation. The target's options are valid. */
+NODISCARD DraftModel *draft_model_open(const EngineOptions *options, const Model *target, Error *error);
+void draft_model_close(DraftModel *model); /* NULL is fine; all sequences are closed */
+/* Continues the texts, all in the same steps. Those whose text is not read yet are read on, as far as a step goes, and
+ * get no tokens. False: the model cannot be used any more. */
+NODISCARD bool draft_model_continue(DraftModel *model, DraftText *texts, int count, Error *error);
+void draft_sequence_close(DraftModel *model, DraftSequence *sequence);
+/* Duration of a draft token of all texts; before the first one, estimated from a step of the target. */
+double draft_model_seconds(DraftModel *model, double target_step_s);
