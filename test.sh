@@ -173,6 +173,7 @@ beside 2 cli "$python" tests/cli/check_cli.py
 beside 2 package tests/cli/check_package.sh
 beside 2 install tests/cli/check_install.sh
 beside 2 schema "$python" tests/server/check_schema.py
+beside 2 speculation "$python" tests/server/check_speculation.py
 beside 2 openapi "$python" tests/server/check_openapi.py --count 200
 beside 2 malformed "$python" tests/server/check_malformed.py
 beside 2 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5

@@ -24,7 +24,6 @@ typedef struct ChatFixture {
 /* ---- what chat/ asks of a model beside what the engine does ---- */
 
 const Json *model_generation_config(const Model *model) { return NULL; }
-uint64_t model_weight_bytes(const Model *model) { return 12345; }
 
 static inline void chat_write(const ChatFixture *fixture, const char *name, Buffer *text) {
     char path[128];

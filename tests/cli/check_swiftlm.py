@@ -48,12 +48,12 @@ OPTIONS = [
     ("--audio", LATER),
     ("--cors", LATER),
     ("--calibrate", LATER),
-    ("--draft-model", LATER),
-    ("--num-draft-tokens", LATER),
+    ("--draft-model", SERVED),
+    ("--num-draft-tokens", SERVED),
     ("--dflash", LATER),
     ("--dflash-block-size", LATER),
 ]
-VALUES = {"--cors": "*", "--draft-model": "x", "--num-draft-tokens": "4", "--dflash-block-size": "16"}
+VALUES = {"--cors": "*", "--dflash-block-size": "16"}
 
 
 class SwiftServer(Server):
@@ -205,13 +205,15 @@ def test_examples(model):
     examples = [
         [],
         ["--stream-experts"],
-        ["--draft-model", model, "--num-draft-tokens", "4"],
-        ["--stream-experts", "--draft-model", model],
         ["--vision"],
     ]
     for options in examples[2:]:
         code, _, err = run("--port", "0", "--model", model, *options)
         check(code == 2 and "not there yet" in err, f"{options}: {err}")
+    with SwiftServer(model) as plain, SwiftServer(model, "--draft-model", model, "--num-draft-tokens", "4") as drafts:
+        check(answer(plain, max_tokens=40) == answer(drafts, max_tokens=40), "--draft-model")
+    code, _, err = run("--model", model, "--num-draft-tokens", "4")
+    check(code == 2 and "--draft-model" in err, f"--num-draft-tokens alone: {err}")
     with SwiftServer(model, "--stream-experts") as server:  # theirs have experts
         check(answer(server, max_tokens=5)[1] > 0, "--stream-experts")
     with SwiftServer(model, "--model-name", "gemma-4-26b-a4b-it-4bit") as server:

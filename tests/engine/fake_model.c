@@ -116,7 +116,7 @@ const Spec *model_spec(const Model *model) {
     static const Spec spec;
     return &spec;
 }
-uint64_t model_weight_bytes(const Model *model) { return 1; }
+uint64_t model_weight_bytes(const Model *model) { return 12345; }
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) { return false; }
 uint64_t model_expert_floor(const Model *model) { return 0; }
 uint64_t model_expert_working_set(const Model *model) { return 0; }
