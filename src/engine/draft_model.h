@@ -21,8 +21,8 @@ typedef struct DraftText {
     void (*read)(const struct DraftText *text, int first, int count, int32_t *out); /* ids from a position on */
     const void *request, *choice;                                                   /* for read() */
     const SamplingOptions *sampling;
-    int number; /* of the choice, for its random numbers */
-    int tokens; /* of the text */
+    int number; /* number of the choice, for its random numbers */
+    int tokens; /* tokens of the text */
     int wanted; /* in: draft tokens that are wanted; out: those that there are */
     int32_t *out;
 } DraftText;

@@ -79,7 +79,8 @@ static bool live_once(bool last, Error *error) {
         .prefill_size = paged ? 150 : 16,
         .kv_format = paged ? codes : (KvFormat){0},
         .cache_directory = paged ? disk : NULL,
-        .cache_disk_bytes = 64 << 20};
+        .cache_disk_bytes = 64 << 20,
+        .speculation = {.lookup = true, .draft_directory = paged ? directory : NULL, .always = true}};
     Engine *engine = engine_open(&options, error);
     if (!engine) return false;
     const bool ok = ask(engine, error);
