@@ -256,13 +256,15 @@ void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) 
 }
 void copy_tensor(uint32_t to, const TensorMap *map, TensorPlace place, uint32_t barrier) {
     if (to % 1024) fault("a copy of a tensor to %#x: its rows would be turned otherwise", to);
-    for (int i = 0; i < 3; i++)
+    static const uint8_t zeros[16] __attribute__((aligned(16))) = {};
+    for (int i = 1; i < 3; i++)
         if (place.at[i] + (uint64_t)map->box[i] > map->dims[i]) fault("a copy of a tensor beyond its dimension %d", i);
     for (uint32_t row = 0; row < map->box[1]; row++)
         for (uint32_t piece = 0; piece < 8; piece++)
             copy_bulk(to + row * 128 + (piece ^ (row & 7)) * 16,
-                map->base + place.at[2] * map->strides[1] + (place.at[1] + row) * map->strides[0] + place.at[0] * 2 +
-                    piece * 16,
+                place.at[0] + 8 * piece < map->dims[0] ? map->base + place.at[2] * map->strides[1] +
+                        (place.at[1] + row) * map->strides[0] + place.at[0] * 2 + piece * 16
+                                                       : zeros,
                 16, barrier);
 }
 void store_bulk(uint32_t to, const void *value, uint32_t bytes, uint32_t barrier) {

@@ -29,8 +29,8 @@ static const KernelRow table[] = {
 
     {KERNEL_ATTENTION, PHASE_DECODE, 1, KERNEL_ROWS_ANY, ARCH_SM90A, BIT(PAGE_F16), KERNEL_FLASH_DECODE, "flash_decode",
         "up to 16 query heads for each kv head"},
-    {KERNEL_ATTENTION, PHASE_PREFILL, 1, KERNEL_ROWS_ANY, ARCH_SM90A, BIT(PAGE_F16), KERNEL_FLASH_PREFILL_WGMMA,
-        "flash_prefill_wgmma", "up to 16 query heads for each kv head"},
+    {KERNEL_ATTENTION, PHASE_PREFILL, 1, KERNEL_ROWS_ANY, ARCH_SM90A, BIT(PAGE_F16) | BIT(PAGE_F16_PAD),
+        KERNEL_FLASH_PREFILL_WGMMA, "flash_prefill_wgmma", "up to 16 query heads for each kv head"},
     {KERNEL_ATTENTION, PHASE_UNIFORM, 1, 1, ARCH_SM90, BIT(PAGE_F16), KERNEL_FLASH_DECODE_ROWS, "flash_decode_rows",
         "one row of each sequence; up to 8 query heads for each kv head; 256 blocks, or no room for "
         "flash_decode_cluster"},
@@ -41,7 +41,7 @@ static const KernelRow table[] = {
         "up to 32 query heads for each kv head"},
     {KERNEL_ATTENTION, ANY_PHASE, 4, KERNEL_ROWS_ANY, ARCH_SM80, BIT(PAGE_F16), KERNEL_FLASH_PREFILL_MMA,
         "flash_prefill_mma", "up to 32 query heads for each kv head"},
-    {KERNEL_ATTENTION, ANY_PHASE, 1, KERNEL_ROWS_ANY, ARCH_SM80, BIT(PAGE_F16) | BIT(PAGE_GENERIC),
+    {KERNEL_ATTENTION, ANY_PHASE, 1, KERNEL_ROWS_ANY, ARCH_SM80, BIT(PAGE_F16) | BIT(PAGE_F16_PAD) | BIT(PAGE_GENERIC),
         KERNEL_ATTENTION_GENERIC, "attention", ""},
     {KERNEL_ATTENTION, PHASE_DECODE, 1, KERNEL_ROWS_ANY, ARCH_SM90A, BIT(PAGE_KVQ4), KERNEL_FLASH_DECODE_KVQ4,
         "flash_decode_kvq4", "heads of 64 or 128, without key biases"},
@@ -100,12 +100,12 @@ static void put_row(Text *text, const KernelRow *row, KernelArch arch) {
     static const char *const ops[] = {"matmul", "attention", "moe"}, *const archs[] = {"sm_80", "sm_90", "sm_90a"},
                              *const phases[] = {"prefill", "decode", "uniform"},
                              *const tiles[] = {"q2", "q3", "q4", "q5", "q6", "q8", "fp4", "fp8", "f16"},
-                             *const pages[] = {"f16", "kvq4", "kvq", "generic"};
+                             *const pages[] = {"f16", "f16-pad", "kvq4", "kvq", "generic"};
     char phase[32], kinds[64], rows[32];
     const bool paged = row->op == KERNEL_ATTENTION;
     put_names(phase, sizeof phase, row->phases, phases, 3);
     if (row->phases == ANY_PHASE) snprintf(phase, sizeof phase, "any");
-    put_names(kinds, sizeof kinds, row->kinds, paged ? pages : tiles, paged ? 4 : TILE_KIND_COUNT);
+    put_names(kinds, sizeof kinds, row->kinds, paged ? pages : tiles, paged ? 5 : TILE_KIND_COUNT);
     if (!paged && row->kinds == ALL) snprintf(kinds, sizeof kinds, "any");
     if (row->rows_max == KERNEL_ROWS_ANY)
         snprintf(rows, sizeof rows, "%d-", row->rows_min);

@@ -26,6 +26,7 @@ typedef enum TileKind {
 /* Contents of the pages of an attention layer. */
 typedef enum PageKind {
     PAGE_F16,     /* heads of 64, 128 or 256 */
+    PAGE_F16_PAD, /* heads between these, of a multiple of 8 */
     PAGE_KVQ4,    /* quantised, every half of 4 bits */
     PAGE_KVQ,     /* quantised, any form */
     PAGE_GENERIC, /* any type and width */

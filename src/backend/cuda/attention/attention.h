@@ -77,8 +77,9 @@ int flash_decode_fits(const Attend *attend);
 size_t flash_decode_floats(const Attend *attend);
 cudaError_t flash_decode(cudaStream_t stream, const Attend *attend);
 
-/* flash_prefill_wgmma: all rows behind the decode rows, of layers that flash_decode_fits(). Bytes of `partials`.
- */
+/* flash_prefill_wgmma: all rows behind the decode rows. Whether it takes the layer; bytes of `partials`. */
+enum { FLASH_PREFILL_GROUP_MAX = 16 }; /* query heads of a kv head */
+int flash_prefill_wgmma_fits(const Attend *attend);
 size_t flash_prefill_wgmma_bytes(const Attend *attend);
 cudaError_t flash_prefill_wgmma(cudaStream_t stream, const Attend *attend);
 

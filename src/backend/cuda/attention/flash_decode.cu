@@ -428,7 +428,7 @@ template <int HD> static int spread_bytes(const Attend &a, int cluster, bool rou
     return (rounds ? 2 : 1) * WARPS * group * HD * (int)sizeof(float) +
         slots_of(a) * (group * HD / cluster * (int)sizeof(float) + group * (int)sizeof(float2));
 }
-/* cluster: blocks per cluster. GemmMmaLaunch spans of few rows are folded by separate blocks (IN_SPANS_APART). */
+/* cluster: blocks per cluster. Many spans of few rows are folded by separate blocks (IN_SPANS_APART). */
 static Dealing dealing_of(const Attend &a, int &cluster) {
     const int pages = pages_seen(a), each = a.decode_rows * a.kv_heads, group = a.heads / a.kv_heads;
     cluster = 1;

@@ -241,8 +241,8 @@ template <int HD> static size_t parts_bytes(const Attend &a, int cluster) {
     return (size_t)parts * (size_t)pages_of(a) * PAGE_SLICES * sizeof(Part<HD>);
 }
 
-/* GemvMmaLaunch rows: as many blocks as there are pages, if they go through few each; else other kernels have more
- * blocks. GemmMmaLaunch: a block goes through several pages, if its parts still let two blocks onto a multiprocessor.
+/* Few rows: as many blocks as there are pages, if they go through few each; else other kernels have more
+ * blocks. Many: a block goes through several pages, if its parts still let two blocks onto a multiprocessor.
  */
 enum { BLOCKS_ENOUGH = 256, ROUNDS_OF_FEW = 2, PARTS_BYTES_USUAL = 96 << 10 };
 template <int HD> static int cluster_of(const Attend &a) {

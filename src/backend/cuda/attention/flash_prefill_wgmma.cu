@@ -1,4 +1,5 @@
-/* Attention of prefill rows on Hopper (sm_90a), over f16 pages of heads that are 64, 128 or 256 wide.
+/* Attention of prefill rows on Hopper (sm_90a), over f16 pages of heads that are 64, 128 or 256 wide, and of heads
+ * between these widths, which are padded with zeros as they are loaded.
  *
  * The position of a token decides the order of the sums, so a row's bits do not depend on the cut of its prompt. Units
  * are 128 tokens (64 for wide heads), spans SPAN tokens. In a span, for each query, unit by unit: where the largest
@@ -21,6 +22,7 @@ enum { BLOCK_COLUMNS = CONSUMERS * GROUP_COLUMNS, BLOCK_THREADS = (CONSUMERS + 1
 static constexpr float SLACK = 8; /* p ≤ 256 */
 static constexpr size_t PARTS_MAX = 128 << 20;
 
+/* HD: width of a head in the kernel; PADDED: heads are Attend.head_dim wide, which is less. */
 template <int HD> struct PrefillTile {
     static constexpr int UNIT = HD > 128 ? 64 : 128;
     static constexpr bool HELD = HD <= 128; /* queries are in registers, else in shared memory */
@@ -197,12 +199,13 @@ __device__ __forceinline__ void unit_sum(const float (&s)[UNIT / 2], Columns &c,
 }
 #endif
 
-template <int HD, bool CAPS>
+template <int HD, bool PADDED, bool CAPS>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     flash_prefill_kernel(const __grid_constant__ Attend a, const __grid_constant__ CUtensorMap map, int together) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using T = PrefillTile<HD>;
     constexpr int UNIT = T::UNIT, STAGES = T::STAGES;
+    const int width = PADDED ? a.head_dim : HD; /* a multiple of 8 */
     extern __shared__ uint8_t unaligned[];
     __shared__ uint64_t barriers[4 * STAGES + 1];
     let_next_begin();
@@ -267,7 +270,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 #pragma unroll
             for (int i = 0; i < HD / 8; i++) {
                 float2 v = make_float2(0, 0);
-                if (column < columns) v = __ldcg((const float2 *)(a.q + head * HD + 8 * i + 2 * t));
+                if (column < columns && 8 * i < width) v = __ldcg((const float2 *)(a.q + head * width + 8 * i + 2 * t));
                 query[i / 2][i % 2 * 2 + r] = packed(v.x * scale, v.y * scale);
             }
         }
@@ -276,10 +279,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         for (int i = threadIdx.x % GROUP_THREADS; i < GROUP_COLUMNS * HD / 4; i += GROUP_THREADS) {
             const int row = i / (HD / 4), piece = i % (HD / 4), column = consumer * GROUP_COLUMNS + row;
             float4 v = make_float4(0, 0, 0, 0);
-            if (column < columns) {
+            if (column < columns && 4 * piece < width) {
                 const int64_t head =
                     (int64_t)(tile.first + column / group) * a.heads + kv_head * group + column % group;
-                v = __ldcg((const float4 *)(a.q + head * HD) + piece);
+                v = __ldcg((const float4 *)(a.q + head * width) + piece);
             }
             *(uint2 *)(queries + query_offset(row, piece)) =
                 make_uint2(packed(v.x * scale, v.y * scale), packed(v.z * scale, v.w * scale));
@@ -361,10 +364,11 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             own.reference[r] = NONE;
             own.sum[r] = 0;
             if (heads[r] < 0) continue;
-            float *to = a.out + heads[r] * HD + 2 * t;
+            float *to = a.out + heads[r] * width + 2 * t;
             const float factor = ends ? 1 / total_sum[r] : 1;
 #pragma unroll
             for (int j = 0; j < HD / 8; j++) {
+                if (8 * j >= width) break;
                 float2 v = make_float2(0, 0);
                 if (!begins) v = *(float2 *)(to + 8 * j);
                 v.x = folded(v.x, keep_total, o[4 * j + 2 * r], take) * factor;
@@ -376,7 +380,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         for (int i = 0; i < HD / 2; i++) o[i] = 0;
     };
 
-    /* Barriers 3 and 4 are the consumers' rotations. */
+    /* Barriers 3 and 4 are the consumers' turns. */
     const int turn_mine = 3 + consumer, turn_theirs = 4 - consumer;
     const auto take_turn = [&]() { asm volatile("bar.sync %0, 256;" ::"r"(turn_mine) : "memory"); };
     const auto give_turn = [&]() { asm volatile("bar.arrive %0, 256;" ::"r"(turn_theirs) : "memory"); };
@@ -457,7 +461,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 }
 
 /* A block per row and head, a thread per dim: the fold that the kernel does with its spans in order. */
-template <int HD>
+template <int HD, bool PADDED>
 __global__ void __launch_bounds__(HD) flash_prefill_fold_kernel(const __grid_constant__ Attend a, int spans) {
     let_next_begin();
     const int row = a.decode_rows + (int)blockIdx.x, head = blockIdx.y;
@@ -475,20 +479,26 @@ __global__ void __launch_bounds__(HD) flash_prefill_fold_kernel(const __grid_con
         sum = folded(sum, keep, part.y, take);
         o = folded(o, keep, load(parts.o + (at * spans + span) * HD + threadIdx.x), take);
     }
-    a.out[at * HD + threadIdx.x] = o * (1 / sum);
+    const int width = PADDED ? a.head_dim : HD;
+    if (!PADDED || (int)threadIdx.x < width) a.out[at * width + threadIdx.x] = o * (1 / sum);
 }
 
 static int tiles_of(const Attend &a) {
     return (a.step.rows - a.decode_rows) / (BLOCK_COLUMNS / (a.heads / a.kv_heads)) + a.chunks;
 }
+static int padded_dim(const Attend &a) { return a.head_dim <= 64 ? 64 : a.head_dim <= 128 ? 128 : 256; }
 static size_t part_bytes(const Attend &a, int spans) {
-    return (size_t)a.step.rows * (size_t)a.heads * (size_t)spans * (size_t)(a.head_dim + 2) * sizeof(float);
+    return (size_t)a.step.rows * (size_t)a.heads * (size_t)spans * (size_t)(padded_dim(a) + 2) * sizeof(float);
 }
-/* GemvMmaLaunch tiles with long visible ranges: a block has one span of a tile only. */
+/* Few tiles with long visible ranges: a block has one span of a tile only. */
 static int spans_of(const Attend &a) {
     constexpr int BLOCKS_FEW = 64;
     const int spans = (a.slices * SLICE + SPAN - 1) / SPAN;
     return tiles_of(a) * a.kv_heads <= BLOCKS_FEW && part_bytes(a, spans) <= PARTS_MAX ? spans : 1;
+}
+extern "C" int flash_prefill_wgmma_fits(const Attend *a) {
+    return a->dtype == F16 && !a->q_latent && a->head_dim == a->value_dim && a->head_dim % 8 == 0 &&
+        a->head_dim >= 64 && a->head_dim <= 256 && a->heads / a->kv_heads <= FLASH_PREFILL_GROUP_MAX;
 }
 extern "C" size_t flash_prefill_wgmma_bytes(const Attend *a) {
     const int spans = spans_of(*a);
@@ -508,10 +518,11 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-/* Keys and values of the layer as {page, kv head and side and token, dim}; a copy has a unit's 64 dims. */
+/* Keys and values of the layer as {page, kv head and side and token, dim}; a copy has a unit's 64 dims, zeros beyond
+ * the last one. */
 template <int HD> static cudaError_t map_pages(const Attend &a, CUtensorMap *map) {
-    const cuuint64_t dims[3] = {HD, (cuuint64_t)(2 * PAGE_TOKENS * a.kv_heads), 1u << 20},
-                     strides[2] = {HD * sizeof(__half), (cuuint64_t)a.page_stride};
+    const cuuint64_t dims[3] = {(cuuint64_t)a.head_dim, (cuuint64_t)(2 * PAGE_TOKENS * a.kv_heads), 1u << 20},
+                     strides[2] = {a.head_dim * sizeof(__half), (cuuint64_t)a.page_stride};
     const cuuint32_t box[3] = {64, PrefillTile<HD>::UNIT, 1}, steps[3] = {1, 1, 1};
     const EncodeTiled encode = encode_tiled();
     if (!encode) return cudaErrorNotSupported;
@@ -534,8 +545,9 @@ static int heads_together(const Attend &a) {
     return together;
 }
 
-template <int HD> static cudaError_t prefill_rows(cudaStream_t stream, const Attend &a) {
-    const auto kernel = a.softcap > 0 ? flash_prefill_kernel<HD, true> : flash_prefill_kernel<HD, false>;
+template <int HD, bool PADDED> static cudaError_t prefill_rows(cudaStream_t stream, const Attend &a) {
+    const auto kernel =
+        a.softcap > 0 ? flash_prefill_kernel<HD, PADDED, true> : flash_prefill_kernel<HD, PADDED, false>;
     constexpr int BYTES = PrefillTile<HD>::BYTES;
     CUtensorMap map;
     cudaError_t error = map_pages<HD>(a, &map);
@@ -545,11 +557,14 @@ template <int HD> static cudaError_t prefill_rows(cudaStream_t stream, const Att
         error = launch(stream, kernel, dim3(tiles_of(a) * a.kv_heads, spans), BLOCK_THREADS, (size_t)BYTES, a, map,
             heads_together(a));
     if (error || spans == 1) return error;
-    return launch(stream, flash_prefill_fold_kernel<HD>, dim3(a.step.rows - a.decode_rows, a.heads), HD, 0, a, spans);
+    return launch(
+        stream, flash_prefill_fold_kernel<HD, PADDED>, dim3(a.step.rows - a.decode_rows, a.heads), HD, 0, a, spans);
 }
 
 extern "C" cudaError_t flash_prefill_wgmma(cudaStream_t stream, const Attend *a) {
-    return a->head_dim == 64 ? prefill_rows<64>(stream, *a)
-        : a->head_dim == 128 ? prefill_rows<128>(stream, *a)
-                             : prefill_rows<256>(stream, *a);
+    if (a->head_dim != padded_dim(*a))
+        return a->head_dim < 128 ? prefill_rows<128, true>(stream, *a) : prefill_rows<256, true>(stream, *a);
+    return a->head_dim == 64 ? prefill_rows<64, false>(stream, *a)
+        : a->head_dim == 128 ? prefill_rows<128, false>(stream, *a)
+                             : prefill_rows<256, false>(stream, *a);
 }

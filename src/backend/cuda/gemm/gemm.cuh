@@ -282,7 +282,7 @@ __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, 
  * slices: registers have no room for sums that wait for the next chain beside those of wide tiles. */
 enum { PREFILL_CHAINS = 2 };
 
-/* GemmMmaLaunch rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves],
+/* Many rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves],
  * where chunk 2s + h of a group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a
  * matrix that ldmatrix reads and wgmma multiplies by. */
 enum { INPUT_TILE = 128, INPUT_TILE_MOST = 256 };

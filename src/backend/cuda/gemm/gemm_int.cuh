@@ -14,7 +14,7 @@
  * (all of its rounds, tile.cuh), in each its sub-groups in order; then the slices in order, beginning with the first as
  * it is; slices without groups are 0 and may be left out. product_sum() ends it.
  *
- * KvqCodes are unsigned bytes. Those of the second eight rows may be 16 times as large, which their scale undoes. */
+ * Codes are unsigned bytes. Those of the second eight rows may be 16 times as large, which their scale undoes. */
 #pragma once
 #include "backend/cuda/gemm/gemm.cuh"
 
@@ -124,7 +124,7 @@ __device__ __forceinline__ uint32_t integer_chosen(uint32_t low, uint32_t high, 
     return r;
 }
 
-/* KvqCodes of step s (columns 16t + 4s …) of rows g and g + 8 as words in the order of the inputs: A's registers s mod
+/* Codes of step s (columns 16t + 4s …) of rows g and g + 8 as words in the order of the inputs: A's registers s mod
  * 2 · 2 and one more of multiplication s / 2, whose B registers are words s of the inputs. */
 template <int KIND> __device__ __forceinline__ void integer_codes(const Piece<KIND> &p, int s, uint32_t a[2]) {
     using K = Kind<KIND>;

@@ -1,7 +1,7 @@
 /* Quantised pages as they lie on the device. kv_quant.h (backend) defines the codes; only their layout is different
  * here.
  *
- * KvqCodes lie in tiles of 16 rows × 32 columns in the lane order of mma.m16n8k32: lane 4g + t holds, of rows g and g +
+ * Codes lie in tiles of 16 rows × 32 columns in the lane order of mma.m16n8k32: lane 4g + t holds, of rows g and g +
  * 8, columns 4t … 4t + 3 (registers 0 and 1) and 16 + 4t … (2 and 3). Keys have tokens as rows and dims as columns;
  * values have dims as rows and tokens as columns, in the order of token_place() within 32, in which the weights that a
  * lane computes are one word. Scales are in that order, too. Two tiles of a row are stored together, a lane's share of

@@ -311,13 +311,15 @@ static void attend_prefill_rows(CudaBackend *b, Attend a) {
 }
 
 static PageKind page_kind(const Attend *a) {
-    const bool usual = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
-    return a->dtype == DTYPE_F16 && !a->q_latent && a->head_dim == a->value_dim && usual ? PAGE_F16 : PAGE_GENERIC;
+    const int d = a->head_dim;
+    if (a->dtype != DTYPE_F16 || a->q_latent || d != a->value_dim) return PAGE_GENERIC;
+    if (d == 64 || d == 128 || d == 256) return PAGE_F16;
+    return d > 64 && d < 256 && d % 8 == 0 ? PAGE_F16_PAD : PAGE_GENERIC;
 }
 static bool attention_takes(Kernel kernel, const Attend *a) {
     switch (kernel) {
-    case KERNEL_FLASH_DECODE:
-    case KERNEL_FLASH_PREFILL_WGMMA: return flash_decode_fits(a);
+    case KERNEL_FLASH_DECODE: return flash_decode_fits(a);
+    case KERNEL_FLASH_PREFILL_WGMMA: return flash_prefill_wgmma_fits(a);
     case KERNEL_FLASH_DECODE_ROWS: return flash_decode_rows_fit(a);
     case KERNEL_FLASH_DECODE_CLUSTER: return flash_decode_cluster_fits(a);
     case KERNEL_FLASH_DECODE_SPLIT:
@@ -347,6 +349,13 @@ static void attend_full_precision(CudaBackend *b, Attend a, bool beside) {
     if (a.decode_rows == a.step.rows) return;
     const Kernel kernel =
         cuda_attention_kernel(b, &a, PHASE_PREFILL, a.short_chunks ? 1 : ATTENTION_LONG_CHUNK, page_kind(&a));
+    if (kernel == KERNEL_FLASH_PREFILL_WGMMA && a.decode_rows < b->step.decode_rows) {
+        /* Decode rows of heads that flash_decode does not take. */
+        const size_t each = (size_t)a.heads * (size_t)attention_generic_floats(&a) * sizeof(float);
+        attend_rows(b, a, 0, b->step.decode_rows, each, attention_generic);
+        a.decode_rows = b->step.decode_rows;
+        if (a.decode_rows == a.step.rows) return;
+    }
     const bool generic = kernel == KERNEL_ATTENTION_GENERIC;
     const int floats = generic ? attention_generic_floats(&a) : attention_tile_floats(&a);
     if (kernel == KERNEL_FLASH_PREFILL_WGMMA)

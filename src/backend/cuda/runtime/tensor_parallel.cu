@@ -1,9 +1,9 @@
 /* Sums of terms of two GPUs, each with half of a product's columns (tensor_parallel.h): each GPU writes its terms into
  * the other's memory and adds the terms that arrive, in the order of ranks, so that both have the same bits.
  *
- * GemvMmaLaunch rows travel as words of a number and the mark of the sum: a reader waits for the words alone, which
+ * Few rows travel as words of a number and the mark of the sum: a reader waits for the words alone, which
  * arrive after 0.6 µs (NVLink of H200s), and the product that makes the terms exchanges and adds them itself where it
- * can (epilogue.cuh). GemmMmaLaunch rows travel as blocks of numbers with a mark behind each block. A mark is the
+ * can (epilogue.cuh). Many rows travel as blocks of numbers with a mark behind each block. A mark is the
  * step's number and the sum's place in it, read from memory, so that graphs can repeat it. Two slots in turn are
  * enough: a GPU that writes the sum after the next has received all of the next, which the other sent after it had read
  * this one. (The first sum of a step has two slots of its own, as steps may have odd numbers of sums.) A wait has a
