@@ -89,11 +89,14 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     }
 }
 
-/* The same for common head shapes: a block has all of a row, a warp one head after another. */
-enum { USUAL_HEADS_MAX = 256, USUAL_GROUP_MAX = WARPS };
+/* The same for f16 pages and common head shapes: a block has all of a row, a warp one head after another. HD 0: heads
+ * of any multiple of 8 up to USUAL_DIM_MAX. */
+enum { USUAL_HEADS_MAX = 256, USUAL_GROUP_MAX = WARPS, USUAL_DIM_MAX = 256 };
 template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(const __grid_constant__ Attend a) {
-    __shared__ float2 rotations[HD / 2];
-    __shared__ float heads[WARPS][HD], squares[USUAL_HEADS_MAX];
+    constexpr int MOST = HD ? HD : USUAL_DIM_MAX;
+    const int width = HD ? HD : a.head_dim;
+    __shared__ float2 rotations[MOST / 2];
+    __shared__ float heads[WARPS][MOST], squares[USUAL_HEADS_MAX];
     let_next_begin();
     const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x < a.rope.dims / 2) {
@@ -110,13 +113,18 @@ template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(
     for (int i = warp; i < a.heads + a.kv_heads; i += WARPS) {
         const bool key = i >= a.heads;
         const int j = i - a.heads;
-        float *x = key ? (float *)a.k + ((int64_t)row * a.kv_heads + j) * HD : a.q + ((int64_t)row * a.heads + i) * HD;
-        head_take<HD>(a, x, key ? a.k_norm : a.q_norm, nullptr, 0, rotations, head);
+        float *x =
+            key ? (float *)a.k + ((int64_t)row * a.kv_heads + j) * width : a.q + ((int64_t)row * a.heads + i) * width;
+        const RowNorm &norm = key ? a.k_norm : a.q_norm;
+        if constexpr (HD > 0)
+            head_take<HD>(a, x, norm, nullptr, 0, rotations, head);
+        else
+            head_prepare(a, x, norm, nullptr, 0, rotations, head);
         if (key) {
-            __half *keys = (__half *)head_at(a, table, place, j) + at * HD, *values = keys + PAGE_TOKENS * HD;
-            const float *v = a.v + ((int64_t)row * a.kv_heads + j) * HD;
+            __half *keys = (__half *)head_at(a, table, place, j) + at * width, *values = keys + PAGE_TOKENS * width;
+            const float *v = a.v + ((int64_t)row * a.kv_heads + j) * width;
 #pragma unroll
-            for (int d = 2 * lane; d < HD; d += 64) {
+            for (int d = 2 * lane; d < width; d += 64) {
                 const float2 value = __ldcg((const float2 *)(v + d));
                 *(__half2 *)(keys + d) = __floats2half2_rn(head[d], head[d + 1]);
                 *(__half2 *)(values + d) = __floats2half2_rn(value.x, value.y);
@@ -124,7 +132,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(
         } else {
             float square = 0;
 #pragma unroll
-            for (int d = lane; d < HD; d += 32) {
+            for (int d = lane; d < width; d += 32) {
                 x[d] = head[d];
                 square += head[d] * a.scale * (head[d] * a.scale);
             }
@@ -142,13 +150,15 @@ template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(
 }
 
 extern "C" cudaError_t attention_prepare(cudaStream_t stream, const Attend *a) {
-    const bool usual = attention_has_tiles(*a) && a->k && !a->norm_full && a->heads <= USUAL_HEADS_MAX &&
+    const bool usual = a->dtype == F16 && !a->q_latent && a->k && !a->norm_full && a->head_dim == a->value_dim &&
+        a->head_dim % 8 == 0 && a->head_dim <= USUAL_DIM_MAX && a->heads <= USUAL_HEADS_MAX &&
         a->heads / a->kv_heads <= USUAL_GROUP_MAX;
     if (usual)
         return launch(stream,
             a->head_dim == 64        ? usual_prepare_kernel<64>
                 : a->head_dim == 128 ? usual_prepare_kernel<128>
-                                     : usual_prepare_kernel<256>,
+                : a->head_dim == 256 ? usual_prepare_kernel<256>
+                                     : usual_prepare_kernel<0>,
             dim3(a->step.rows), BLOCK, 0, *a);
     return launch(stream, attention_prepare_kernel, dim3(a->step.rows, a->kv_heads), BLOCK, 0, *a);
 }
