@@ -34,11 +34,11 @@ struct Models {
 
     Mutex mutex; /* over the entries' state, and the following */
     Condition changed;
-    bool loading; /* one at a time: the next must see what the last has taken */
+    bool loading; /* one load at a time: the next one must see the memory that this one takes */
     bool closing;
     bool loader_begun, thread_runs;
     Thread loader; /* runs the last load, so that a waiting request may give up at its deadline */
-    Thread thread; /* unloads what is idle */
+    Thread thread; /* unloads idle models */
 };
 
 /* ---- under the mutex ---- */
@@ -260,7 +260,7 @@ ChatModel *models_take(Models *m, Slice name, int64_t deadline_ns, Error *error)
 }
 
 void models_mend(Models *m, int index) {
-    enum { AGAIN_S = 1, WAIT_S = 1 }; /* who asks how it is gets an answer while a large model is loaded */
+    enum { AGAIN_S = 1, WAIT_S = 1 }; /* a health check is answered while a large model loads */
     mutex_lock(&m->mutex);
     Entry *entry = &m->entries[index];
     const int64_t now = clock_ns();
@@ -372,7 +372,7 @@ bool models_remove(Models *m, Slice name, Error *error) {
     return ok;
 }
 
-/* ---- what there is ---- */
+/* ---- status ---- */
 
 int models_count(Models *m) {
     int count = 0;

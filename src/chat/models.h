@@ -1,5 +1,5 @@
-/* The models that a process serves, added and removed at any time. Each is loaded on demand and unloaded when idle,
- * while others answer. All share the compute threads and the memory account. Thread: any. */
+/* The models of a process, added and removed at any time. Each is loaded on demand and unloaded when idle, while other
+ * models answer. All share the compute threads and the memory account. Threads: any. */
 #pragma once
 #include "chat/chat_model.h"
 
@@ -18,25 +18,27 @@ typedef struct ModelsOptions {
     int64_t idle_unload_ms;     /* after a model was released last; 0: never */
 } ModelsOptions;
 
-/* Adds and loads all of them, one after the other; a failure of one is a failure of all. */
+/* Adds and loads all models of the options, one after the other. NULL if one fails. */
 NODISCARD Models *models_open(const ModelsOptions *options, Error *error);
-void models_close(Models *models); /* no model is held any more; NULL is fine */
+void models_close(Models *models); /* after all models were released; NULL is fine */
 
-/* Adds a model without loading it; copied. Gives its number, which it keeps until it is removed: 0 to MODELS_MAX - 1. A
- * model of the same name and directory is left as it is and its number given. -1 on failure. ERROR_USAGE: the name
+/* Adds a model without loading it; copied. Returns its number, 0 to MODELS_MAX − 1, which it keeps until it is removed;
+ * the same for a model that has this name and directory already. −1 on failure. ERROR_USAGE: the name
  * belongs to another directory, or is empty or too long; ERROR_LIMIT: MODELS_MAX. */
 NODISCARD int models_add(Models *models, const ModelSource *source, Error *error);
-/* Waits for a running load, unloads it and forgets it. ERROR_NOT_FOUND; ERROR_BUSY: it is held. */
+/* Waits for a running load, unloads the model and removes it. ERROR_NOT_FOUND; ERROR_BUSY: the model is held. */
 NODISCARD bool models_remove(Models *models, Slice name, Error *error);
 
-/* The model of that name, loaded if need be; it stays until it is released. ERROR_NOT_FOUND: there is none;
- * ERROR_DEVICE: its device has failed; ERROR_CANCELLED: the deadline (of clock_ns; 0: none) came before it was loaded,
- * which goes on; else the load failed: who waited for it gets the same error, who asks afterwards tries again. */
+/* The model of that name, loaded if necessary and held until models_release(). ERROR_NOT_FOUND: no such model;
+ * ERROR_DEVICE: its device has failed; ERROR_CANCELLED: the deadline (clock_ns(); 0: none) passed while it was loading,
+ * which continues. Other errors: the load failed; all callers that waited for it get this error, later calls load
+ * again.
+ */
 NODISCARD ChatModel *models_take(Models *models, Slice name, int64_t deadline_ns, Error *error);
-/* Begins to reload a damaged model, at a limited rate, and waits for that for a second at most. */
+/* Begins to reload a damaged model, at a limited rate, and waits at most a second for it. */
 void models_mend(Models *models, int index);
 void models_release(Models *models, ChatModel *model); /* NULL is fine */
-/* As models_take and models_release at once. */
+/* models_take(), then models_release(). */
 NODISCARD bool models_load(Models *models, Slice name, int64_t deadline_ns, Error *error);
 /* ERROR_BUSY while the model is held; succeeds if it is not loaded. */
 NODISCARD bool models_unload(Models *models, Slice name, Error *error);
@@ -46,11 +48,11 @@ typedef enum ModelState { MODEL_UNLOADED, MODEL_LOADING, MODEL_LOADED, MODEL_UNL
 typedef struct ModelStatus {
     char name[MODEL_NAME_MAX];
     ModelState state;
-    int holders;       /* who have taken it */
+    int holders;       /* models_take() calls without models_release() yet */
     int64_t created;   /* when it was loaded last, in seconds since 1970; 0: never */
     int context;       /* tokens; 0: never loaded */
-    bool damaged;      /* its files could not be read: ERROR_IO for who asks, until it is loaded again; or its device
-                          failed: ERROR_DEVICE for good */
+    bool damaged;      /* requests get ERROR_IO until the model is loaded again, as its files could not be read; or
+     ERROR_DEVICE until the      process ends, as its device failed */
     EngineStats stats; /* all zero unless it is loaded */
 } ModelStatus;
 

@@ -76,8 +76,8 @@ static bool find_inner_empty(ReasoningConstraint *c, uint64_t *mask, Error *erro
     return true;
 }
 
-/* Reasoning is any text, but what the inner constraint demands must follow: no end of the answer, and no token that
- * goes on behind the marker, where the inner constraint begins. */
+/* Reasoning is any text, without the end of the answer, which the inner constraint must permit, and without tokens that
+ * contain text behind the end marker, where the inner constraint begins. */
 static bool mask_reasoning(ReasoningConstraint *c, size_t index, uint64_t *mask, bool *any, Error *error) {
     *any = true;
     if (!c->inner) return true;

@@ -272,7 +272,7 @@ static bool must_wait(const MaskWorkers *a, bool any) {
     return awaited && !(any && done);
 }
 
-/* Takes what is done; what runs still has taken too long, and so would others of its constraint. */
+/* Takes a complete mask. A mask that is still computed is late, and its constraint counts as slow. */
 static void settle_job(Job *job, bool any) {
     Constraint *constraint = job->request->constraint;
     if (job->state == JOB_DONE) {

@@ -67,8 +67,8 @@ bool library_conversion(const char *gguf, Buffer *directory, Error *error) {
     return ok && (fits || fail(error, ERROR_MEMORY, "no memory for the path of a model"));
 }
 
-/* So that a conversion whose file has gone can be told: `apus list` names it. A cache that cannot be written to does
- * not grow such conversions. */
+/* Records a conversion's GGUF file, so that `apus list` can name a conversion whose file was deleted. Failures are
+ * ignored: a cache that cannot be written gets no conversions. */
 static void note_source(const char *gguf, const char *directory) {
     Buffer path = {0}, known = {0};
     Error ignored;

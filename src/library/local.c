@@ -98,8 +98,8 @@ static bool is_conversion_of_a_row(const LocalModels *models, const char *direct
     return false;
 }
 
-/* A directory of our cache that is no row's conversion: a checkpoint, or a conversion whose file lies elsewhere or is
- * no more. */
+/* Adds a directory of the cache that is not the conversion of a listed file: a checkpoint, or a conversion whose file
+ * is elsewhere or deleted. */
 static bool add_directory(LocalModels *models, const char *name, const char *path, Error *error) {
     LocalModel model = {.name = name, .path = path, .format = "checkpoint"};
     Buffer file = {0}, source = {0};

@@ -110,7 +110,7 @@ static void drain(const Server *server, int seconds) {
     while (__atomic_load_n(&server->answering, __ATOMIC_RELAXED) > 0 && clock_ns() < deadline) sleep_ms(DRAIN_STEP_MS);
 }
 
-/* What runs may finish, for a while; and the rest is told why it ends, before connections are cut. */
+/* Lets running requests finish for a limited time; the others get an error before their connections are closed. */
 static void stop_answering(Server *server, int seconds) {
     mutex_lock(&server->lock);
     __atomic_store_n(&server->stopping, 1, __ATOMIC_RELAXED);

@@ -21,7 +21,7 @@ typedef enum Stop { STOP_NONE, STOP_CANCEL, STOP_PAUSE } Stop;
 typedef struct Job {
     Jobs *jobs;
     JobStatus status; /* under the mutex of the jobs */
-    Stop stop;        /* under the mutex: what the running thread is asked for */
+    Stop stop;        /* under the mutex: request to the running thread to stop */
     Thread thread;
     bool has_thread;  /* to be joined */
     int64_t stage_ns; /* when the stage began */

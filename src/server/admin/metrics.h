@@ -27,7 +27,7 @@ typedef struct MetricsTotals {
 MetricsTotals metrics_totals(Metrics *metrics);
 const char *metrics_finish_name(Finish finish); /* as the metrics and the log have it */
 
-/* A model gets this number: what was counted for the one before it goes. */
+/* A model gets this number: clears the counts of the model that had it before. */
 void metrics_note_added(Metrics *metrics, int model);
 
 void metrics_write(const Server *server, Buffer *out);

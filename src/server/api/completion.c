@@ -112,8 +112,8 @@ static bool check_context(const Exchange *x, const ChatRequest *request, ApiErro
     return true;
 }
 
-/* How the answer is taken apart. A format of channels is needed even without tools: nothing else can be told otherwise.
- */
+/* Chooses the parser of the answer. A format with channels is parsed without tools too, because reasoning and text are
+ * separate channels. */
 static void choose_calls(const Exchange *x, const ChatRequest *request, GenerationOptions *options) {
     const CallFormat *calls = x->model->calls;
     options->parsed = request->chat.message_count > 0;
@@ -123,7 +123,7 @@ static void choose_calls(const Exchange *x, const ChatRequest *request, Generati
     options->tools = request->chat.tools;
 }
 
-/* A prediction is a hint: what is behind a token that the model does not have, or too long, is left out. */
+/* A prediction is a hint: it ends before a token that the model does not have, and at the length limit. */
 static bool make_prediction(
     const Exchange *x, const ChatRequest *request, Tokens *tokens, RequestOptions *options, ApiError *error) {
     Error why = {0};

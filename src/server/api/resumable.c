@@ -261,7 +261,7 @@ static size_t offset_of(Resumable *stream, int64_t after) {
 
 typedef enum ReadResult { READ_MORE, READ_WHOLE, READ_CUT } ReadResult;
 
-/* Waits a moment when there is nothing new; appends a piece of what there is. */
+/* Appends the next piece of the stream to out; waits a moment if there is none yet. */
 static ReadResult read_on(Resumable *stream, size_t *offset, Buffer *out) {
     Resumables *all = stream->all;
     mutex_lock(&all->mutex);

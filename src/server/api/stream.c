@@ -27,7 +27,7 @@ typedef struct Stream {
     Condition changed;
     size_t sent;     /* bytes of x->response */
     bool last;       /* it has the last event */
-    int64_t lost_ns; /* when its client went, of one whose events are kept; 0: it is there */
+    int64_t lost_ns; /* time at which the client of a resumable stream left; 0: it is connected */
     int64_t last_event_ns, last_look_ns, last_taken_ns;
 } Stream;
 

@@ -126,7 +126,8 @@ static void handshake(Http *http) {
     for (int i = 0; i < count; i++) tell_ready(ready[i]);
 }
 
-/* Connections may end in take_back, accept_clients and cut_off: only when none of them is to be told it is ready. */
+/* take_back(), accept_clients() and cut_off() may free connections: they run when no ready connection is left in the
+ * list. */
 static void *serve(void *argument) {
     Http *http = argument;
     void *ready[READY_MAX];

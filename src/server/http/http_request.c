@@ -37,7 +37,7 @@ static size_t line_max(const HttpRequest *r) {
 static void start_line(HttpRequest *r, HttpState state) {
     r->state = state;
     r->return_came = false;
-    r->text.size = r->line_at; /* what was read of it is kept by moving line_at */
+    r->text.size = r->line_at; /* the part that was read stays because line_at moves */
 }
 
 static bool line_too_long(const HttpRequest *r, ApiError *error) {

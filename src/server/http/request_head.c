@@ -23,7 +23,7 @@ static Slice host_name(const char *host) {
     return end ? (Slice){host, (size_t)(end - host)} : slice_of(host);
 }
 
-/* Any name of this machine's own: a site whose name was made to lead here has another. */
+/* Names of this machine itself: a site whose DNS name points here (DNS rebinding) has another name. */
 static bool is_loopback_name(Slice name) {
     char text[INET_ADDRSTRLEN] = "";
     struct in_addr address;

@@ -61,8 +61,8 @@ bool transport_open(Transport *transport, int fd, Tls *tls) {
     return false;
 }
 
-/* What OpenSSL answered, as recv and send would. It waits to write only within a handshake, whose bytes any socket
- * takes. */
+/* OpenSSL's result in the form of recv() and send(). OpenSSL waits for writing only within a handshake, whose few bytes
+ * fit every socket's buffer. */
 static ssize_t result(Transport *transport, int got) {
     if (got > 0) return got;
     const int why = SSL_get_error(transport->tls, got);
