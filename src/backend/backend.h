@@ -191,6 +191,7 @@ typedef enum ActivationKind {
     ACT_SILU_CLAMPED, /* gated products only: g·σ(a·g)·(u + 1), g = min(gate, b), u = up within ±b (gpt-oss) */
     ACT_XIELU, /* activate() only: x > 0: a·x² + c·x, else b·(e^min(x, −1e-6) − 1 − x) + c·x (arXiv 2411.13010) */
     ACT_CLAMP, /* activate() only: x within ±a */
+    ACT_RELU,
 } ActivationKind;
 
 typedef struct Activation {

@@ -1,11 +1,11 @@
 /* Ling and Ring (bailing_moe): q, k and v fused, scores of softmax or of sigmoids, biases and groups in some.
  * Reference: mlx_lm/models/bailing_moe.py. */
-#include "family/family.h"
+#include "family/bailing.h"
 
-static Component load_attention(Loader *ld, const Dims *d, const Rope *rope, bool qkv_bias, bool bias, bool norms) {
-    AttentionComponent attention = family_fused_attention(ld, d, "attention.query_key_value", rope, qkv_bias);
-    attention.o = load_linear(ld, "attention.dense", d->hidden, (int64_t)d->heads * d->head_dim, bias);
-    if (norms) {
+Component bailing_attention(Loader *ld, const Dims *d, const Bailing *b, const Rope *rope) {
+    AttentionComponent attention = family_fused_attention(ld, d, "attention.query_key_value", rope, b->qkv_bias);
+    attention.o = load_linear(ld, "attention.dense", d->hidden, (int64_t)d->heads * d->head_dim, b->bias);
+    if (b->norms) {
         attention.op.q_norm = load_rms(ld, "attention.query_layernorm", d->head_dim, d->eps);
         attention.op.k_norm = load_rms(ld, "attention.key_layernorm", d->head_dim, d->eps);
     }
@@ -27,36 +27,47 @@ static Moe load_moe(Loader *ld, const Dims *d, bool bias) {
     return moe;
 }
 
-static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
-    spec->embedding = load_linear(ld, "model.word_embeddings", spec->vocab, d->hidden, false);
-    spec->final_norm = load_rms(ld, "model.norm", d->hidden, d->eps);
-    family_head(ld, spec, d, load_bool_or(ld, "tie_word_embeddings", false));
-}
-
-static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
-    const bool bias = load_bool_or(ld, "use_bias", false), qkv_bias = load_bool_or(ld, "use_qkv_bias", false);
-    const bool norms = load_bool_or(ld, "use_qk_norm", false);
-    const int dense = load_count_or(ld, "first_k_dense_replace", 0);
-    Moe moe = load_moe(ld, &d, bias);
-    const int rotary = load_count_or(ld, "rotary_dim", 0), part = load_rotary_dims(ld, d.head_dim, 1);
-    const Rope *rope =
-        load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .dims = rotary ? rotary : part, .theta = 10000});
+Bailing bailing_open(Loader *ld, const Dims *d) {
+    Bailing b = {.bias = load_bool_or(ld, "use_bias", false),
+        .qkv_bias = load_bool_or(ld, "use_qkv_bias", false),
+        .norms = load_bool_or(ld, "use_qk_norm", false),
+        .dense = load_count_or(ld, "first_k_dense_replace", 0)};
+    b.moe = load_moe(ld, d, b.bias);
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "norm_head", false);
     load_expect_bool(ld, "use_sliding_window", false);
     load_ignore(ld, "norm_softmax", "moe_router_enable_routed_scaling", "embedding_dropout", "output_dropout",
         "output_router_logits", "max_window_layers", "sliding_window", "use_rmsnorm", "rope_traditional",
         "num_nextn_predict_layers", "mtp_loss_scaling_factor", "multi_gate", "ep_size", "router_dtype", NULL);
+    return b;
+}
+
+const Rope *bailing_rope(Loader *ld, int head_dim) {
+    const int rotary = load_count_or(ld, "rotary_dim", 0), part = load_rotary_dims(ld, head_dim, 1);
+    return load_rope(ld, &(RopeOptions){.head_dim = head_dim, .dims = rotary ? rotary : part, .theta = 10000});
+}
+
+void bailing_ends(Loader *ld, Spec *spec, const Dims *d) {
     load_skip(ld, "model.layers.%d.", spec->layer_count);
-    load_ends(ld, spec, &d);
+    family_ends_named(ld, spec, d, "model.word_embeddings", "model.norm");
+}
+
+void bailing_block(Loader *ld, Spec *spec, int i, const Dims *d, Bailing *b, const Component *mixer) {
+    b->moe.names.router = load_has(ld, "mlp.gate.weight") ? "gate" : "gate.gate_proj"; /* before and after MLX */
+    family_block(ld, spec, i,
+        &(Block){.dims = d, .attention = mixer, .moe = i >= b->dense ? &b->moe : NULL, .mlp_bias = b->bias});
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    Bailing b = bailing_open(ld, &d);
+    const Rope *rope = bailing_rope(ld, d.head_dim);
+    bailing_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
-        const Component attention = load_attention(ld, &d, rope, qkv_bias, bias, norms);
-        moe.names.router = load_has(ld, "mlp.gate.weight") ? "gate" : "gate.gate_proj"; /* before and after MLX */
-        family_block(ld, spec, i,
-            &(Block){.dims = &d, .attention = &attention, .moe = i >= dense ? &moe : NULL, .mlp_bias = bias});
+        const Component attention = bailing_attention(ld, &d, &b, rope);
+        bailing_block(ld, spec, i, &d, &b, &attention);
     }
 }
 

@@ -35,14 +35,20 @@ static Component load_ffn(Loader *ld, const Block *b) {
         .glu = family_glu(ld, "mlp", d->hidden, d->intermediate_size, b->activation, b->mlp_bias)};
 }
 
+Component *family_add(Spec *spec, Layer *layer, const Component *loaded) {
+    Component *own = layer_add(spec, layer, loaded->kind);
+    const Component empty = *own;
+    *own = *loaded;
+    own->cache_entry = empty.cache_entry;
+    own->residual_scale = empty.residual_scale;
+    return own;
+}
+
 static void add_component(Loader *ld, Spec *spec, Layer *layer, const Block *b, const Component *loaded,
     const char *input, const char *output) {
     const NormNames *norms = b->norms ? b->norms : &norms_usual;
-    Component *own = layer_add(spec, layer, loaded->kind);
-    const int entry = own->cache_entry;
-    *own = *loaded;
-    own->cache_entry = entry;
-    own->residual_scale = b->residual_scale != 0 ? b->residual_scale : 1;
+    Component *own = family_add(spec, layer, loaded);
+    if (b->residual_scale != 0) own->residual_scale = b->residual_scale;
     if (input) own->input_norm = norms->load(ld, input, b->dims->hidden, b->dims->eps);
     if (output) own->output_norm = norms->load(ld, output, b->dims->hidden, b->dims->eps);
 }

@@ -42,11 +42,15 @@ void family_head(Loader *ld, Spec *spec, const Dims *d, bool tied) {
     }
 }
 
-void family_ends(Loader *ld, Spec *spec, const Dims *d) {
+void family_ends_named(Loader *ld, Spec *spec, const Dims *d, const char *embedding, const char *norm) {
     load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
-    spec->final_norm = load_rms(ld, "model.norm", d->hidden, d->eps);
+    spec->embedding = load_linear(ld, embedding, spec->vocab, d->hidden, false);
+    spec->final_norm = load_rms(ld, norm, d->hidden, d->eps);
     family_head(ld, spec, d, load_bool_or(ld, "tie_word_embeddings", !load_has(ld, "lm_head.weight")));
+}
+
+void family_ends(Loader *ld, Spec *spec, const Dims *d) {
+    family_ends_named(ld, spec, d, "model.embed_tokens", "model.norm");
 }
 
 AttentionComponent family_attention_op(const Dims *d, const Rope *rope) {

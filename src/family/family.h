@@ -26,6 +26,8 @@ void family_check(Loader *ld, Dims *dims);
 /* model.embed_tokens, model.norm, and lm_head, which is tied if tie_word_embeddings says so, or if that is absent and
  * the file has no lm_head. */
 void family_ends(Loader *ld, Spec *spec, const Dims *dims);
+/* The same under other names. */
+void family_ends_named(Loader *ld, Spec *spec, const Dims *dims, const char *embedding, const char *norm);
 /* lm_head, or the embedding again. */
 void family_head(Loader *ld, Spec *spec, const Dims *dims, bool tied);
 
@@ -80,6 +82,9 @@ typedef struct Block {
  * the feed-forward network. */
 Layer *family_block(Loader *ld, Spec *spec, int i, const Block *block);
 
+/* Adds a component that the family has loaded; its norms, cache entry and scale are the default ones. */
+Component *family_add(Spec *spec, Layer *layer, const Component *loaded);
+
 /* ---- MoE blocks ---- */
 
 /* Names of an MoE block under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj, or one by one as
@@ -96,7 +101,7 @@ struct Moe {
     MoeNames names;
     MoeComponent moe; /* experts, used, and how they are chosen; no weights */
     int hidden, intermediate_size;
-    int shared;           /* intermediate size of the shared expert; 0: none */
+    int shared; /* intermediate size of the shared expert; 0: none; without a name of it: the family loads it */
     int shared_gate_rows; /* 1 or 2 (MoeComponent.shared_gate); 0: it has no gate */
     bool shared_gate_bias;
     bool bias, router_bias; /* all experts have biases; the router has one */

@@ -11,7 +11,7 @@ static MoeComponent load_fused(Loader *ld, const Moe *family) {
     const int experts = moe.experts, inner = family->intermediate_size, hidden = family->hidden;
     moe.router = load_linear(ld, "block_sparse_moe.router.layer", experts, hidden, false);
     moe.gate = load_experts(ld, "block_sparse_moe.input_linear", NULL, experts, 0, 2 * (int64_t)inner, hidden, false);
-    moe.up = load_halves(ld, moe.gate, experts);
+    moe.up = load_halves(ld, moe.gate, experts, 0);
     moe.down = load_experts(ld, "block_sparse_moe.output_linear", NULL, experts, 0, hidden, inner, false);
     return moe;
 }

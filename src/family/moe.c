@@ -47,6 +47,20 @@ static Weight *bank(Loader *ld, const Moe *moe, const char *part, const char *si
     return load_experts(ld, stacked, one, moe->moe.experts, moe->shared > 0, rows, cols, moe->bias);
 }
 
+/* As transformers saves them since 5.0: gate and up of each expert one below the other, without ".weight". */
+static bool load_fused(Loader *ld, const Moe *family, MoeComponent *moe) {
+    const int inner = family->intermediate_size, hidden = family->hidden;
+    char name[96];
+    snprintf(name, sizeof name, "%s.experts.gate_up_proj", family->names.home);
+    if (!load_has(ld, name)) return false;
+    const bool extra = family->shared > 0;
+    moe->gate = load_experts(ld, name, NULL, moe->experts, extra, 2 * (int64_t)inner, hidden, false);
+    moe->up = load_halves(ld, moe->gate, moe->experts, extra);
+    snprintf(name, sizeof name, "%s.experts.down_proj", family->names.home);
+    moe->down = load_experts(ld, name, NULL, moe->experts, extra, hidden, inner, false);
+    return true;
+}
+
 /* The banks have room for it behind the others. */
 static void load_shared(Loader *ld, const Moe *family, MoeComponent *moe) {
     char name[96];
@@ -69,10 +83,12 @@ MoeComponent family_moe(Loader *ld, const Moe *family) {
         snprintf(name, sizeof name, "%s.%s", names->home, names->bias);
         moe.correction_bias = load_vector(ld, name, moe.experts, 0);
     }
-    moe.gate = bank(ld, family, "gate_proj", names->gate, family->intermediate_size, family->hidden);
-    moe.up = bank(ld, family, "up_proj", names->up, family->intermediate_size, family->hidden);
-    moe.down = bank(ld, family, "down_proj", names->down, family->hidden, family->intermediate_size);
-    if (family->shared > 0) load_shared(ld, family, &moe);
+    if (!load_fused(ld, family, &moe)) {
+        moe.gate = bank(ld, family, "gate_proj", names->gate, family->intermediate_size, family->hidden);
+        moe.up = bank(ld, family, "up_proj", names->up, family->intermediate_size, family->hidden);
+        moe.down = bank(ld, family, "down_proj", names->down, family->hidden, family->intermediate_size);
+    }
+    if (family->shared > 0 && names->shared) load_shared(ld, family, &moe);
     if (family->shared_gate_rows) {
         snprintf(name, sizeof name, "%s.%s", names->home, names->shared_gate);
         moe.shared_gate = load_linear(ld, name, family->shared_gate_rows, family->hidden, family->shared_gate_bias);

@@ -115,6 +115,6 @@ ComponentCost component_cost_of_weights(const Weight *const *weights, int count)
 
 const char *activation_name(Activation activation) {
     static const char *const names[] = {
-        "silu", "gelu", "gelu tanh", "relu²", "no activation", "clamped silu", "xielu", "clamp"};
+        "silu", "gelu", "gelu tanh", "relu²", "no activation", "clamped silu", "xielu", "clamp", "relu"};
     return names[activation.kind];
 }

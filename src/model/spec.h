@@ -73,7 +73,9 @@ typedef struct MoeComponent {
     int groups, topk_group;
     bool group_best, norm_topk_prob;
     float jitter_eps, epsilon, scale;
-    Weight *gate, *up, *down;  /* [experts + shared]; without addresses where a provider reads them */
+    Weight latent_in, latent_out; /* experts read latent_in · x, and latent_out projects their sum back; rows 0: they
+                                     read x. Excludes a shared expert and a dense network */
+    Weight *gate, *up, *down;     /* [experts + shared]; without addresses where a provider reads them */
     const Norm *router_norm;   /* norm of the router's own input, the residual; NULL: it reads what the experts read */
     const float *expert_scale; /* [experts] Routing.expert_scale */
     /* A feed-forward network beside the experts, which reads dense_input_norm(residual); gate rows 0: none. The block's

@@ -35,7 +35,7 @@ int fixture_names(char names[][64], int capacity);
 typedef struct FixtureFile {
     int count;
     int stacked; /* the matrix that is being added is a stack of so many dimensions; 0: it is not */
-    int64_t stack[3];
+    int64_t stack[TENSOR_RANK_MAX - 2];
     TensorHeader header[FIXTURE_TENSORS_MAX];
     void *bytes[FIXTURE_TENSORS_MAX];
     size_t size[FIXTURE_TENSORS_MAX];

@@ -54,7 +54,8 @@ def gguf_names(config, shapes):
     architecture = known.get(ARCHITECTURES.get(config["model_type"], config["model_type"]))
     if not architecture or "text_config" in config:
         return {}
-    layers = next(config[k] for k in ("num_hidden_layers", "num_layers", "n_layer") if k in config)
+    fields = ("num_hidden_layers", "num_layers", "n_layer")
+    layers = next((config[k] for k in fields if k in config), 1)  # 1: Nemotron-H, whose names are published ones
     names = gguf.get_tensor_name_map(architecture, layers)
     modules = [re.sub(r"\.(weight|bias)$", "", name) for name in shapes]
     known = {m: names.get_name(gguf_module(m)) for m in modules}

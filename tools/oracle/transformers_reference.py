@@ -26,7 +26,11 @@ def model_class(config):
 
 
 def config_of(config):
-    return AutoConfig.for_model(**json.loads(json.dumps(config)))
+    made = AutoConfig.for_model(**json.loads(json.dumps(config)))
+    # it would be filled with the defaults of a large model
+    if hasattr(made, "text_config") and "text_config" not in config:
+        raise ValueError("a wrapper without text_config: use the model_type of the text model")
+    return made
 
 
 def tensors(config):
@@ -65,8 +69,9 @@ def logits(config, weights, tokens, steps, window=False):
     result = model(input_ids=torch.tensor([tokens[:prompt]]), use_cache=True)
     out = [result.logits[0]]
     for i in range(prompt, len(tokens)):
-        past = result.past_key_values
-        result = model(input_ids=torch.tensor([tokens[i : i + 1]]), past_key_values=past, use_cache=True)
+        kept = "cache_params" if hasattr(result, "cache_params") else "past_key_values"  # the former: Mamba
+        past = {kept: getattr(result, kept)}
+        result = model(input_ids=torch.tensor([tokens[i : i + 1]]), use_cache=True, **past)
         out.append(result.logits[0])
     return torch.cat(out).float().numpy()
 

@@ -66,6 +66,7 @@ VEC_INLINE Vec vec_activation(Vec x, Activation activation) {
         const Vec none = vec_set(0), low = vec_max(x, vec_set(-activation.a));
         return vec_sub(none, vec_max(vec_sub(none, low), vec_set(-activation.a)));
     }
+    case ACT_RELU: return vec_max(x, vec_set(0));
     case ACT_NONE:
     case ACT_SILU_CLAMPED: return x;
     }

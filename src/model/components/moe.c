@@ -17,7 +17,7 @@ static int64_t moe_width(const Component *component) {
     const MoeComponent *moe = &component->moe;
     const int64_t hidden = moe->router.cols, slots = slots_of(moe);
     const int64_t dense = moe->dense.gate.rows ? moe->dense.gate.rows + hidden : 0;
-    return dense + 2 * hidden + moe->router.rows + moe->shared_gate.rows + 2 * slots +
+    return dense + 2 * hidden + moe->latent_in.rows + moe->router.rows + moe->shared_gate.rows + 2 * slots +
         slots * (inner_of(moe) + hidden + 2);
 }
 
@@ -36,6 +36,8 @@ static void moe_visit(Component *component, const Visitor *visitor) {
         visit_norm(visitor, &moe->dense_output_norm);
         visit_norm(visitor, &moe->experts_output_norm);
     }
+    if (moe->latent_in.rows) visit_weight(visitor, &moe->latent_in);
+    if (moe->latent_out.rows) visit_weight(visitor, &moe->latent_out);
     visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->up, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->down, banks_of(moe), SPLIT_COLUMNS);
@@ -44,8 +46,9 @@ static void moe_visit(Component *component, const Visitor *visitor) {
 /* A token reads the router, the experts that it uses (counted as large as the first), and the shared one. */
 static ComponentCost moe_cost(const Component *component, int depth) {
     const MoeComponent *moe = &component->moe;
-    const Weight *const always[] = {&moe->router, &moe->dense.gate, &moe->dense.up, &moe->dense.down};
-    ComponentCost cost = component_cost_of_weights(always, moe->dense.gate.rows ? 4 : 1);
+    const Weight *const always[] = {
+        &moe->router, &moe->latent_in, &moe->latent_out, &moe->dense.gate, &moe->dense.up, &moe->dense.down};
+    ComponentCost cost = component_cost_of_weights(always, moe->dense.gate.rows ? 6 : 3);
     for (int i = 0; i < slots_of(moe); i++) {
         const int e = i < moe->top_k ? 0 : moe->experts;
         const ComponentCost one =
@@ -66,10 +69,10 @@ static void moe_describe(const Component *component, Buffer *out) {
 
 /* The parts of a call's work area. */
 typedef struct Places {
-    float *x, *sum, *logits, *shared_logits, *weight, *work;
+    float *x, *sum, *latent, *logits, *shared_logits, *weight, *work;
     float *dense, *dense_sum; /* product and result of the dense network */
     int32_t *index;
-    const float *in; /* input of router and experts: x, or the call's if there is no norm */
+    const float *in; /* input of the router: x, or the call's if there is no norm */
 } Places;
 
 static Places places_of(const MoeComponent *moe, const ComponentCall *call) {
@@ -78,7 +81,8 @@ static Places places_of(const MoeComponent *moe, const ComponentCall *call) {
     p.dense_sum = p.dense + rows * moe->dense.gate.rows;
     p.x = moe->dense.gate.rows ? p.dense_sum + rows * hidden : call->work;
     p.sum = p.x + rows * hidden;
-    p.logits = p.sum + rows * hidden;
+    p.latent = p.sum + rows * hidden;
+    p.logits = p.latent + rows * moe->latent_in.rows;
     p.shared_logits = p.logits + rows * moe->router.rows;
     p.weight = p.shared_logits + rows * moe->shared_gate.rows;
     p.index = (int32_t *)(void *)(p.weight + rows * slots);
@@ -125,7 +129,7 @@ static Experts experts_of(const MoeComponent *moe, const ComponentCall *call, co
         .decode_rows = call->decode_rows,
         .count = banks_of(moe),
         .top_k = slots_of(moe),
-        .x = p->in,
+        .x = moe->latent_in.rows ? p->latent : p->in,
         .gate = moe->gate,
         .up = moe->up,
         .down = moe->down,
@@ -148,6 +152,25 @@ static void choose(const MoeComponent *moe, const ComponentCall *call, const Pla
     ops->matmul(call->backend, &router);
     const Routing route = route_of(moe, call, p);
     ops->route(call->backend, &route);
+    const Matmul latent = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = p->in,
+        .count = 1,
+        .weight = {&moe->latent_in},
+        .out = {p->latent}};
+    if (moe->latent_in.rows) ops->matmul(call->backend, &latent);
+}
+
+/* Projects the sum of experts in a smaller space back. */
+static void add_latent(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+    const MatmulAdd back = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = p->sum,
+        .weight = &moe->latent_out,
+        .norm = call->output_norm,
+        .scale = call->scale,
+        .residual = call->residual};
+    call->backend->ops->matmul_add(call->backend, &back);
 }
 
 static void use_experts(const MoeComponent *moe, const ComponentCall *call, const Places *p, ExpertsStage stage) {
@@ -198,8 +221,8 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
     const BackendOps *ops = call->backend->ops;
     const Places p = places_of(moe, call);
     const bool begun = call->begun && moe->source;
-    const bool dense = moe->dense.gate.rows > 0;
-    if (ops->moe_block && !moe->source && !dense && !moe->router_norm) {
+    const bool dense = moe->dense.gate.rows > 0, latent = moe->latent_in.rows > 0;
+    if (ops->moe_block && !moe->source && !dense && !latent && !moe->router_norm) {
         const MoeBlock moe_block = {.x = call->x,
             .norm = call->norm,
             .out_norm = call->output_norm,
@@ -214,6 +237,10 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
     }
     if (!begun) choose(moe, call, &p);
     use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
+    if (latent) {
+        add_latent(moe, call, &p);
+        return;
+    }
     if (dense) add_dense(moe, call, &p);
     ops->add(call->backend, call->rows, moe->router.cols, call->residual, dense ? p.dense_sum : p.sum, call->scale,
         call->output_norm);

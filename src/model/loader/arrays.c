@@ -31,7 +31,47 @@ Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols,
     return out;
 }
 
+/* ---- scaled matrices ---- */
+
+static void *copy_scaled(Loader *ld, const void *from, DType dtype, int64_t count, float scale, DType to) {
+    void *out = loader_alloc(ld, (size_t)count, dtype_bytes(to));
+    const size_t step = dtype_bytes(dtype), out_step = dtype_bytes(to);
+    for (int64_t i = 0; out && i < count; i++) {
+        float x;
+        floats_to_f32(&x, (const uint8_t *)from + (size_t)i * step, dtype, 1);
+        x *= scale;
+        floats_from_f32((uint8_t *)out + (size_t)i * out_step, to, &x, 1);
+    }
+    return out;
+}
+
+Weight load_scaled(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, float scale) {
+    ld->in_file = scale != 1;
+    Weight weight = load_linear(ld, name, rows, cols, bias);
+    ld->in_file = false;
+    if (ld->failed || scale == 1) return weight;
+    if (weight.quant != QUANT_NONE) {
+        loader_fail(
+            ld, ERROR_UNSUPPORTED, "tensor %s is quantised, but has to be multiplied by %g", name, (double)scale);
+        return weight;
+    }
+    weight.data = copy_scaled(ld, weight.data, weight.dtype, rows * cols, scale, DTYPE_F32);
+    weight.dtype = DTYPE_F32;
+    if (weight.bias) weight.bias = copy_scaled(ld, weight.bias, DTYPE_F32, rows, scale, DTYPE_F32);
+    if (!ld->failed) loader_tally(ld, &weight);
+    return weight;
+}
+
 /* ---- arrays ---- */
+
+float *load_floats(Loader *ld, int64_t count) { return loader_alloc(ld, (size_t)count, sizeof(float)); }
+
+bool load_has_torch_conv(Loader *ld, const char *name) {
+    char full[PART_SIZE];
+    snprintf(full, sizeof full, "%s.weight", name);
+    const TensorEntry *entry = loader_find(ld, full);
+    return entry && entry->tensor.rank == 3 && entry->tensor.shape[1] == 1 && entry->tensor.shape[2] > 1;
+}
 
 /* Writes the dimensions other than 1; returns their number. */
 static int true_shape(const int64_t *shape, int rank, int64_t *out) {

@@ -39,8 +39,8 @@ Weight *load_experts(Loader *ld, const char *stacked, const char *single, int ex
     return out;
 }
 
-Weight *load_halves(Loader *ld, Weight *both, int count) {
-    Weight *second = loader_alloc(ld, (size_t)count, sizeof *second);
+Weight *load_halves(Loader *ld, Weight *both, int count, int extra) {
+    Weight *second = loader_alloc(ld, (size_t)count + (size_t)extra, sizeof *second);
     for (int e = 0; both && second && e < count; e++) {
         second[e] = load_part(&both[e], both[e].rows / 2, both[e].rows / 2);
         both[e] = load_part(&both[e], 0, both[e].rows / 2);

@@ -45,6 +45,7 @@ double loader_positive(Loader *ld, const Json *value, const char *where, const c
 const char *loader_show(const Json *value, char out[64]);
 /* out[count]: the matrices of NAME.weight [count, rows, cols], as views. */
 void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t cols, bool bias, Weight *out);
+const TensorEntry *loader_find(const Loader *ld, const char *name); /* NULL: the file does not have it */
 /* A tensor that must be there, NAME + SUFFIX; counts as used. NULL after an error. */
 const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix);
 void loader_wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected);

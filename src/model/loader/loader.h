@@ -110,8 +110,8 @@ typedef struct HeadSizes {
     int heads, nope_dim, width, latent;
 } HeadSizes;
 void load_mla_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **w_uk, Weight **w_uv);
-/* Splits each [2n, cols] matrix: both[i] keeps rows [0, n); returns rows [n, 2n), [count]. */
-Weight *load_halves(Loader *ld, Weight *both, int count);
+/* Splits each [2n, cols] matrix: both[i] keeps rows [0, n); returns rows [n, 2n), [count + extra], the last zeroed. */
+Weight *load_halves(Loader *ld, Weight *both, int count, int extra);
 /* Rows [first, first + count) of a fused matrix, as a view. */
 Weight load_part(const Weight *fused, int64_t first, int64_t count);
 /* Rows of a matrix that lie in blocks at equal distances, such as the queries of a matrix that has each head's query
@@ -132,6 +132,13 @@ Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols)
 /* −e^A_log, the rate of a recurrence's decay, [rows, cols]; stem: the tensor's name without "A_log". Files made from
  * GGUF have the rate itself, under the name A. */
 const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols);
+/* Zeroed memory for a vector that a family computes. */
+float *load_floats(Loader *ld, int64_t count);
+/* NAME as load_linear reads it, times scale: a copy, in f32 where the file's elements are plain. */
+Weight load_scaled(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, float scale);
+/* Whether NAME.weight is a convolution as PyTorch has it, [channels, 1, taps]: as publishers write files, unlike MLX's
+ * converter. */
+bool load_has_torch_conv(Loader *ld, const char *name);
 /* `count` copies of a vector of `size` elements, one behind the other. */
 const float *load_repeated(Loader *ld, const char *name, int64_t size, int64_t count);
 const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps); /* NAME.weight; name NULL: only ones */

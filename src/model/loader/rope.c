@@ -214,6 +214,7 @@ static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope
     const int dims = rope->dims;
     if (slice_is(kind, "default") || slice_is(kind, "mrope")) { /* mrope: text has the same position on every axis */
         loader_get(s->ld, s->fields, "mrope_section");
+        loader_get(s->ld, s->fields, "mrope_interleaved");
         fill_default(out, dims / 2, theta, 1);
     } else if (slice_is(kind, "linear")) {
         fill_default(out, dims / 2, theta, (float)(1 / scaling_number(s, "factor", 0)));

@@ -58,6 +58,8 @@ static const TensorEntry *find(const Loader *ld, const char *name, const char *s
     return checkpoint_find(ld->source->checkpoint, full);
 }
 
+const TensorEntry *loader_find(const Loader *ld, const char *name) { return find(ld, name, ""); }
+
 bool load_has(Loader *ld, const char *name) { return find(ld, name, "") != NULL; }
 
 static const char *path_of(const Loader *ld, const TensorEntry *entry) {

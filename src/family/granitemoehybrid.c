@@ -1,0 +1,105 @@
+/* Granite 4: Mamba-2 in most layers and attention in the others, then a dense network, or experts with a shared one;
+ * embeddings, attention, residuals and logits have factors. References: mlx_lm/models/granitemoehybrid.py; the limits
+ * of the time step, which a file without time_step_limit does not have: transformers/models/granitemoehybrid. */
+#include "family/recurrent.h"
+
+static const MoeNames names = {
+    "block_sparse_moe", "router.layer", "switch_mlp", "gate_proj", "up_proj", "down_proj", .shared = NULL};
+
+/* Gate and up are one matrix. */
+static GluComponent load_shared(Loader *ld, int hidden, int width) {
+    const Weight in = load_linear(ld, "shared_mlp.input_linear", 2 * (int64_t)width, hidden, false);
+    return (GluComponent){.gate = load_part(&in, 0, width),
+        .up = load_part(&in, width, width),
+        .down = load_linear(ld, "shared_mlp.output_linear", hidden, width, false),
+        .activation = {.kind = ACT_SILU}};
+}
+
+static Component load_mixture(Loader *ld, const Moe *family, int shared_width) {
+    MoeComponent moe = family->moe;
+    const int experts = moe.experts, inner = family->intermediate_size, hidden = family->hidden;
+    if (load_has(ld, "block_sparse_moe.input_linear.weight")) { /* as transformers saves them */
+        moe.router = load_linear(ld, "block_sparse_moe.router.layer", experts, hidden, false);
+        moe.gate =
+            load_experts(ld, "block_sparse_moe.input_linear", NULL, experts, 1, 2 * (int64_t)inner, hidden, false);
+        moe.up = load_halves(ld, moe.gate, experts, 1);
+        moe.down = load_experts(ld, "block_sparse_moe.output_linear", NULL, experts, 1, hidden, inner, false);
+    } else {
+        moe = family_moe(ld, family);
+    }
+    const GluComponent shared = load_shared(ld, hidden, shared_width);
+    if (!moe.gate || !moe.up || !moe.down) return (Component){.kind = COMPONENT_MOE}; /* loading has failed */
+    moe.shared = 1;
+    moe.gate[experts] = shared.gate;
+    moe.up[experts] = shared.up;
+    moe.down[experts] = shared.down;
+    return (Component){.kind = COMPONENT_MOE, .moe = moe};
+}
+
+/* MLX calls the shared network of a model without experts mlp. */
+static Component load_dense(Loader *ld, const Dims *d, int shared) {
+    const Activation silu = {.kind = ACT_SILU};
+    return (Component){.kind = COMPONENT_GLU,
+        .glu = load_has(ld, "shared_mlp.input_linear.weight")
+            ? load_shared(ld, d->hidden, shared)
+            : family_glu(ld, "mlp", d->hidden, d->intermediate_size, silu, false)};
+}
+
+static Mamba2 load_mamba(Loader *ld, const Dims *d) {
+    Mamba2 m = {.hidden = d->hidden,
+        .heads = load_int(ld, "mamba_n_heads"),
+        .head_dim = load_int(ld, "mamba_d_head"),
+        .state = load_int(ld, "mamba_d_state"),
+        .groups = load_int_or(ld, "mamba_n_groups", 1),
+        .taps = load_int_or(ld, "mamba_d_conv", 4),
+        .bias = load_bool_or(ld, "mamba_proj_bias", false),
+        .conv_bias = load_bool_or(ld, "mamba_conv_bias", true),
+        .eps = d->eps};
+    m.out_bias = m.bias;
+    family_mamba2_check(ld, &m);
+    m.norm_group = (int64_t)m.heads * m.head_dim / m.groups;
+    return m;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false);
+    const float scale = load_positive(ld, "attention_multiplier"), residual = load_positive(ld, "residual_multiplier");
+    const int experts = load_count_or(ld, "num_local_experts", 0), used = load_count_or(ld, "num_experts_per_tok", 0);
+    const int shared = load_int_or(ld, "shared_intermediate_size", d.intermediate_size);
+    const Json *types = load_list(ld, "layer_types", spec->layer_count);
+    Moe moe = {0};
+    if (experts) moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, experts, used);
+    moe.moe.score = ROUTE_TOP_SOFTMAX;
+    moe.shared = shared; /* in one matrix, which this file loads */
+    const bool turns = !load_text_is(ld, "position_embedding_type", "nope");
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
+    load_require(ld, types, "layer_types is missing");
+    bool mamba = false;
+    for (int i = 0; types && i < spec->layer_count; i++)
+        mamba = family_is_recurrent(ld, "layer_types", types, i, "mamba", "attention") || mamba;
+    const Mamba2 sizes = mamba ? load_mamba(ld, &d) : (Mamba2){0};
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_chunk_size", "mamba_expand", "rope_theta",
+        "normalization_function", "init_method", "mlp_bias", "use_mamba_kernels", "mamba_n_heads", "mamba_d_head",
+        "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_proj_bias", "mamba_conv_bias", NULL);
+    family_ends(ld, spec, &d);
+    spec->embedding_scale = load_positive(ld, "embedding_multiplier");
+    spec->logit_scale = 1 / load_positive(ld, "logits_scaling");
+    load_layers(ld, spec);
+    for (int i = 0; types && i < spec->layer_count; i++) {
+        family_layer(ld, spec, i);
+        Component mixer;
+        if (family_is_recurrent(ld, "layer_types", types, i, "mamba", "attention")) {
+            mixer = family_mamba2(ld, "mamba", &sizes);
+        } else {
+            mixer = (Component){.kind = COMPONENT_ATTENTION,
+                .attention = family_attention(ld, &d, "o_proj", turns ? rope : NULL, bias, bias)};
+            mixer.attention.op.scale = scale;
+        }
+        const Component ffn = experts ? load_mixture(ld, &moe, shared) : load_dense(ld, &d, shared);
+        family_block(ld, spec, i, &(Block){.dims = &d, .attention = &mixer, .ffn = &ffn, .residual_scale = residual});
+    }
+}
+
+const Family granitemoehybrid_family = {.load = load};

@@ -1,0 +1,153 @@
+/* Kimi-Linear: Kimi delta attention, a delta net whose decay each element of a key has for itself, and multi-head
+ * latent attention without positions; experts behind the first layers. References: mlx_lm/models/kimi_linear.py; the
+ * epsilon of the latent's norm: transformers/models/kimi_linear. */
+#include "family/recurrent.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* MLX's names are moe_usual's; these are the publisher's. */
+static const MoeNames published = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", "shared_experts",
+    .bias = "gate.e_score_correction_bias"};
+
+typedef struct Kimi {
+    Dims d;
+    HeadSizes sizes;
+    int extra;                        /* elements of a head's query that all heads compare with one key */
+    int heads, head_dim, taps;        /* sizes of delta attention */
+    const Json *delta_layers, *types; /* numbers from 1 on; or names */
+} Kimi;
+
+static Component load_latent(Loader *ld, const Kimi *k) {
+    const HeadSizes *n = &k->sizes;
+    const KvLayout layout = {.kv_heads = 1, .head_dim = k->extra, .value_dim = n->latent, .latent = true};
+    const Weight kv = load_linear(ld, "self_attn.kv_a_proj_with_mqa", n->latent + k->extra, k->d.hidden, false);
+    MlaComponent mla = {
+        .op = {.heads = n->heads, .kv.layout = layout, .scale = 1 / sqrtf((float)(n->nope_dim + k->extra))},
+        .q = load_linear(ld, "self_attn.q_proj", (int64_t)n->heads * (n->nope_dim + k->extra), k->d.hidden, false),
+        .latent = load_part(&kv, 0, n->latent),
+        .k = load_part(&kv, n->latent, k->extra),
+        .o = load_linear(ld, "self_attn.o_proj", k->d.hidden, (int64_t)n->heads * n->width, false),
+        .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, 1e-6f)};
+    load_mla_heads(ld, "self_attn", n, &mla.w_uk, &mla.w_uv);
+    return (Component){.kind = COMPONENT_MLA, .mla = mla};
+}
+
+/* MLX has the convolutions as q_conv.conv, the publisher as q_conv1d. */
+static ConvPart load_part_conv(Loader *ld, const Kimi *k, const char *of, int64_t width) {
+    char name[48];
+    snprintf(name, sizeof name, "self_attn.%s_conv1d.weight", of);
+    const bool raw = load_has(ld, name);
+    snprintf(name, sizeof name, raw ? "self_attn.%s_conv1d" : "self_attn.%s_conv.conv", of);
+    return family_conv(ld, name, k->taps, false, &width, 1).part[0];
+}
+
+static Component load_delta(Loader *ld, const Kimi *k) {
+    const int64_t width = (int64_t)k->heads * k->head_dim, hidden = k->d.hidden;
+    const float size = (float)k->head_dim;
+    const Norm *l2 = load_rms(ld, NULL, k->head_dim, 1e-6f / size);
+    RecurrentComponent c = {.op = {.kind = RECURRENCE_DELTA,
+                                .channel_decay = true,
+                                .key_heads = k->heads,
+                                .value_heads = k->heads,
+                                .key_dim = k->head_dim,
+                                .value_dim = k->head_dim,
+                                .q_norm = l2,
+                                .k_norm = l2,
+                                .q_scale = 1 / size,
+                                .k_scale = 1 / sqrtf(size),
+                                .dt_scale = 1,
+                                .dt_max = INFINITY},
+        .conv = {.taps = k->taps,
+            .silu = true,
+            .part = {load_part_conv(ld, k, "q", width), load_part_conv(ld, k, "k", width),
+                load_part_conv(ld, k, "v", width)}},
+        .gated_norm = {.group = k->head_dim, .eps = k->d.eps, .gate_kind = GATE_SIGMOID, .gate_scale = 1},
+        .q = load_linear(ld, "self_attn.q_proj", width, hidden, false),
+        .k = load_linear(ld, "self_attn.k_proj", width, hidden, false),
+        .v = load_linear(ld, "self_attn.v_proj", width, hidden, false),
+        .a_low = load_linear(ld, "self_attn.f_a_proj", k->head_dim, hidden, false),
+        .a = load_linear(ld, "self_attn.f_b_proj", width, k->head_dim, false),
+        .b = load_linear(ld, "self_attn.b_proj", k->heads, hidden, false),
+        .gate_low = load_linear(ld, "self_attn.g_a_proj", k->head_dim, hidden, false),
+        .gate = load_linear(ld, "self_attn.g_b_proj", width, k->head_dim, false),
+        .o = load_linear(ld, "self_attn.o_proj", hidden, width, false)};
+    c.op.rate = load_rate(ld, "self_attn.", k->heads, 1);
+    c.op.dt_bias = load_array(ld, "self_attn.dt_bias", width, 1);
+    c.gated_norm.weight = load_repeated(ld, "self_attn.o_norm.weight", k->head_dim, k->heads);
+    return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};
+}
+
+static Kimi load_fields(Loader *ld, Spec *spec) {
+    Kimi k = {.d = {.hidden = load_int(ld, "hidden_size"),
+                  .intermediate_size = load_int(ld, "intermediate_size"),
+                  .eps = load_positive_or(ld, "rms_norm_eps", 1e-5)},
+        .extra = load_int_or(ld, "qk_rope_head_dim", 64)};
+    const int head_dim = load_int_or(ld, "head_dim", 128);
+    k.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
+        .nope_dim = load_int_or(ld, "qk_nope_head_dim", head_dim),
+        .width = load_int_or(ld, "v_head_dim", head_dim),
+        .latent = load_int(ld, "kv_lora_rank")};
+    spec->hidden = k.d.hidden;
+    spec->layer_count = load_int(ld, "num_hidden_layers");
+    spec->vocab = load_int(ld, "vocab_size");
+    spec->positions = load_int_or(ld, "model_max_length", load_int_or(ld, "max_position_embeddings", 1 << 20));
+    k.types = load_list(ld, "layer_types", spec->layer_count);
+    const LoadPlace place = load_place(ld);
+    load_enter(ld, "linear_attn_config", "");
+    k.heads = load_int(ld, "num_heads");
+    k.head_dim = load_int(ld, "head_dim");
+    k.taps = load_int_or(ld, "short_conv_kernel_size", 4);
+    k.delta_layers = load_list(ld, "kda_layers", -1);
+    load_ignore(ld, "full_attn_layers", NULL);
+    load_require(ld, k.delta_layers || k.types, "kda_layers is missing, and layer_types too");
+    family_check_recurrence(ld, "delta attention", k.heads, k.heads, k.head_dim, k.head_dim);
+    family_check_taps(ld, k.taps);
+    load_return(ld, &place);
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "mla_use_nope", true);
+    load_require(ld, load_count_or(ld, "q_lora_rank", 0) == 0, "q_lora_rank is not supported");
+    load_ignore(ld, "num_key_value_heads", "rope_theta", "rope_scaling", "moe_layer_freq", "use_grouped_topk",
+        "num_nextn_predict_layers", "q_lora_rank", NULL);
+    load_skip(ld, "model.mtp");
+    return k;
+}
+
+static Moe load_moe(Loader *ld, const Kimi *k) {
+    Moe moe = family_moe_open(ld, &moe_usual, k->d.hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "num_experts"), load_int_or(ld, "num_experts_per_token", 1));
+    const int groups = load_int_or(ld, "num_expert_group", 1), best = load_int_or(ld, "topk_group", 1);
+    const bool softmax = load_text_is(ld, "moe_router_activation_func", "softmax");
+    if (!softmax) load_expect_text(ld, "moe_router_activation_func", "sigmoid");
+    moe.moe.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
+    moe.moe.norm_topk_prob = load_bool_or(ld, "moe_renormalize", true) && moe.moe.top_k > 1;
+    moe.moe.epsilon = 1e-20f;
+    moe.moe.scale = load_positive_or(ld, "routed_scaling_factor", 1);
+    if (groups > 1) {
+        moe.moe.groups = groups;
+        moe.moe.topk_group = best;
+    }
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 0));
+    return moe;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Kimi k = load_fields(ld, spec);
+    Moe moe = load_moe(ld, &k);
+    const int dense = load_count_or(ld, "first_k_dense_replace", 0), every = load_int_or(ld, "moe_layer_freq", 1);
+    family_ends(ld, spec, &k.d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        family_layer(ld, spec, i);
+        const bool delta = k.delta_layers
+            ? family_listed(k.delta_layers, i + 1)
+            : family_is_recurrent(ld, "layer_types", k.types, i, "linear_attention", "full_attention");
+        const Component mixer = delta ? load_delta(ld, &k) : load_latent(ld, &k);
+        moe.names = load_has(ld, "block_sparse_moe.gate.weight") ? published : moe_usual;
+        if (!moe.names.bias) moe.names.bias = "e_score_correction_bias";
+        family_block(ld, spec, i,
+            &(Block){.dims = &k.d, .attention = &mixer, .moe = i >= dense && i % every == 0 ? &moe : NULL});
+    }
+}
+
+const Family kimi_linear_family = {.load = load};

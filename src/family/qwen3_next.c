@@ -1,0 +1,119 @@
+/* Qwen3-Next and Qwen3.5: gated delta nets, and in every fourth layer attention whose values a gate of the query
+ * projection multiplies. Qwen3.5 is dense or an MoE model; Qwen3-Next has one matrix for what its delta nets project,
+ * ordered by key heads. References: mlx_lm/models/qwen3_next.py, qwen3_5.py; where config.json has rope_theta and
+ * partial_rotary_factor outside of rope_parameters: transformers/models/qwen3_5. */
+#include "family/recurrent.h"
+
+#include <math.h>
+
+typedef struct Qwen {
+    Dims d;
+    DeltaNet net;
+    const Rope *rope;
+    const Json *types; /* NULL: every `interval`th layer has attention */
+    int interval;
+    bool bias, minus_one; /* minus_one: norms are stored as w − 1 */
+    NormNames norms;
+} Qwen;
+
+static bool has_delta_net(Loader *ld, const Qwen *q, int i) {
+    if (!q->types) return (i + 1) % q->interval != 0;
+    return family_is_recurrent(ld, "layer_types", q->types, i, "linear_attention", "full_attention");
+}
+
+/* An unconverted file has the convolutions of PyTorch, and norms about 0. */
+static bool as_published(Loader *ld, const Spec *spec) {
+    bool raw = false;
+    for (int i = 0; i < spec->layer_count && !raw; i++) {
+        load_scope(ld, "model.layers.%d.", i);
+        raw = load_has_torch_conv(ld, "linear_attn.conv1d");
+    }
+    load_scope(ld, "%s", "");
+    return raw;
+}
+
+static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
+    load_text_part(ld);
+    Qwen q = {.d = {.hidden = load_int(ld, "hidden_size"),
+                  .heads = load_int(ld, "num_attention_heads"),
+                  .kv_heads = load_int(ld, "num_key_value_heads"),
+                  .head_dim = load_int_or(ld, "head_dim", 0),
+                  .intermediate_size = load_int_or(ld, "intermediate_size", intermediate_size),
+                  .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)},
+        .interval = load_int_or(ld, "full_attention_interval", 4),
+        .bias = load_bool_or(ld, "attention_bias", false)};
+    spec->hidden = q.d.hidden;
+    spec->layer_count = load_int(ld, "num_hidden_layers");
+    spec->vocab = load_int(ld, "vocab_size");
+    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
+    family_check(ld, &q.d);
+    q.types = load_list(ld, "layer_types", spec->layer_count);
+    q.net = family_delta_net_open(ld, &q.d);
+    q.rope = load_rope(ld,
+        &(RopeOptions){.head_dim = q.d.head_dim, .dims = load_rotary_dims(ld, q.d.head_dim, 0.25), .theta = 100000});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attn_output_gate", true);
+    load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_ssm_dtype", "mtp_num_hidden_layers",
+        "mtp_use_dedicated_embeddings", "attention_dropout", "use_sliding_window", NULL);
+    load_skip(ld, "mtp.");
+    q.minus_one = as_published(ld, spec);
+    q.norms = norms_usual;
+    if (q.minus_one) q.norms.load = load_rms_plus_one;
+    family_ends(ld, spec, &q.d);
+    if (q.minus_one) spec->final_norm = load_rms_plus_one(ld, "model.norm", q.d.hidden, q.d.eps);
+    load_layers(ld, spec);
+    return q;
+}
+
+static Component load_attention(Loader *ld, const Qwen *q) {
+    const Dims *d = &q->d;
+    const int64_t size = d->head_dim, rows = 2 * d->heads * size, kv = d->kv_heads * size;
+    AttentionComponent a = family_attention_op(d, q->rope);
+    a.q = load_row_blocks(ld, "self_attn.q_proj", rows, d->hidden, q->bias, (RowBlocks){0, size, 2 * size, d->heads});
+    a.gate =
+        load_row_blocks(ld, "self_attn.q_proj", rows, d->hidden, q->bias, (RowBlocks){size, size, 2 * size, d->heads});
+    a.k = load_linear(ld, "self_attn.k_proj", kv, d->hidden, q->bias);
+    a.v = load_linear(ld, "self_attn.v_proj", kv, d->hidden, q->bias);
+    a.o = load_linear(ld, "self_attn.o_proj", d->hidden, d->heads * size, q->bias);
+    a.op.q_norm = q->norms.load(ld, "self_attn.q_norm", size, d->eps);
+    a.op.k_norm = q->norms.load(ld, "self_attn.k_norm", size, d->eps);
+    return (Component){.kind = COMPONENT_ATTENTION, .attention = a};
+}
+
+static void load_block(Loader *ld, Spec *spec, const Qwen *q, int i, const Moe *moe) {
+    family_layer(ld, spec, i);
+    const Component mixer = has_delta_net(ld, q, i) ? family_delta_net(ld, &q->net) : load_attention(ld, q);
+    family_block(ld, spec, i, &(Block){.dims = &q->d, .norms = &q->norms, .attention = &mixer, .moe = moe});
+}
+
+static Moe load_moe(Loader *ld, const Qwen *q, bool norm_topk_prob) {
+    Moe moe = family_moe_open(ld, &moe_usual, q->d.hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", norm_topk_prob);
+    moe.names.shared = "shared_expert";
+    moe.names.shared_gate = "shared_expert_gate";
+    moe.shared = load_int(ld, "shared_expert_intermediate_size");
+    moe.shared_gate_rows = 1;
+    return moe;
+}
+
+static void load_dense(Loader *ld, Spec *spec) {
+    const Qwen q = load_fields(ld, spec, 0);
+    for (int i = 0; i < spec->layer_count; i++) load_block(ld, spec, &q, i, NULL);
+}
+
+static void load_mixture(Loader *ld, Spec *spec, bool norm_topk_prob) {
+    const Qwen q = load_fields(ld, spec, 1);
+    const Moe moe = load_moe(ld, &q, norm_topk_prob);
+    const Json *dense = load_list(ld, "mlp_only_layers", -1);
+    const int every = load_int_or(ld, "decoder_sparse_step", 1);
+    for (int i = 0; i < spec->layer_count; i++)
+        load_block(ld, spec, &q, i, (i + 1) % every == 0 && !family_listed(dense, i) ? &moe : NULL);
+}
+
+static void load_next(Loader *ld, Spec *spec) { load_mixture(ld, spec, false); }
+static void load_moe_5(Loader *ld, Spec *spec) { load_mixture(ld, spec, true); }
+
+const Family qwen3_5_family = {.load = load_dense};
+const Family qwen3_5_moe_family = {.load = load_moe_5};
+const Family qwen3_next_family = {.load = load_next};

@@ -1,0 +1,245 @@
+/* Layers with a recurrent state: what the families that have them share. Sources: mlx_lm/models/qwen3_next.py, ssm.py,
+ * mamba.py; transformers/models/mamba2, whose norm runs over groups as that of training does. */
+#include "family/recurrent.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void family_check_recurrence(Loader *ld, const char *what, int key_heads, int value_heads, int key_dim, int value_dim) {
+    load_require(ld, key_dim <= RECURRENT_DIM_MAX && value_dim <= RECURRENT_DIM_MAX,
+        "%s has a state of %d × %d per head, at most %d × %d can be", what, key_dim, value_dim, RECURRENT_DIM_MAX,
+        RECURRENT_DIM_MAX);
+    load_require(ld, value_heads % key_heads == 0, "%s has %d heads, not a multiple of its %d key heads or groups",
+        what, value_heads, key_heads);
+}
+
+void family_check_taps(Loader *ld, int taps) {
+    load_require(ld, taps <= CONV_TAPS_MAX, "a convolution over %d positions, at most %d can be", taps, CONV_TAPS_MAX);
+}
+
+bool family_is_recurrent(
+    Loader *ld, const char *field, const Json *types, int i, const char *recurrent, const char *attention) {
+    const Json *type = family_item(types, i);
+    const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};
+    const bool is = slice_is(name, recurrent);
+    load_require(ld, is || slice_is(name, attention), "%s[%d] is \"%.*s\", must be %s or %s", field, i,
+        SLICE_SHOWN(name), recurrent, attention);
+    return is;
+}
+
+static const float *offset(const float *from, int64_t by) { return from ? from + by : NULL; }
+
+/* HOME.NAME, exactly. */
+static const float *vector_of(Loader *ld, const char *home, const char *name, int64_t count) {
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", home, name);
+    return load_vector(ld, full, count, 0);
+}
+
+static Weight linear_of(Loader *ld, const char *home, const char *name, int64_t rows, int64_t cols, bool bias) {
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", home, name);
+    return load_linear(ld, full, rows, cols, bias);
+}
+
+Conv family_conv(Loader *ld, const char *name, int taps, bool bias, const int64_t *channels, int count) {
+    char full[96];
+    int64_t all = 0;
+    for (int i = 0; i < count; i++) all += channels[i];
+    snprintf(full, sizeof full, "%s.weight", name);
+    const float *weight = load_array(ld, full, all, taps);
+    snprintf(full, sizeof full, "%s.bias", name);
+    const float *biases = bias ? load_vector(ld, full, all, 0) : NULL;
+    Conv conv = {.taps = taps, .silu = true};
+    for (int i = 0, first = 0; i < count; first += (int)channels[i++]) {
+        conv.part[i].weight = offset(weight, (int64_t)first * taps);
+        conv.part[i].bias = offset(biases, first);
+    }
+    return conv;
+}
+
+/* ---- gated delta nets ---- */
+
+DeltaNet family_delta_net_open(Loader *ld, const Dims *dims) {
+    const DeltaNet net = {.hidden = dims->hidden,
+        .key_heads = load_int(ld, "linear_num_key_heads"),
+        .value_heads = load_int(ld, "linear_num_value_heads"),
+        .key_dim = load_int(ld, "linear_key_head_dim"),
+        .value_dim = load_int(ld, "linear_value_head_dim"),
+        .taps = load_int_or(ld, "linear_conv_kernel_dim", 4),
+        .eps = dims->eps};
+    family_check_recurrence(ld, "linear attention", net.key_heads, net.value_heads, net.key_dim, net.value_dim);
+    family_check_taps(ld, net.taps);
+    return net;
+}
+
+/* in_proj_qkvz and in_proj_ba: of each key head its query, key, values and gates one below the other. */
+static void load_by_head(Loader *ld, const DeltaNet *n, RecurrentComponent *c) {
+    const int64_t heads = n->key_heads, key = n->key_dim, each = n->value_heads / n->key_heads;
+    const int64_t value = each * n->value_dim, all = 2 * key + 2 * value;
+    const char *qkvz = "linear_attn.in_proj_qkvz", *ba = "linear_attn.in_proj_ba";
+    c->q = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){0, key, all, heads});
+    c->k = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){key, key, all, heads});
+    c->v = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){2 * key, value, all, heads});
+    c->gate = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){2 * key + value, value, all, heads});
+    c->b = load_row_blocks(ld, ba, heads * 2 * each, n->hidden, false, (RowBlocks){0, each, 2 * each, heads});
+    c->a = load_row_blocks(ld, ba, heads * 2 * each, n->hidden, false, (RowBlocks){each, each, 2 * each, heads});
+}
+
+static void load_apart(Loader *ld, const DeltaNet *n, RecurrentComponent *c) {
+    const int64_t keys = (int64_t)n->key_heads * n->key_dim, values = (int64_t)n->value_heads * n->value_dim;
+    const Weight qkv = load_linear(ld, "linear_attn.in_proj_qkv", 2 * keys + values, n->hidden, false);
+    c->q = load_part(&qkv, 0, keys);
+    c->k = load_part(&qkv, keys, keys);
+    c->v = load_part(&qkv, 2 * keys, values);
+    c->gate = load_linear(ld, "linear_attn.in_proj_z", values, n->hidden, false);
+    c->b = load_linear(ld, "linear_attn.in_proj_b", n->value_heads, n->hidden, false);
+    c->a = load_linear(ld, "linear_attn.in_proj_a", n->value_heads, n->hidden, false);
+}
+
+Component family_delta_net(Loader *ld, const DeltaNet *n) {
+    const int64_t keys = (int64_t)n->key_heads * n->key_dim, values = (int64_t)n->value_heads * n->value_dim;
+    const float key_dim = (float)n->key_dim;
+    const Norm *l2 = load_rms(ld, NULL, n->key_dim, 1e-6f / key_dim);
+    RecurrentComponent net = {.op = {.kind = RECURRENCE_DELTA,
+                                  .key_heads = n->key_heads,
+                                  .value_heads = n->value_heads,
+                                  .key_dim = n->key_dim,
+                                  .value_dim = n->value_dim,
+                                  .q_norm = l2,
+                                  .k_norm = l2,
+                                  .q_scale = 1 / key_dim,
+                                  .k_scale = 1 / sqrtf(key_dim),
+                                  .dt_scale = 1,
+                                  .dt_max = INFINITY},
+        .conv = family_conv(ld, "linear_attn.conv1d", n->taps, false, (const int64_t[]){keys, keys, values}, 3),
+        .gated_norm = {.group = n->value_dim, .eps = n->eps, .gate_kind = GATE_SILU, .gate_scale = 1},
+        .o = load_linear(ld, "linear_attn.out_proj", n->hidden, values, false)};
+    if (load_has(ld, "linear_attn.in_proj_qkvz.weight"))
+        load_by_head(ld, n, &net);
+    else
+        load_apart(ld, n, &net);
+    net.op.rate = load_rate(ld, "linear_attn.", n->value_heads, 1);
+    net.op.dt_bias = load_vector(ld, "linear_attn.dt_bias", n->value_heads, 0);
+    net.gated_norm.weight = load_repeated(ld, "linear_attn.norm.weight", n->value_dim, n->value_heads);
+    return (Component){.kind = COMPONENT_RECURRENT, .recurrent = net};
+}
+
+/* ---- Mamba-2 ---- */
+
+void family_mamba2_check(Loader *ld, Mamba2 *m) {
+    const Json *limits = load_list(ld, "time_step_limit", 2);
+    m->dt_max = INFINITY;
+    if (limits) {
+        const Json *low = json_first(limits), *high = family_item(limits, 1);
+        load_require(ld, json_is_number(low) && json_is_number(high) && json_number(low) >= 0,
+            "time_step_limit must be two numbers from 0 on");
+        m->dt_min = (float)json_number(low);
+        m->dt_max = (float)json_number(high);
+    }
+    m->z_scale = m->x_scale = m->b_scale = m->c_scale = m->dt_scale = 1;
+    family_check_recurrence(ld, "Mamba-2", m->groups, m->heads, m->state, m->head_dim);
+    family_check_taps(ld, m->taps);
+}
+
+/* Scales one part's weights, not its biases, which the scales do not reach. */
+static void scale_part(Loader *ld, Conv *conv, int part, int64_t channels, float scale) {
+    const float *from = conv->part[part].weight;
+    float *to = from && scale != 1 ? load_floats(ld, channels * conv->taps) : NULL;
+    for (int64_t i = 0; to && i < channels * conv->taps; i++) to[i] = from[i] * scale;
+    if (to) conv->part[part].weight = to;
+}
+
+Component family_mamba2(Loader *ld, const char *home, const Mamba2 *m) {
+    const int64_t inner = (int64_t)m->heads * m->head_dim, group = (int64_t)m->groups * m->state;
+    const Weight in = linear_of(ld, home, "in_proj", 2 * inner + 2 * group + m->heads, m->hidden, m->bias);
+    char name[96];
+    snprintf(name, sizeof name, "%s.conv1d", home);
+    Conv conv = family_conv(ld, name, m->taps, m->conv_bias, (const int64_t[]){inner, group, group}, 3);
+    scale_part(ld, &conv, 0, inner, m->x_scale);
+    scale_part(ld, &conv, 1, group, m->b_scale);
+    scale_part(ld, &conv, 2, group, m->c_scale);
+    const ConvPart x = conv.part[0];
+    conv.part[0] = conv.part[2]; /* the recurrence's order: q = C, k = B, v = x */
+    conv.part[2] = x;
+    RecurrentComponent mamba = {.op = {.kind = RECURRENCE_SSD,
+                                    .key_heads = m->groups,
+                                    .value_heads = m->heads,
+                                    .key_dim = m->state,
+                                    .value_dim = m->head_dim,
+                                    .q_scale = 1,
+                                    .k_scale = 1,
+                                    .dt_scale = m->dt_scale,
+                                    .dt_min = m->dt_min,
+                                    .dt_max = m->dt_max},
+        .conv = conv,
+        .gated_norm = {.group = m->norm_group,
+            .eps = m->eps,
+            .gate_kind = GATE_SILU,
+            .gate_first = !m->norm_first,
+            .gate_scale = m->z_scale},
+        .gate = load_part(&in, 0, inner),
+        .v = load_part(&in, inner, inner),
+        .k = load_part(&in, 2 * inner, group),
+        .q = load_part(&in, 2 * inner + group, group),
+        .a = load_part(&in, 2 * inner + 2 * group, m->heads),
+        .o = linear_of(ld, home, "out_proj", m->hidden, inner, m->out_bias)};
+    snprintf(name, sizeof name, "%s.", home);
+    mamba.op.rate = load_rate(ld, name, m->heads, 1);
+    mamba.op.skip = vector_of(ld, home, "D", m->heads);
+    mamba.op.dt_bias = vector_of(ld, home, "dt_bias", m->heads);
+    if (m->norm_group) mamba.gated_norm.weight = vector_of(ld, home, "norm.weight", inner);
+    return (Component){.kind = COMPONENT_RECURRENT, .recurrent = mamba};
+}
+
+/* ---- Mamba-1 ---- */
+
+int family_mamba_rank(Loader *ld, const char *field, int hidden) {
+    return load_text_is(ld, field, "auto") ? (hidden + 15) / 16 : load_int_or(ld, field, (hidden + 15) / 16);
+}
+
+static const Norm *mamba_norm(Loader *ld, const char *home, const Mamba1 *m, int i, int64_t width) {
+    char name[96];
+    if (!m->norms) return NULL;
+    if (m->names[i]) snprintf(name, sizeof name, "%s.%s", home, m->names[i]);
+    return load_rms(ld, m->names[i] ? name : NULL, width, m->eps);
+}
+
+Component family_mamba1(Loader *ld, const char *home, const Mamba1 *m) {
+    char name[96];
+    load_require(ld, m->state <= RECURRENT_DIM_MAX, "a state of %d, at most %d can be", m->state, RECURRENT_DIM_MAX);
+    load_require(ld, m->inner % MAMBA_SLICE_TOKENS == 0, "%d channels of Mamba, must be a multiple of %d", m->inner,
+        MAMBA_SLICE_TOKENS);
+    family_check_taps(ld, m->taps);
+    const Weight in = linear_of(ld, home, "in_proj", 2 * (int64_t)m->inner, m->hidden, m->bias);
+    const Weight x = linear_of(ld, home, "x_proj", m->rank + 2 * (int64_t)m->state, m->inner, false);
+    snprintf(name, sizeof name, "%s.conv1d", home);
+    MambaComponent mamba = {.op.state = m->state,
+        .conv = family_conv(ld, name, m->taps, m->conv_bias, (const int64_t[]){m->inner}, 1),
+        .gated_norm = {.gate_kind = GATE_SILU, .gate_scale = 1},
+        .in = load_part(&in, 0, m->inner),
+        .gate = load_part(&in, m->inner, m->inner),
+        .o = linear_of(ld, home, "out_proj", m->hidden, m->inner, m->bias),
+        .dt_low = load_part(&x, 0, m->rank),
+        .b = load_part(&x, m->rank, m->state),
+        .c = load_part(&x, m->rank + m->state, m->state),
+        .dt = linear_of(ld, home, "dt_proj", m->inner, m->rank, true),
+        .dt_norm = mamba_norm(ld, home, m, 0, m->rank),
+        .b_norm = mamba_norm(ld, home, m, 1, m->state),
+        .c_norm = mamba_norm(ld, home, m, 2, m->state)};
+    snprintf(name, sizeof name, "%s.", home);
+    mamba.op.rate = load_rate(ld, name, m->inner, m->state);
+    mamba.op.skip = vector_of(ld, home, "D", m->inner);
+    return (Component){.kind = COMPONENT_MAMBA, .mamba = mamba};
+}
+
+/* ---- lightning attention ---- */
+
+const float *family_slopes(Loader *ld, int heads, int regular, double factor) {
+    float *rate = load_floats(ld, heads);
+    for (int h = 0; rate && h < heads; h++) {
+        const double exponent = h < regular ? 8.0 * (h + 1) / regular : 4.0 * (2 * (h - regular) + 1) / regular;
+        rate[h] = (float)(-factor * pow(2, -exponent));
+    }
+    return rate;
+}
