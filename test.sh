@@ -170,6 +170,7 @@ beside 2 grammar "$python" tests/text/check_grammar.py
 beside 2 logits "$python" tests/model/check_logits.py --every 3
 beside 2 hostile "$python" tests/model/check_hostile.py
 beside 2 cli "$python" tests/cli/check_cli.py
+beside 2 commands "$python" tests/cli/check_commands.py
 beside 2 package tests/cli/check_package.sh
 beside 2 install tests/cli/check_install.sh
 beside 2 schema "$python" tests/server/check_schema.py
@@ -180,7 +181,7 @@ beside 2 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5
 wait
 
 # Three lanes of what waits more than it computes.
-for check in api models jobs constrained tools doors vision embeddings mixed metrics cache sdk; do
+for check in api models jobs constrained faults tools doors vision embeddings mixed metrics cache sdk; do
     beside 3 $check "$python" tests/server/check_$check.py
 done
 beside 3 hub "$python" tests/hub/check_hub.py

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/math.h"
 #include "chat/pooling.h"
+#include "model/spec.h"
 
 static void take_number(const Json *config, const char *name, double min, double max, float *out) {
     const Json *value = json_get(config, name);
@@ -228,6 +229,28 @@ const Tokens *chat_model_reasoning_closers(ChatModel *m, Error *error) {
     const bool ok = m->closers_ready || make_closers(m, error);
     mutex_unlock(&m->mutex);
     return ok ? &m->reasoning_closers : NULL;
+}
+
+ModelFacts chat_model_facts(const ChatModel *m) {
+    const Model *model = engine_model(m->engine);
+    const Spec *spec = model_spec(model);
+    ModelFacts facts = {.family = spec && spec->family ? spec->family : "",
+        .bytes = model_weight_bytes(model),
+        .layers = model_layers(model),
+        .width = model_hidden(model)};
+    const Tally *main = NULL;
+    for (int i = 0; spec && i < spec->tally_count; i++) {
+        facts.parameters += spec->tally[i].parameters;
+        if (!main || spec->tally[i].parameters > main->parameters) main = &spec->tally[i];
+    }
+    if (main && main->quant != QUANT_NONE)
+        snprintf(facts.weights, sizeof facts.weights, "Q%d", main->bits);
+    else if (main)
+        snprintf(facts.weights, sizeof facts.weights, "%s",
+            main->dtype == DTYPE_F32        ? "F32"
+                : main->dtype == DTYPE_BF16 ? "BF16"
+                                            : "F16");
+    return facts;
 }
 
 int chat_model_vocab(const ChatModel *m) { return model_vocab(engine_model(m->engine)); }

@@ -52,5 +52,13 @@ NODISCARD const Vocabulary *chat_model_call_vocabulary(ChatModel *model, Error *
 NODISCARD const Tokens *chat_model_reasoning_closers(ChatModel *model, Error *error);
 /* The template's call format, else Hermes'. */
 const CallFormat *chat_model_calls(const ChatModel *model);
+/* What a model is, for lists of models. */
+typedef struct ModelFacts {
+    const char *family;         /* model_type; "": not known */
+    uint64_t parameters, bytes; /* in matrices */
+    char weights[8];            /* "Q4", "F16", "BF16" …: of most parameters; "": not known */
+    int layers, width;
+} ModelFacts;
+ModelFacts chat_model_facts(const ChatModel *model);
 int chat_model_vocab(const ChatModel *model);
 int chat_model_context(const ChatModel *model); /* tokens of prompt and answer together */

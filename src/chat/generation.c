@@ -31,6 +31,7 @@ static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *
     if (!chat_prompt_reasoning(g->model, &options->prompts[choice->prompt], &reasoning, error)) return false;
     answer_open(
         &choice->parser, options->calls, g->model->reasoning, reasoning == PROMPT_REASONING_OPEN, options->tools);
+    choice->parser.only_calls = options->only_calls;
     return true;
 }
 
@@ -145,7 +146,7 @@ static bool keep_token(Choice *choice, const TokenOut *token, Error *error) {
 }
 
 static void end_choice(Generation *g, Choice *choice, Finish finish) {
-    if (g->parsed) answer_finish(&choice->parser, &choice->events);
+    if (g->parsed) answer_finish(&choice->parser, finish == FINISH_LENGTH, &choice->events);
     choice->finish = finish;
     g->ended++;
 }

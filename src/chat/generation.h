@@ -18,6 +18,7 @@ typedef struct GenerationOptions {
     bool parsed;             /* answers become events (reasoning, content, tool calls) instead of text */
     const CallFormat *calls; /* as in answer_open() */
     const Json *tools;       /* as in answer_open(); borrowed until generation_close */
+    bool only_calls;         /* calls are demanded: there is no content */
 } GenerationOptions;
 
 typedef struct Choice {

@@ -16,6 +16,9 @@ typedef struct Entry {
     ModelState state;
     ChatModel *model; /* LOADED */
     int holders;
+    bool pinned;         /* it stays, whatever requests say */
+    bool kept;           /* models_keep() has set keep_ns */
+    int64_t keep_ns;     /* −1: it stays */
     int64_t released_ns; /* when the last holder let go, or it was loaded */
     int64_t created;
     int context;
@@ -30,6 +33,8 @@ struct Models {
     EngineOptions engine;
     Resources *resources;
     int64_t idle_ns; /* 0: models stay */
+    const ModelAlias *aliases;
+    int alias_count;
     Entry entries[MODELS_MAX];
 
     Mutex mutex; /* over the entries' state, and the following */
@@ -43,12 +48,29 @@ struct Models {
 
 /* ---- under the mutex ---- */
 
-static Entry *find(Models *m, Slice name) {
+static Entry *find_named(Models *m, Slice name) {
     for (int i = 0; i < MODELS_MAX; i++) {
         Entry *entry = &m->entries[i];
-        if (entry->name && !entry->removed && slice_is(name, entry->name)) return entry;
+        if (entry->name && !entry->removed && (name.size == 0 || slice_is(name, entry->name))) return entry;
     }
     return NULL;
+}
+
+static bool is_alias(const char *alias, Slice name) {
+    const size_t size = strlen(alias);
+    if (size > 0 && alias[size - 1] == '*') return slice_starts(name, (Slice){alias, size - 1});
+    return slice_is(name, alias);
+}
+
+static Entry *find(Models *m, Slice name) {
+    static const char latest[] = ":latest"; /* how Ollama's clients complete names */
+    const size_t tail = sizeof latest - 1;
+    Entry *entry = name.size ? find_named(m, name) : NULL;
+    if (!entry && name.size > tail && !memcmp(name.data + name.size - tail, latest, tail))
+        entry = find_named(m, (Slice){name.data, name.size - tail});
+    for (int i = 0; !entry && i < m->alias_count; i++)
+        if (is_alias(m->aliases[i].name, name)) entry = find_named(m, slice_of(m->aliases[i].target));
+    return entry;
 }
 
 static void *load(void *argument) {
@@ -108,12 +130,16 @@ static void unload(Models *m, Entry *entry) {
 /* The loaded, unheld model whose idle time ends first; *left_ns: time until then. NULL: there is none. */
 static Entry *next_idle(Models *m, int64_t *left_ns) {
     Entry *first = NULL;
+    int64_t first_ns = 0;
     for (int i = 0; i < MODELS_MAX; i++) {
         Entry *entry = &m->entries[i];
-        if (entry->state != MODEL_LOADED || entry->holders > 0) continue;
-        if (!first || entry->released_ns < first->released_ns) first = entry;
+        const int64_t keep_ns = entry->kept ? entry->keep_ns : m->idle_ns > 0 ? m->idle_ns : -1;
+        if (entry->state != MODEL_LOADED || entry->holders > 0 || keep_ns < 0) continue;
+        if (first && entry->released_ns + keep_ns >= first_ns) continue;
+        first = entry;
+        first_ns = entry->released_ns + keep_ns;
     }
-    if (first) *left_ns = first->released_ns + m->idle_ns - clock_ns();
+    if (first) *left_ns = first_ns - clock_ns();
     return first;
 }
 
@@ -142,19 +168,36 @@ static void free_entry(Entry *entry) {
     *entry = (Entry){0};
 }
 
+/* names: with commas; NULL: none. */
+static bool pin(Models *m, const char *names, Error *error) {
+    for (const char *at = names ? names : ""; *at;) {
+        const size_t size = strcspn(at, ",");
+        Entry *entry = find(m, (Slice){at, size});
+        if (!entry) return fail(error, ERROR_USAGE, "no model is called %.*s, which is to be pinned", (int)size, at);
+        entry->kept = entry->pinned = true;
+        entry->keep_ns = -1;
+        at += size + (at[size] == ',');
+    }
+    return true;
+}
+
 static bool open_parts(Models *m, const ModelsOptions *options, Error *error) {
     m->engine = options->engine;
     m->idle_ns = options->idle_unload_ms * 1000000;
+    m->aliases = options->aliases;
+    m->alias_count = options->alias_count;
     m->resources = resources_open(options->engine.backend.threads, error);
     if (!m->resources) return false;
     for (int i = 0; i < options->count; i++) {
         const char *name = options->sources[i].name;
-        if (models_find(m, slice_of(name)) >= 0)
+        if (find_named(m, slice_of(name)))
             return fail(error, ERROR_USAGE, "two models are called %s; give one another name", name);
         if (models_add(m, &options->sources[i], error) < 0) return false;
     }
+    if (!pin(m, options->pinned, error)) return false;
     for (int i = 0; i < options->count; i++)
-        if (!models_load(m, slice_of(options->sources[i].name), 0, error)) return false;
+        if (!options->sources[i].on_demand && !models_load(m, slice_of(options->sources[i].name), 0, error))
+            return false;
     m->thread_runs = m->idle_ns > 0 && thread_start(&m->thread, unload_idle, m, "apus-models", error);
     return m->thread_runs || m->idle_ns == 0;
 }
@@ -282,6 +325,30 @@ void models_release(Models *m, ChatModel *model) {
     entry->holders--;
     entry->released_ns = clock_ns();
     if (entry->holders == 0) condition_broadcast(&m->changed);
+    mutex_unlock(&m->mutex);
+}
+
+ChatModel *models_hold(Models *m, Slice name) {
+    mutex_lock(&m->mutex);
+    Entry *entry = find(m, name);
+    ChatModel *model = entry && entry->state == MODEL_LOADED ? entry->model : NULL;
+    if (model) entry->holders++;
+    mutex_unlock(&m->mutex);
+    return model;
+}
+
+void models_keep(Models *m, const ChatModel *model, int64_t keep_ms) {
+    Error why = {0};
+    mutex_lock(&m->mutex);
+    Entry *entry = m->entries;
+    while (entry < m->entries + MODELS_MAX && entry->model != model) entry++;
+    CHECK(entry < m->entries + MODELS_MAX && entry->holders > 0);
+    entry->kept = true;
+    entry->keep_ns = keep_ms < 0 || entry->pinned ? -1 : keep_ms * 1000000;
+    if (!m->thread_runs && !m->closing && keep_ms >= 0)
+        m->thread_runs = thread_start(&m->thread, unload_idle, m, "apus-models", &why);
+    if (why.text[0]) log_warn("idle models stay: %s", why.text);
+    condition_broadcast(&m->changed);
     mutex_unlock(&m->mutex);
 }
 

@@ -9,13 +9,23 @@ enum { MODELS_MAX = 32, MODEL_NAME_MAX = 256 /* bytes with the NUL */ };
 
 typedef struct ModelSource {
     const char *name, *directory;
+    bool on_demand; /* it is not loaded at first */
 } ModelSource;
+
+/* Another name of a model. */
+typedef struct ModelAlias {
+    const char *name;   /* a name, or the beginning of names with "*" behind it */
+    const char *target; /* name of the model; "": the one with the lowest number */
+} ModelAlias;
 
 typedef struct ModelsOptions {
     const ModelSource *sources; /* copied; names differ */
     int count;                  /* 0: no model at first */
     EngineOptions engine;       /* for each model, except directory and resources; its pointers are borrowed */
     int64_t idle_unload_ms;     /* after a model was released last; 0: never */
+    const char *pinned;         /* names of models that are never unloaded when idle, with commas; NULL: none */
+    const ModelAlias *aliases;  /* [alias_count] borrowed; the names of models come first */
+    int alias_count;
 } ModelsOptions;
 
 /* Adds and loads all models of the options, one after the other. NULL if one fails. */
@@ -35,11 +45,15 @@ NODISCARD bool models_remove(Models *models, Slice name, Error *error);
  * again.
  */
 NODISCARD ChatModel *models_take(Models *models, Slice name, int64_t deadline_ns, Error *error);
+/* The model of that name if it is loaded; the caller releases it. NULL: it is not. */
+ChatModel *models_hold(Models *models, Slice name);
 /* Begins to reload a damaged model, at a limited rate, and waits at most a second for it. */
 void models_mend(Models *models, int index);
 void models_release(Models *models, ChatModel *model); /* NULL is fine */
 /* models_take(), then models_release(). */
 NODISCARD bool models_load(Models *models, Slice name, int64_t deadline_ns, Error *error);
+/* From now on the model is unloaded so long after it was released last; −1: never. The caller holds it. */
+void models_keep(Models *models, const ChatModel *model, int64_t keep_ms);
 /* ERROR_BUSY while the model is held; succeeds if it is not loaded. */
 NODISCARD bool models_unload(Models *models, Slice name, Error *error);
 
@@ -57,7 +71,8 @@ typedef struct ModelStatus {
 } ModelStatus;
 
 int models_count(Models *models);
-/* The number of a model; -1: no model of that name. Stable while the model is held. */
+/* The number of a model, by its name, its name and ":latest", or an alias; -1: no model of that name. Stable while the
+ * model is held. */
 int models_find(Models *models, Slice name);
 /* False: no model has that number. */
 bool models_status(Models *models, int index, ModelStatus *status);

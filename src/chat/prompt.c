@@ -8,9 +8,11 @@
 typedef struct Spelling {
     bool arguments_as_text; /* not as objects */
     bool empty_content;     /* not null, where there is none */
+    bool systems_as_user;   /* system messages behind the first message have the role user */
 } Spelling;
 
-static const Spelling spellings[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+static const Spelling spellings[] = {
+    {false, false, false}, {true, false, false}, {false, true, false}, {true, true, false}};
 
 /* A message with its parts joined, as templates of text models expect it. Messages with images stay lists of parts. */
 typedef struct Flat {
@@ -77,7 +79,7 @@ static Json *put_parts(Json *at, const ChatMessage *message) {
     return json_close(list, JSON_ARRAY, count, at);
 }
 
-static Json *put_message(Json *at, const Flat *flat, Spelling spelling) {
+static Json *put_message(Json *at, const Flat *flat, Spelling spelling, bool first) {
     const ChatMessage *message = flat->message;
     const struct {
         Slice key, value;
@@ -85,7 +87,8 @@ static Json *put_message(Json *at, const Flat *flat, Spelling spelling) {
         {SLICE("tool_call_id"), message->call_id}};
     Json *object = at++;
     uint32_t pairs = 2;
-    at = json_put_pair(at, SLICE("role"), slice_of(message->role));
+    const bool as_user = spelling.systems_as_user && !first && !strcmp(message->role, "system");
+    at = json_put_pair(at, SLICE("role"), slice_of(as_user ? "user" : message->role));
     if (flat->image_count > 0) {
         at = put_parts(json_put_string(at, SLICE("content")), message);
     } else {
@@ -139,7 +142,7 @@ static const Json *make_variables(
         return NULL;
     }
     Json *at = json_put_string(root + 1, SLICE("messages")), *list = at++;
-    for (size_t i = 0; i < p->message_count; i++) at = put_message(at, &flat[i], spelling);
+    for (size_t i = 0; i < p->message_count; i++) at = put_message(at, &flat[i], spelling, i == 0);
     json_close(list, JSON_ARRAY, (uint32_t)p->message_count, at);
     at = json_put_string(at, SLICE("add_generation_prompt"));
     at = json_put_bool(at, !p->continues);
@@ -157,13 +160,21 @@ static bool has_calls(const ChatPrompt *p, const Flat *flat) {
     return false;
 }
 
+static bool has_later_system(const ChatPrompt *p) {
+    for (size_t i = 1; i < p->message_count; i++)
+        if (!strcmp(p->messages[i].role, "system")) return true;
+    return false;
+}
+
 static bool render(
     const ChatModel *m, const ChatPrompt *p, const Flat *flat, Arena *arena, Rendered *rendered, Error *error) {
-    const size_t tries = has_calls(p, flat) ? COUNT_OF(spellings) : 1;
+    const size_t ways = has_calls(p, flat) ? COUNT_OF(spellings) : 1, tries = has_later_system(p) ? 2 * ways : ways;
     Error first = {0};
     for (size_t i = 0; i < tries; i++) {
         Error why = {0};
-        const Json *variables = make_variables(m, p, flat, spellings[i], arena, &why);
+        Spelling spelling = spellings[i % ways];
+        spelling.systems_as_user = i >= ways;
+        const Json *variables = make_variables(m, p, flat, spelling, arena, &why);
         if (variables && template_render(m->template, variables, rendered, &why)) return true;
         rendered_free(rendered);
         *rendered = (Rendered){0};
@@ -245,6 +256,20 @@ bool chat_prompt(
     prompt_media_close(media);
     media->refused = refused;
     return false;
+}
+
+bool raw_prompt(const ChatModel *m, Slice text, Tokens *tokens, Error *error) {
+    Tokens bare = {0};
+    const size_t before = tokens->count;
+    bool ok = tokenizer_encode(m->tokenizer, text, CONTROL_RECOGNISED, true, tokens, error) &&
+        tokenizer_encode(m->tokenizer, text, CONTROL_RECOGNISED, false, &bare, error);
+    const size_t added = ok ? tokens->count - before - bare.count : 0;
+    int32_t *ids = tokens->ids + before;
+    const bool twice = ok && added > 0 && bare.count > 0 && ids[0] == ids[1] && ids[0] == bare.ids[0] &&
+        tokenizer_is_special(m->tokenizer, ids[0]);
+    if (twice) memmove(ids, ids + 1, (--tokens->count - before) * sizeof *ids);
+    tokens_free(&bare);
+    return ok;
 }
 
 bool chat_prompt_reasoning(const ChatModel *m, const Tokens *prompt, PromptReasoning *reasoning, Error *error) {

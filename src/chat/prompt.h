@@ -18,6 +18,9 @@ typedef struct ChatPrompt {
  * the message that is to be continued; ERROR_LIMIT, ERROR_MEMORY; those of prompt_media.h. */
 NODISCARD bool chat_prompt(
     const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, PromptMedia *media, Error *error);
+/* Appends the ids of a prompt that is no chat: control tokens that it spells are such, as its author has them in their
+ * places. A token that begins texts is there once, whether the text spells it or not. */
+NODISCARD bool raw_prompt(const ChatModel *model, Slice text, Tokens *tokens, Error *error);
 /* Where a prompt ends: within reasoning that the template has opened, behind one that it has closed, or elsewhere. */
 NODISCARD bool chat_prompt_reasoning(
     const ChatModel *model, const Tokens *prompt, PromptReasoning *reasoning, Error *error);

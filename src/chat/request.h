@@ -40,6 +40,7 @@ typedef struct ReasoningOptions {
     bool thinking;
     bool thinking_given;
     const char *thinking_field; /* JSON path of `thinking` */
+    bool off_unless_given;      /* without `thinking`, the API's answers have no reasoning */
     bool advisory;              /* effort and thinking are no error for models without such a setting */
     int64_t budget;             /* largest number of reasoning tokens; −1: no limit */
     const char *budget_field;   /* JSON path of `budget`; NULL: not given */
@@ -70,11 +71,12 @@ typedef struct ResponseOptions {
     bool progress;      /* a stream has events about the progress of the prefill */
     bool obfuscated;    /* events have padding that hides the size of their text */
     bool logprobs;
-    int top_logprobs; /* alternatives per token */
-    bool echo;        /* completions: the prompt precedes the answer */
-    bool only_echo;   /* completions: nothing follows it, max_tokens is 0 */
-    int best;         /* completions: this many answers per prompt are shown, the most probable ones; 0: all */
-    Slice repeated;   /* JSON members of the request that the response repeats; data NULL: none */
+    int top_logprobs;    /* alternatives per token */
+    bool hide_reasoning; /* reasoning that was not asked for, of a model that cannot do without, is left out */
+    bool echo;           /* completions: the prompt precedes the answer */
+    bool only_echo;      /* completions: nothing follows it, max_tokens is 0 */
+    int best;            /* completions: this many answers per prompt are shown, the most probable ones; 0: all */
+    Slice repeated;      /* JSON members of the request that the response repeats; data NULL: none */
 } ResponseOptions;
 
 typedef struct ChatRequest {
@@ -84,7 +86,10 @@ typedef struct ChatRequest {
     const char *input_field; /* JSON path of the messages or prompts: "messages", "input", "prompt" */
     ChatPrompt chat;         /* message_count 0: a text completion */
     const Json *prompt;      /* text completions: text, [text], [id] or [[id]]; else NULL */
-    Slice suffix;            /* text completions: text behind the answer; size 0: none */
+    Slice suffix;            /* text behind the answer; size 0: none */
+    bool raw;                /* Ollama: the text of the only message is the whole prompt */
+    bool keep_alive_given;
+    int64_t keep_alive_ms; /* for models_keep() */
     ToolOptions tools;
     ReasoningOptions reasoning;
     ResponseFormat format;
@@ -96,6 +101,9 @@ typedef struct ChatRequest {
     Slice stops[STOP_STRINGS_MAX]; /* storage of generation.stops */
     Slice prediction;              /* text that the answer may repeat in part: draft tokens; size 0: none */
     int best_of;                   /* 0: not given */
-    int default_max_tokens;        /* where max_tokens is not given; 0: the rest of the context */
-    bool cut;                      /* max_tokens is reduced to the rest of the context instead of being an error */
+    int stop_max;                  /* stop strings that may be given */
+    char *ignored;                 /* [ignored_size] receives the paths of fields that are ignored; NULL: none is */
+    size_t ignored_size;
+    int default_max_tokens; /* where max_tokens is not given; 0: the rest of the context */
+    bool cut;               /* max_tokens is reduced to the rest of the context instead of being an error */
 } ChatRequest;

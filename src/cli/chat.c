@@ -12,21 +12,30 @@
 #include "cli/line_input.h"
 #include "cli/progress.h"
 #include "library/library.h"
+#include "library/named.h"
 #include "cli/session.h"
 
 static const Command command = {"chat", "MODEL", "A conversation with a model in the terminal.",
     "In the conversation: /help lists the commands, a line ending in \\ goes on in the next, pasted lines stay\n"
     "together, Ctrl-C stops an answer or drops a line, Ctrl-D leaves.\n"};
 
-static const char slash_help[] = "/image FILE     the next message begins with this image\n"
-                                 "/clear          start over; the system message stays\n"
-                                 "/system TEXT    start over with this system message\n"
-                                 "/save FILE      write the conversation as JSON, as the API takes messages\n"
-                                 "/stats          counts and speed of the last answer\n"
-                                 "/quit           leave (also Ctrl-D)\n";
+static const char slash_help[] = "/image FILE         the next message begins with this image\n"
+                                 "/retry              answer the last message again\n"
+                                 "/undo               take the last message and its answer back\n"
+                                 "/clear              start over; the system message stays\n"
+                                 "/system TEXT        start over with this system message\n"
+                                 "/set NAME VALUE     temperature, top-p, top-k, min-p, repetition-penalty, seed or\n"
+                                 "                    max-tokens; /set alone shows them\n"
+                                 "/model [NAME]       go on with another model; alone: what is used\n"
+                                 "/save FILE          write the conversation as JSON, as the API takes messages\n"
+                                 "/load FILE          go on with a saved conversation\n"
+                                 "/stats              counts and speed of the last answer\n"
+                                 "/quit               leave (also /exit, /bye and Ctrl-D)\n";
 
 typedef struct Chat {
     ChatModel *model;
+    const EngineArguments *engine;
+    char *name; /* as the user called the model; owned */
     SamplingArguments sampling;
     ChatMessage *messages; /* [count]; their parts are owned: images, then a text, which is NUL-terminated */
     size_t count, capacity;
@@ -39,12 +48,13 @@ static void free_part(const ContentPart *part) {
     free((char *)(part->kind == CONTENT_IMAGE ? part->media.bytes.data : part->text.data));
 }
 
+static void free_message(const ChatMessage *message) {
+    for (size_t i = 0; i < message->part_count; i++) free_part(&message->parts[i]);
+    free((ContentPart *)message->parts);
+}
+
 static void forget_messages(Chat *chat, size_t from) {
-    while (chat->count > from) {
-        const ChatMessage *message = &chat->messages[--chat->count];
-        for (size_t i = 0; i < message->part_count; i++) free_part(&message->parts[i]);
-        free((ContentPart *)message->parts);
-    }
+    while (chat->count > from) free_message(&chat->messages[--chat->count]);
 }
 
 static void forget_images(Chat *chat) {
@@ -131,6 +141,128 @@ static void save(const Chat *chat, const char *path) {
     buffer_free(&out);
 }
 
+/* ---- /load ---- */
+
+static bool load_messages(Chat *chat, const Json *list, Error *error) {
+    static const char *const roles[] = {"system", "user", "assistant"};
+    if (list->type != JSON_ARRAY) return fail(error, ERROR_FORMAT, "not a list of messages");
+    for (JSON_EACH(message, list)) {
+        const Json *role = json_get(message, "role"), *content = json_get(message, "content");
+        const char *known = NULL;
+        for (size_t i = 0; role && role->type == JSON_STRING && i < COUNT_OF(roles); i++)
+            if (slice_is(json_slice(role), roles[i])) known = roles[i];
+        if (!known || !content || content->type != JSON_STRING)
+            return fail(error, ERROR_FORMAT, "a message needs a role (system, user, assistant) and a text as content");
+        if (!add_message(chat, known, json_slice(content), error)) return false;
+    }
+    return true;
+}
+
+/* Replaces the conversation; on failure it stays as it was. */
+static void load(Chat *chat, const char *path) {
+    enum { FILE_BYTES_MAX = 64 << 20 };
+    Buffer text = {0};
+    Arena arena = {0};
+    Error why = {0};
+    const size_t before = chat->count;
+    const Json *list =
+        file_read(path, FILE_BYTES_MAX, &text, &why) ? json_parse(&arena, buffer_view(&text), &why) : NULL;
+    if (list && load_messages(chat, list, &why)) {
+        const size_t count = chat->count - before;
+        for (size_t i = 0; i < before; i++) free_message(&chat->messages[i]);
+        memmove(chat->messages, chat->messages + before, count * sizeof *chat->messages);
+        chat->count = count;
+        printf("(%zu messages from %s)\n", count, path);
+    } else {
+        forget_messages(chat, before);
+        printf("cannot load %s: %s\n", path, why.text);
+    }
+    arena_free(&arena);
+    buffer_free(&text);
+}
+
+/* ---- /set and /model ---- */
+
+static void set(Chat *chat, const char *line) {
+    SamplingArguments *s = &chat->sampling;
+    const struct {
+        const char *name;
+        double *number;
+        int64_t *integer;
+        double min, max;
+    } settings[] = {{"temperature", &s->temperature, NULL, 0, 2}, {"top-p", &s->top_p, NULL, 0, 1},
+        {"top-k", NULL, &s->top_k, 0, 1 << 30}, {"min-p", &s->min_p, NULL, 0, 1},
+        {"repetition-penalty", &s->repetition_penalty, NULL, 0.01, 2}, {"seed", NULL, &s->seed, -1, 9e15},
+        {"max-tokens", NULL, &s->max_tokens, 0, 1 << 30}};
+    char name[32] = "", value[32] = "";
+    const int words = sscanf(line, " %31s %31s", name, value);
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        char *end = value;
+        if (words >= 1 && strcmp(name, settings[i].name) != 0) continue;
+        const double number = strtod(value, &end);
+        const bool fits = words == 2 && *value && !*end && number >= settings[i].min && number <= settings[i].max &&
+            (settings[i].number || number == (double)(int64_t)number);
+        if (fits && settings[i].number) *settings[i].number = number;
+        if (fits && settings[i].integer) *settings[i].integer = (int64_t)number;
+        if (words == 2 && !fits)
+            printf("%s: want a %snumber from %g to %g\n", name, settings[i].number ? "" : "whole ", settings[i].min,
+                settings[i].max);
+        else
+            printf("%s %.10g\n", settings[i].name,
+                settings[i].number ? *settings[i].number : (double)*settings[i].integer);
+        if (words >= 1) return;
+    }
+    if (words >= 1) printf("there is no setting %s\n", name);
+}
+
+/* The conversation goes on with another model; if that cannot be loaded, with the one before. */
+static void change_model(Chat *chat, const char *name) {
+    Error why = {0};
+    Buffer directory = {0};
+    char *copy = strdup(name);
+    ChatModel *model = copy && named_resolve(name, progress_on_terminal(), &directory, NULL, &why)
+        ? session_open(directory.data, chat->engine, &why)
+        : NULL;
+    buffer_free(&directory);
+    if (!model) {
+        printf("%s\n", why.text);
+        free(copy);
+        return;
+    }
+    chat_model_close(chat->model);
+    free(chat->name);
+    chat->model = model;
+    chat->name = copy;
+    printf("(now %s)\n", name);
+}
+
+static bool answer_last(Chat *chat, size_t before, Buffer *text, Error *error);
+
+/* The number of messages up to the last one of the user; 0: there is none, which is said. */
+static size_t find_last(const Chat *chat) {
+    size_t count = chat->count;
+    while (count > 0 && strcmp(chat->messages[count - 1].role, "user") != 0) count--;
+    if (count == 0) printf("(there is no message yet)\n");
+    return count;
+}
+
+static void undo(Chat *chat) {
+    const size_t count = find_last(chat);
+    if (count == 0) return;
+    forget_messages(chat, count - 1);
+    printf("(%zu messages are left)\n", chat->count);
+}
+
+static bool retry(Chat *chat, Error *error) {
+    const size_t count = find_last(chat);
+    Buffer text = {0};
+    if (count == 0) return true;
+    forget_messages(chat, count);
+    const bool ok = answer_last(chat, count - 1, &text, error);
+    buffer_free(&text);
+    return ok;
+}
+
 /* A line beginning with a slash. */
 static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error) {
     if (!strcmp(line, "/quit") || !strcmp(line, "/exit") || !strcmp(line, "/bye")) {
@@ -146,6 +278,18 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error
         add_image(chat, line + 7);
     } else if (!strncmp(line, "/save ", 6)) {
         save(chat, line + 6);
+    } else if (!strncmp(line, "/load ", 6)) {
+        load(chat, line + 6);
+    } else if (!strcmp(line, "/retry")) {
+        return retry(chat, error);
+    } else if (!strcmp(line, "/undo")) {
+        undo(chat);
+    } else if (!strcmp(line, "/set") || !strncmp(line, "/set ", 5)) {
+        set(chat, line + 4);
+    } else if (!strcmp(line, "/model")) {
+        printf("%s\n", chat->name);
+    } else if (!strncmp(line, "/model ", 7)) {
+        change_model(chat, line + 7);
     } else if (!strcmp(line, "/stats")) {
         session_print_stats(&chat->last, stdout);
     } else {
@@ -155,10 +299,8 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error
     return true;
 }
 
-/* One message and its answer. */
-static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
-    const size_t before = chat->count;
-    if (!add_message(chat, "user", line, error)) return false;
+/* The answer to the messages. before: how many are kept when there is no room for the last. */
+static bool answer_last(Chat *chat, size_t before, Buffer *text, Error *error) {
     const SessionPrompt prompt = {chat->messages, chat->count, NULL};
     buffer_clear(text);
     SessionAnswer answer;
@@ -175,6 +317,12 @@ static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
     printf("%s\n(/clear starts a new conversation)\n", error->text); /* full: it can go on without this message */
     forget_messages(chat, before);
     return true;
+}
+
+/* One message and its answer. */
+static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
+    const size_t before = chat->count;
+    return add_message(chat, "user", line, error) && answer_last(chat, before, text, error);
 }
 
 static bool converse(Chat *chat, Error *error) {
@@ -205,9 +353,12 @@ int command_chat(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, history = {0};
-    bool ok = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error);
+    bool ok = named_resolve(arguments.values[0], progress_on_terminal(), &directory, NULL, &error);
+    chat.engine = &engine;
+    chat.name = strdup(arguments.values[0]);
     chat.model = ok ? session_open(directory.data, &engine, &error) : NULL;
-    ok = chat.model && (!system || add_message(&chat, "system", slice_of(system), &error));
+    ok = chat.model && (chat.name || fail(&error, ERROR_MEMORY, "no memory for a name")) &&
+        (!system || add_message(&chat, "system", slice_of(system), &error));
     if (ok) {
         const bool terminal = isatty(STDIN_FILENO);
         Error ignored;
@@ -220,6 +371,7 @@ int command_chat(int argc, char **argv) {
     }
     forget_messages(&chat, 0);
     forget_images(&chat);
+    free(chat.name);
     free(chat.messages);
     chat_model_close(chat.model);
     buffer_free(&directory);

@@ -8,6 +8,8 @@
 #include "cli/commands.h"
 
 static int print_man(int argc, char **argv);
+static int print_help(int argc, char **argv);
+static int print_version(int argc, char **argv);
 static int print_completion(int argc, char **argv);
 
 static const CommandEntry commands[] = {
@@ -17,12 +19,16 @@ static const CommandEntry commands[] = {
     {"run", "answer one prompt", command_run},
     {"pull", "bring a model from the Hugging Face Hub", command_pull},
     {"search", "find models on the hub", command_search},
-    {"list", "the models that are here", command_list},
+    {"list", "the models that are here (also ls)", command_list},
     {"rm", "remove models", command_rm},
-    {"info", "what a model is and what it needs here", command_info},
+    {"info", "what a model is and what it needs here (also show)", command_info},
+    {"ps", "the models of a running server", command_ps},
+    {"stop", "unload a model of a running server", command_stop},
     {"convert", "rewrite a GGUF file as an MLX checkpoint", command_convert},
     {"bench", "measure speed beside the machine's limits", command_bench},
     {"doctor", "what this machine offers", command_doctor},
+    {"version", "the version", print_version},
+    {"help", "the page of a command, as in: apus help serve", print_help},
     {"man", "the manual page", print_man},
     {"completion", "what makes a shell complete options", print_completion},
     {"debug", "instruments for comparing with other implementations", command_debug},
@@ -31,6 +37,24 @@ static const CommandEntry commands[] = {
 
 static int print_man(int argc, char **argv) { return command_man(commands, argc, argv); }
 static int print_completion(int argc, char **argv) { return command_completion(commands, argc, argv); }
+
+/* What other programs call a command. */
+static const char *own_name(const char *name) {
+    static const struct {
+        const char *other, *own;
+    } names[] = {{"ls", "list"}, {"show", "info"}, {"remove", "rm"}, {"--version", "version"}};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(name, names[i].other)) return names[i].own;
+    return name;
+}
+
+static int print_version(int argc, char **argv) {
+    static const Command command = {"version", "", "Prints the version.", NULL};
+    Arguments arguments;
+    const OptionsResult result = options_parse(&command, NULL, argc, argv, 0, 0, &arguments);
+    if (result == OPTIONS_OK) printf("apus " APUS_VERSION "\n");
+    return result == OPTIONS_ERROR ? EXIT_USAGE : 0;
+}
 
 static const char *command_name_at(const void *unused, int i) {
     (void)unused;
@@ -50,12 +74,24 @@ static void print_overview(FILE *out) {
 }
 
 static int run_command(const char *name, int argc, char **argv) {
+    name = own_name(name);
     for (const CommandEntry *c = commands; c->name; c++)
         if (!strcmp(name, c->name)) return c->run(argc, argv);
     const char *nearest = nearest_name(slice_of(name), command_name_at, NULL);
     fprintf(stderr, "apus: unknown command '%s'%s%s%s (apus --help)\n", name, nearest ? "; did you mean " : "",
         nearest ? nearest : "", nearest ? "?" : "");
     return EXIT_USAGE;
+}
+
+static int print_help(int argc, char **argv) {
+    static const Command command = {
+        "help", "[COMMAND]", "Prints what --help of a command does, or all commands.", NULL};
+    Arguments arguments;
+    const OptionsResult result = options_parse(&command, NULL, argc, argv, 0, 1, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_ERROR ? EXIT_USAGE : 0;
+    if (arguments.count) return run_command(arguments.values[0], 1, (char *[]){(char[]){"--help"}});
+    print_overview(stdout);
+    return 0;
 }
 
 /* What was printed may still be on its way to a device that is full. */
@@ -73,14 +109,11 @@ int cli_main(int argc, char **argv) {
         print_start();
         return finish_output(0);
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         print_overview(stdout);
-        return 0;
+        return finish_output(0);
     }
-    if (!strcmp(argv[1], "--version")) {
-        printf("apus " APUS_VERSION "\n");
-        return 0;
-    }
-    if (serves_at_once(argv[1])) return finish_output(command_serve_swiftlm(argc - 1, argv + 1));
+    if (serves_at_once(argv[1]) && strcmp(argv[1], "--version") != 0)
+        return finish_output(command_serve_swiftlm(argc - 1, argv + 1));
     return finish_output(run_command(argv[1], argc - 2, argv + 2));
 }

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "library/library.h"
+#include "library/named.h"
 #include "cli/session.h"
 #include "engine/fitting.h"
 #include "engine/placement.h"
@@ -76,7 +77,7 @@ int command_info(int argc, char **argv) {
     }
     Buffer directory = {0}, text = {0};
     EngineOptions request;
-    const bool ok = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
+    const bool ok = named_resolve(arguments.values[0], progress_on_terminal(), &directory, NULL, &error) &&
         engine_options(&engine, directory.data, &request, &error) &&
         (wanted ? fit(&request, &text, &error) : describe(&request, &text, &error));
     if (ok) printf("%s", text.data ? text.data : "");

@@ -8,7 +8,9 @@
 #include "library/library.h"
 
 static const Command command = {"list", "", "The models that are here: of the hub's cache and of apus's own.",
-    "Conversions of GGUF files are counted with their files. `apus rm NAME` removes a row.\n"};
+    "Conversions of GGUF files are counted with their files. `apus rm NAME` removes a row. serve, run, chat and info "
+    "take\n"
+    "a name, the model's id in the API, or the beginning of one that no other has.\n"};
 
 /* "now", "5 min ago", "3 h ago", "12 days ago" */
 static void print_ago(int64_t used_s) {

@@ -1,10 +1,13 @@
 /* The manual page and the shells' completions, from the same tables as --help. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 
-static const Command man_command = {"man", "", "Prints the manual page (roff), as in: apus man | man -l -", NULL};
+static const Command man_command = {
+    "man", "", "Shows the manual page on a terminal; elsewhere prints it as roff, as in: apus man >apus.1", NULL};
 static const Command completion_command = {"completion", "bash|zsh|fish",
     "Prints what makes a shell complete commands and options, as in: source <(apus completion bash)", NULL};
 
@@ -18,16 +21,48 @@ static void print_page(const CommandEntry *command, const char *help) {
     if (is_documented(command)) (void)command->run(1, (char *[]){page});
 }
 
+static int terminal = -1; /* standard output while it leads to the viewer */
+
+/* Has what is printed go to man(1). NULL: there is none here. */
+static FILE *open_viewer(void) {
+    if (system("command -v man >/dev/null 2>&1") != 0) return NULL;
+    fflush(stdout);
+    FILE *viewer = popen("man -l - 2>/dev/null", "w");
+    terminal = viewer ? dup(STDOUT_FILENO) : -1;
+    if (terminal >= 0 && dup2(fileno(viewer), STDOUT_FILENO) >= 0) return viewer;
+    if (viewer) pclose(viewer);
+    return NULL;
+}
+
+static int close_viewer(FILE *viewer) {
+    fflush(stdout);
+    (void)dup2(terminal, STDOUT_FILENO);
+    close(terminal);
+    return pclose(viewer) == 0 ? 0 : 1;
+}
+
+/* The help of each command, one behind the other. */
+static int print_plain(const CommandEntry *commands) {
+    for (const CommandEntry *c = commands; c->name; c++) {
+        if (!is_documented(c)) continue;
+        printf("%s", c == commands ? "" : "\n\n");
+        print_page(c, "--help-all");
+    }
+    return 0;
+}
+
 int command_man(const CommandEntry *commands, int argc, char **argv) {
     Arguments arguments;
     const OptionsResult result = options_parse(&man_command, NULL, argc, argv, 0, 0, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    FILE *viewer = isatty(STDOUT_FILENO) ? open_viewer() : NULL;
+    if (isatty(STDOUT_FILENO) && !viewer) return print_plain(commands);
     printf(
         ".TH APUS 1 \"\" \"apus " APUS_VERSION "\"\n.SH NAME\napus \\- a native inference server for language models\n"
         ".SH SYNOPSIS\n.B apus\nCOMMAND [OPTIONS] [ARGUMENTS]\n.SH COMMANDS\n");
     for (const CommandEntry *c = commands; c->name; c++) print_page(c, "--help=man");
     printf(".SH EXIT STATUS\n0, 1 after a failure (one line says which), 2 for a wrong command line.\n");
-    return 0;
+    return viewer ? close_viewer(viewer) : 0;
 }
 
 static void print_bash(const CommandEntry *commands) {

@@ -23,16 +23,33 @@ static Slice option_name(const Option *o, int i) {
 
 static bool is_long(Slice name) { return name.size > 2 && !strncmp(name.data, "--", 2); }
 
-static void print_help(const Command *command, const Option *options) {
+/* A row that is a title, or an option that is not there. */
+static bool is_no_option(const Option *o) {
+    return o->kind == OPTION_LATER || o->kind == OPTION_GROUP || o->kind == OPTION_GROUP_ALL;
+}
+
+/* all: with the groups that are for few readers. */
+static void print_help(const Command *command, const Option *options, bool all) {
+    int left_out = 0;
+    bool shown = true;
+    const bool titled = options && (options->kind == OPTION_GROUP || options->kind == OPTION_GROUP_ALL);
     printf("apus %s %s\n\n%s\n", command->name, command->arguments, command->summary);
-    if (options && options->name) printf("\nOptions:\n");
+    if (options && options->name && !titled) printf("\nOptions:\n");
     for (const Option *o = options; o && o->name; o++) {
         char left[64];
         if (o->kind == OPTION_LATER) continue;
+        if (o->kind == OPTION_GROUP || o->kind == OPTION_GROUP_ALL) {
+            shown = all || o->kind == OPTION_GROUP;
+            if (shown) printf("\n%s:\n", o->name);
+            continue;
+        }
+        left_out += !shown;
+        if (!shown) continue;
         snprintf(left, sizeof left, "%s%s%s%s%s", o->aliases ? o->aliases : "", o->aliases ? ", " : "", o->name,
             o->argument ? " " : "", o->argument ? o->argument : "");
         printf("  %-24s %s\n", left, o->help);
     }
+    if (left_out) printf("\n%d more options: apus %s --help-all\n", left_out, command->name);
     if (command->details) printf("\n%s", command->details);
 }
 
@@ -57,7 +74,8 @@ static void print_manual(const Command *command, const Option *options) {
     print_roff(command->summary);
     printf("\n");
     for (const Option *o = options; o && o->name; o++) {
-        if (o->kind == OPTION_LATER) continue;
+        if (o->kind == OPTION_GROUP || o->kind == OPTION_GROUP_ALL) printf(".PP\n.B %s\n", o->name);
+        if (is_no_option(o)) continue;
         printf(".TP\n.B ");
         if (o->aliases) print_roff(o->aliases);
         if (o->aliases) printf(", ");
@@ -74,13 +92,15 @@ static void print_manual(const Command *command, const Option *options) {
 
 static bool print_asked(const char *text, const Command *command, const Option *options) {
     if (!strcmp(text, "--help") || !strcmp(text, "-h")) {
-        print_help(command, options);
+        print_help(command, options, false);
+    } else if (!strcmp(text, "--help-all")) {
+        print_help(command, options, true);
     } else if (!strcmp(text, "--help=man")) {
         print_manual(command, options);
     } else if (!strcmp(text, "--help=names")) {
         for (const Option *o = options; o && o->name; o++) {
             Slice name;
-            for (int i = 0; o->kind != OPTION_LATER && (name = option_name(o, i)).size; i++)
+            for (int i = 0; !is_no_option(o) && (name = option_name(o, i)).size; i++)
                 if (i == 0 || is_long(name)) printf("%.*s\n", (int)name.size, name.data);
         }
     } else {
@@ -111,6 +131,7 @@ static OptionsResult add_argument(const Command *command, const char *text, int 
 static const Option *find(const Option *options, const char *text, size_t length) {
     for (const Option *o = options; o && o->name; o++) {
         Slice name;
+        if (o->kind == OPTION_GROUP || o->kind == OPTION_GROUP_ALL) continue;
         for (int i = 0; (name = option_name(o, i)).size; i++)
             if (name.size == length && !strncmp(name.data, text, length)) return o;
     }
@@ -130,7 +151,8 @@ static OptionsResult unknown_option(const Command *command, const Option *option
     Buffer names = {0};
     for (const Option *o = options; o && o->name; o++) {
         Slice name;
-        for (int i = 0; (name = option_name(o, i)).size; i++) {
+        const bool title = o->kind == OPTION_GROUP || o->kind == OPTION_GROUP_ALL;
+        for (int i = 0; !title && (name = option_name(o, i)).size; i++) {
             buffer_append(&names, name.data, name.size);
             buffer_byte(&names, 0);
         }
@@ -212,13 +234,17 @@ static bool store(const Option *o, const char *text, Error *why) {
         integer = (int64_t)number;
         memcpy(o->value, &integer, sizeof integer); /* an integer of any type with 64 bits */
         return true;
+    case OPTION_GROUP:
+    case OPTION_GROUP_ALL:
     case OPTION_ARGUMENT:
     case OPTION_LATER: break;
     }
     return false;
 }
 
-static OptionsResult unusable_value(const Command *command, const Option *o, const char *value, const Error *why) {
+/* as: how the option was called. why: of OPTION_READ. */
+static OptionsResult unusable_value(
+    const Command *command, const Option *o, const char *as, const char *value, const Error *why) {
     char problem[160];
     if (o->kind == OPTION_READ)
         snprintf(problem, sizeof problem, "%.150s", why->text);
@@ -228,16 +254,20 @@ static OptionsResult unusable_value(const Command *command, const Option *o, con
         snprintf(
             problem, sizeof problem, "%.40s: want a size, as in 512M or 4G%s", value, o->min > 0 ? "" : ", or auto");
     else if (o->kind == OPTION_DURATION)
-        snprintf(problem, sizeof problem, "%.40s: want a time, as in 90s, 10m or 2h", value);
+        snprintf(problem, sizeof problem,
+            o->min > 1 ? "%.40s: want a time, as in 90s, 10m or 2h, of at least %.0fs"
+                       : "%.40s: want a time, as in 90s, 10m or 2h",
+            value, o->min);
     else
         snprintf(problem, sizeof problem, "%.40s: want %s from %.10g to %.10g", value,
             o->kind == OPTION_NUMBER ? "a number" : "a whole number", o->min, o->max);
-    return usage(command, "option %s: not usable: %s", o->name, problem);
+    return usage(command, "option %s: not usable: %s", as, problem);
 }
 
 OptionsResult options_parse(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments) {
     arguments->count = 0;
+    char as[64];
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         const char *text = argv[i];
@@ -266,7 +296,8 @@ OptionsResult options_parse(
             continue;
         }
         Error why = {0};
-        if (!store(o, value, &why)) return unusable_value(command, o, value, &why);
+        snprintf(as, sizeof as, "%.*s", (int)size, text);
+        if (!store(o, value, &why)) return unusable_value(command, o, as, value, &why);
     }
     if (arguments->count < min) return usage(command, "missing argument: %s%s", command->arguments, "");
     return OPTIONS_OK;
@@ -301,7 +332,7 @@ static bool set_option(const Command *command, const Option *o, const char *valu
     if (o->kind == OPTION_FLAG)
         (void)usage(command, "option %s: not usable: %s: want true or false", o->name, value);
     else
-        (void)unusable_value(command, o, value, &why);
+        (void)unusable_value(command, o, o->name, value, &why);
     return false;
 }
 
@@ -371,7 +402,7 @@ static bool set_from_variable(const Command *command, const Option *o, Slice nam
 static bool set_from_environment(const Command *command, const Option *options) {
     for (const Option *o = options; o->name; o++) {
         Slice name;
-        for (int i = 0; o->kind != OPTION_ARGUMENT && (name = option_name(o, i)).size; i++)
+        for (int i = 0; o->kind != OPTION_ARGUMENT && !is_no_option(o) && (name = option_name(o, i)).size; i++)
             if (is_long(name) && !set_from_variable(command, o, name)) return false;
     }
     return true;

@@ -1,18 +1,43 @@
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "library/library.h"
+#include "library/named.h"
 #include "cli/session.h"
 
 static const Command command = {"run", "MODEL [PROMPT …]",
-    "Answers one prompt, given as arguments or on standard input.",
+    "Answers one prompt, given as arguments, on standard input, or both: then the input follows the prompt.",
     "Examples:\n"
     "  apus run qwen-0.5b 'Write a haiku about swifts'\n"
-    "  cat main.c | apus run qwen-0.5b --system 'Review this code.'\n"
+    "  cat main.c | apus run qwen-0.5b 'Explain this code.'    the prompt, then what was piped\n"
     "  apus run gemma-270m --raw 'Once upon a time' -n 100     continues the text, without a chat template\n"};
+
+/* Something was piped in, or is a file: not a terminal, and not what programs have that were given nothing. */
+static bool has_input(void) {
+    struct stat info;
+    return !fstat(STDIN_FILENO, &info) && (S_ISFIFO(info.st_mode) || S_ISREG(info.st_mode));
+}
+
+static bool read_input(Buffer *prompt, Error *error) {
+    const size_t begin = prompt->size;
+    char block[1 << 16];
+    for (size_t got; (got = fread(block, 1, sizeof block, stdin)) > 0;) buffer_append(prompt, block, got);
+    const Slice input = {prompt->data + begin, prompt->size - begin};
+    uint32_t code;
+    for (size_t at = 0; at < input.size && !prompt->failed;) {
+        const int length = utf8_decode(input.data + at, input.size - at, &code);
+        if (length <= 0)
+            return fail(error, ERROR_USAGE, "standard input is not a UTF-8 text: byte %zu is 0x%02X", at,
+                (unsigned char)input.data[at]);
+        at += (size_t)length;
+    }
+    return true;
+}
 
 static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error) {
     enum { PROMPT_BYTES_MAX = 64 << 20 };
@@ -21,8 +46,12 @@ static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error
     if (arguments->count < 2 || slice_is(buffer_view(prompt), "-")) {
         buffer_clear(prompt);
         if (isatty(STDIN_FILENO)) fprintf(stderr, "apus: reading the prompt from the terminal; end it with Ctrl-D\n");
-        char block[1 << 16];
-        for (size_t got; (got = fread(block, 1, sizeof block, stdin)) > 0;) buffer_append(prompt, block, got);
+        if (!read_input(prompt, error)) return false;
+    } else if (has_input()) {
+        const size_t asked = prompt->size;
+        buffer_text(prompt, "\n\n");
+        if (!read_input(prompt, error)) return false;
+        if (prompt->size == asked + 2) prompt->size = asked;
     }
     if (prompt->failed) return fail(error, ERROR_LIMIT, "the prompt is longer than %d bytes", PROMPT_BYTES_MAX);
     return prompt->size > 0 || fail(error, ERROR_USAGE, "the prompt is empty");
@@ -76,7 +105,7 @@ int command_run(int argc, char **argv) {
     Error error = {0};
     Buffer directory = {0}, prompt = {0};
     const bool ok = (!raw || !image || fail(&error, ERROR_USAGE, "--image needs the chat template: no --raw")) &&
-        library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
+        named_resolve(arguments.values[0], progress_on_terminal(), &directory, NULL, &error) &&
         read_prompt(&arguments, &prompt, &error) &&
         answer(directory.data, system, image, raw, &engine, &sampling, &prompt, stats, &error);
     buffer_free(&directory);

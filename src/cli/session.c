@@ -86,8 +86,10 @@ ChatModel *session_open(const char *directory, const EngineArguments *arguments,
 
 void session_print_stats(const SessionAnswer *answer, FILE *out) {
     const int later = answer->tokens - 1;
-    fprintf(out, "%d prompt tokens, %d tokens, first after %.2f s, %.1f tok/s\n", answer->prompt_tokens, answer->tokens,
-        answer->first_s, later > 0 ? later / (answer->total_s - answer->first_s) : 0.0);
+    fprintf(out, "%d prompt tokens, %d token%s, first after %.2f s", answer->prompt_tokens, answer->tokens,
+        answer->tokens == 1 ? "" : "s", answer->first_s);
+    if (later > 0) fprintf(out, ", %.1f tok/s", later / (answer->total_s - answer->first_s));
+    fprintf(out, "\n");
     if (answer->drafts.drafted > 0)
         fprintf(out, "%llu draft tokens, %llu accepted\n", (unsigned long long)answer->drafts.drafted,
             (unsigned long long)answer->drafts.accepted);

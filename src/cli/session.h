@@ -26,6 +26,7 @@ typedef struct EngineArguments {
     }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
+    OPTIONS_TITLE("Model and memory"),                                                                                 \
     {"--device", NULL, OPTION_TEXT, &(e).options.backend.device, 0, 0, "NAME",                                                         \
         "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},                                                 \
     {"--gpu-layers", "-ngl", OPTION_TEXT, &(e).gpu_layers, 0, 0, "N",                                                   \
@@ -38,22 +39,23 @@ typedef struct EngineArguments {
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \
     {"--prefill-size", NULL, OPTION_INT, &(e).options.prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
         "prompt tokens per step (512; 8192 with --stream-experts)"},                                                   \
-    EXPERT_OPTIONS((e).options.model.experts),                                                                                                 \
-    {"--top-k-experts", NULL, OPTION_INT, &(e).options.model.experts_used, 1, 32, "N",                                            \
-        "a token uses N experts of a layer at most: faster, and other, worse answers (the model's)"},                  \
+    CACHE_OPTIONS((e).cache, (e).options),                                                                                       \
+    {"--weights", NULL, OPTION_CHOICE, &(e).options.model.weights, WEIGHTS_MAPPED, 0, "mmap|ram",                                                        \
+        "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
+    {"--precise", NULL, OPTION_FLAG, &(e).options.backend.precise, 0, 0, NULL,                                                         \
+        "activations as 16 bits instead of 8: slower prompts, smaller errors"},                                        \
     {"--no-lookup", NULL, OPTION_FLAG, &(e).no_lookup, 0, 0, NULL,                                                     \
         "no draft tokens from the prompt and the answer (speculative decoding, which changes no answer)"},             \
     {"--draft-model", NULL, OPTION_TEXT, &(e).draft_model, 0, 0, "MODEL",                                              \
         "a small model with the same vocabulary that guesses the next tokens; answers stay the same (none)"},          \
     {"--num-draft-tokens", NULL, OPTION_INT, &(e).options.speculation.draft_tokens, 1, DRAFT_TOKENS_MAX, "N",          \
         "the most tokens that it guesses at once (4)"},                                                                \
-    CACHE_OPTIONS((e).cache, (e).options),                                                                                       \
-    {"--weights", NULL, OPTION_CHOICE, &(e).options.model.weights, WEIGHTS_MAPPED, 0, "mmap|ram",                                                        \
-        "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
-    {"--precise", NULL, OPTION_FLAG, &(e).options.backend.precise, 0, 0, NULL,                                                         \
-        "activations as 16 bits instead of 8: slower prompts, smaller errors"},                                        \
+    OPTIONS_TITLE("Experts larger than memory"),                                                                       \
+    {"--top-k-experts", NULL, OPTION_INT, &(e).options.model.experts_used, 1, 32, "N",                                            \
+        "a token uses N experts of a layer at most: faster, but worse answers (the model's)"},                  \
+    EXPERT_OPTIONS((e).options.model.experts), \
     {"--strict-config", NULL, OPTION_FLAG, &(e).options.model.strict_config, 0, 0, NULL,                                             \
-        "config fields that nothing here uses are an error"}
+        "fields of config.json that nothing here uses are an error"}
 /* clang-format on */
 
 typedef struct SamplingArguments {

@@ -98,6 +98,17 @@ static bool is_conversion_of_a_row(const LocalModels *models, const char *direct
     return false;
 }
 
+/* A conversion is called as its file is, unless another model is. */
+static const char *name_of_source(LocalModels *models, const char *source, const char *directory) {
+    Buffer name = {0};
+    library_name_of(source, &name);
+    bool taken = name.failed || !name.size;
+    for (size_t i = 0; i < models->count && !taken; i++) taken = !strcmp(models->models[i].name, name.data);
+    const char *copy = taken ? NULL : arena_copy(&models->arena, buffer_view(&name));
+    buffer_free(&name);
+    return copy ? copy : directory;
+}
+
 /* Adds a directory of the cache that is not the conversion of a listed file: a checkpoint, or a conversion whose file
  * is elsewhere or deleted. */
 static bool add_directory(LocalModels *models, const char *name, const char *path, Error *error) {
@@ -115,6 +126,7 @@ static bool add_directory(LocalModels *models, const char *name, const char *pat
     else if (!strncmp(name, "compact-", 8))
         model.format = "conversion";
     bool ok = model.format || fail(error, ERROR_MEMORY, "no memory for a list of models");
+    if (source.size) model.name = name_of_source(models, source.data, name);
     if (ends_with(name, ".partial") || ends_with(name, ".old") || !whole) {
         models->unfinished_bytes += model.bytes;
         models->unfinished += model.bytes > 0;
@@ -177,6 +189,8 @@ bool local_find(const char *name, Buffer *path, Error *error) {
     if (!found) return fail(error, ERROR_NOT_FOUND, "%s: no such model here", name);
     return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");
 }
+
+void local_id(const LocalModel *model, Buffer *id) { library_name_of(model->name, id); }
 
 void local_free(LocalModels *models) {
     arena_free(&models->arena);

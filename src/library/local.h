@@ -24,6 +24,8 @@ typedef struct LocalModels {
     size_t unfinished;
 } LocalModels;
 
+/* Appends the id under which the model is served: the last part of its name. */
+void local_id(const LocalModel *model, Buffer *id);
 NODISCARD bool local_list(LocalModels *models, Error *error);
 void local_free(LocalModels *models);
 /* Appends the path of the local model of that name: a directory or a .gguf file. ERROR_NOT_FOUND. */

@@ -9,7 +9,7 @@
 #include "server/api/request.h"
 #include "server/server.h"
 
-enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48, REASON_MAX = 256 };
+enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48, REASON_MAX = 256, IGNORED_MAX = 512 };
 
 typedef struct Server {
     ServerOptions options; /* as given; its texts outlive the server */
@@ -80,6 +80,7 @@ typedef struct Exchange {
     struct Transport *transport;
     const struct Route *route; /* NULL: no such path and method */
     const char *allowed;       /* the method that the path has; NULL: no such path */
+    const char *cors;          /* origin of a page of another site that may read the response; NULL: none */
     const char *key;           /* API key as sent, valid or not; NULL: none */
     char request_id[REQUEST_ID_MAX];
     const char *client; /* its address */
@@ -87,7 +88,8 @@ typedef struct Exchange {
     int64_t started_ns;
     int64_t deadline_ns, queue_deadline_ns; /* 0: none */
     RequestRecord record;
-    ApiError refusal; /* decided from the headers, sent when the body has arrived */
+    char ignored[IGNORED_MAX]; /* fields that were ignored (ServerOptions.lenient), with commas; "": none */
+    ApiError refusal;          /* decided from the headers, sent when the body has arrived */
     Buffer body;
     size_t text_bytes;  /* this exchange's share of Server.text_bytes */
     uint64_t discarded; /* bytes of the body that were not kept */

@@ -1,5 +1,6 @@
 #include "server/routes.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "server/api/completion.h"
@@ -12,6 +13,7 @@
 #include "server/api/ollama_list.h"
 #include "server/admin/jobs_api.h"
 #include "server/http/response.h"
+#include "server/http/http_request.h"
 #include "server/api/resumable.h"
 #include "server/api/token_list.h"
 #include "server/web.h"
@@ -23,6 +25,21 @@ static bool answer_metrics(Exchange *x, Slice rest) {
     Buffer body = {0};
     metrics_write(x->server, &body);
     return response_text(x, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+static bool answer_preflight(Exchange *x, Slice rest) {
+    const char *asked = http_request_header(x->request, "Access-Control-Request-Headers");
+    Buffer headers = {0};
+    buffer_text(&headers, "");
+    /* The key decides what a page may do, not the header: all that it asks for may be sent. */
+    if (x->cors)
+        buffer_printf(&headers,
+            "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\nAccess-Control-Allow-Headers: %s\r\n"
+            "Access-Control-Max-Age: 600\r\n",
+            asked ? asked : "Authorization, Content-Type");
+    const bool ok = !headers.failed && response_file(x, 204, NULL, headers.data ? headers.data : "", SLICE(""));
+    buffer_free(&headers);
+    return ok;
 }
 
 static bool answer_root(Exchange *x, Slice rest) {
@@ -70,10 +87,14 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/responses", .answer = answer, .endpoint = &endpoint_responses, .completes = true},
     {.method = "POST", .path = "/v1/messages", .answer = answer, .endpoint = &endpoint_messages, .completes = true},
     {.method = "POST", .path = "/v1/embeddings", .answer = answer_embeddings, .completes = true},
-    {.method = "POST", .path = "/api/chat", .answer = answer, .endpoint = &endpoint_ollama_chat, .completes = true},
+    {.method = "POST",
+        .path = "/api/chat",
+        .answer = answer_ollama,
+        .endpoint = &endpoint_ollama_chat,
+        .completes = true},
     {.method = "POST",
         .path = "/api/generate",
-        .answer = answer,
+        .answer = answer_ollama,
         .endpoint = &endpoint_ollama_generate,
         .completes = true},
     {.method = "POST",
@@ -81,10 +102,10 @@ static const Route routes[] = {
         .answer = answer_embed,
         .endpoint = &endpoint_ollama_chat,
         .completes = true},
-    {.method = "GET", .path = "/api/tags", .answer = answer_ollama_tags},
-    {.method = "GET", .path = "/api/ps", .answer = answer_ollama_ps},
-    {.method = "GET", .path = "/api/version", .answer = answer_ollama_version},
-    {.method = "POST", .path = "/api/show", .answer = answer_ollama_show},
+    {.method = "GET", .path = "/api/tags", .answer = answer_ollama_tags, .endpoint = &endpoint_ollama_chat},
+    {.method = "GET", .path = "/api/ps", .answer = answer_ollama_ps, .endpoint = &endpoint_ollama_chat},
+    {.method = "GET", .path = "/api/version", .answer = answer_ollama_version, .endpoint = &endpoint_ollama_chat},
+    {.method = "POST", .path = "/api/show", .answer = answer_ollama_show, .endpoint = &endpoint_ollama_chat},
     {.method = "POST", .path = "/tokenize", .answer = answer_tokenize},
     {.method = "POST", .path = "/detokenize", .answer = answer_detokenize},
     {.method = "POST", .path = "/v1/messages/count_tokens", .answer = count, .endpoint = &endpoint_messages},
@@ -105,4 +126,38 @@ const Route *route_find(const char *url, const char *method, const char **allowe
         if (!strcmp(method, route->method) || (!strcmp(method, "HEAD") && !strcmp(route->method, "GET"))) return route;
     }
     return NULL;
+}
+
+const Endpoint *route_endpoint(const char *path) {
+    if (!path || strncmp(path, "/api/", 5) != 0) return NULL;
+    return &endpoint_ollama_chat;
+}
+
+static bool is_path(const char *url) {
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        if (path_matches(&routes[i], url)) return true;
+    return false;
+}
+
+bool route_nearest(const char *url, char *out, size_t size) {
+    static const char *const tops[] = {"", "/v1", "/v1/chat"};
+    char plain[256];
+    size_t length = 0;
+    for (; *url && length + 1 < sizeof plain; url++)
+        if (*url != '/' || length == 0 || plain[length - 1] != '/') plain[length++] = *url;
+    while (length > 1 && plain[length - 1] == '/') length--;
+    plain[length] = 0;
+    const char *path = plain;
+    while (!strncmp(path, "/v1/v1/", 7)) path += 3;
+    for (size_t i = 0; i < COUNT_OF(tops); i++) {
+        snprintf(out, size, "%s%s", tops[i], path);
+        if (strlen(path) > 1 && is_path(out)) return true;
+    }
+    return !strncmp(path, "/v1/", 4) && (snprintf(out, size, "%s", path + 3), is_path(out));
+}
+
+const Route *route_preflight(void) {
+    static const Route route = {
+        .method = "OPTIONS", .path = "", .answer = answer_preflight, .public = true, .probe = true};
+    return &route;
 }

@@ -12,5 +12,14 @@ typedef struct Route {
     bool completes;                  /* submits a request to the engine */
 } Route;
 
+/* The API to which an unknown path belongs by its beginning, for the form of the error; NULL: OpenAI's, or path is
+ * NULL.
+ */
+const struct Endpoint *route_endpoint(const char *path);
+/* A known path that one was meant for: without a slash at its end, doubled slashes or a doubled or missing /v1. Written
+ * to `out`; false: there is none. */
+bool route_nearest(const char *url, char *out, size_t size);
+/* The route of a preflight request, whose response says what pages of other sites may send. */
+const Route *route_preflight(void);
 /* NULL: no such route; *allowed is then the method that the path has, or NULL. */
 const Route *route_find(const char *url, const char *method, const char **allowed);

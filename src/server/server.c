@@ -83,6 +83,10 @@ Server *server_open(const ServerOptions *options, Error *error) {
 
 int server_port(const Server *server) { return server->port; }
 
+bool server_model(const Server *server, int index, ModelStatus *status) {
+    return models_status(server->models, index, status);
+}
+
 bool server_reload(Server *server, Slice api_keys, Error *error) {
     Keys keys = {0};
     if (api_keys.data && !keys_read(api_keys, &keys, error)) {

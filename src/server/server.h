@@ -12,6 +12,9 @@ typedef struct ServerOptions {
     const char *tls_certificate; /* PEM file; NULL: no TLS */
     const char *tls_key;         /* PEM file; NULL with tls_certificate */
     const char *mcp_origins;     /* origins that the web app may connect to, separated by spaces; NULL: none */
+    const char *allowed_origins; /* origins whose pages may use the API, separated by spaces; "*": all. NULL: none */
+    const char *allowed_hosts;   /* further names of this server in the Host header, separated by spaces; "*": any */
+    bool lenient;                /* fields that are not supported are ignored, and named in a response header */
     bool allow_pull;             /* clients may download, convert, load and remove models */
     bool open_metrics;           /* /metrics requires no key */
     bool log_requests;           /* log one line per request; false: at debug level only */
@@ -32,6 +35,7 @@ NODISCARD Server *server_open(const ServerOptions *options, Error *error);
  * On failure nothing changes. Thread: any, one at a time. */
 NODISCARD bool server_reload(Server *server, Slice api_keys, Error *error);
 int server_port(const Server *server);
+bool server_model(const Server *server, int index, ModelStatus *status); /* models_status() of its models */
 void server_close(Server *server); /* refuses new work, ends running answers after drain_s, joins all threads */
 /* Sets the reason that /health shows beside an unhealthy status. Thread: any. */
 void server_explain(Server *server, const char *reason);

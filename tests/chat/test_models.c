@@ -31,8 +31,10 @@ static bool becomes(Models *models, int index, ModelState wanted) {
 }
 
 static void test_names(void) {
-    const ModelSource two[] = {{"a", fixture.directory}, {"b", fixture.directory}},
-                      same[] = {{"a", fixture.directory}, {"a", fixture.directory}};
+    const ModelSource two[] = {{.name = "a", .directory = fixture.directory},
+        {.name = "b", .directory = fixture.directory}},
+                      same[] = {
+                          {.name = "a", .directory = fixture.directory}, {.name = "a", .directory = fixture.directory}};
     Error error = {0};
     TEST(!open_models(same, 2, 0, &error) && error.code == ERROR_USAGE && strstr(error.text, "called a"));
     Models *models = open_models(two, 2, 0, &error);
@@ -71,7 +73,8 @@ static bool finished(Request *request) {
 }
 
 static void test_unload(void) {
-    const ModelSource two[] = {{"a", fixture.directory}, {"b", fixture.directory}};
+    const ModelSource two[] = {
+        {.name = "a", .directory = fixture.directory}, {.name = "b", .directory = fixture.directory}};
     Error error = {0};
     Models *models = open_models(two, 2, 0, &error);
     CHECK(models != NULL);
@@ -96,7 +99,8 @@ static void test_unload(void) {
 }
 
 static void test_idle(void) {
-    const ModelSource two[] = {{"a", fixture.directory}, {"b", fixture.directory}};
+    const ModelSource two[] = {
+        {.name = "a", .directory = fixture.directory}, {.name = "b", .directory = fixture.directory}};
     Error error = {0};
     Models *models = open_models(two, 2, IDLE_MS, &error);
     CHECK(models != NULL);
@@ -133,7 +137,8 @@ static void *take(void *argument) {
 static void test_failed_load(void) {
     ChatFixture other;
     chat_fixture_open(&other, true);
-    const ModelSource two[] = {{"a", fixture.directory}, {"b", other.directory}};
+    const ModelSource two[] = {
+        {.name = "a", .directory = fixture.directory}, {.name = "b", .directory = other.directory}};
     Error error = {0};
     Models *models = open_models(two, 2, 0, &error);
     CHECK(models != NULL && models_unload(models, SLICE("b"), &error));
@@ -161,7 +166,8 @@ static void test_failed_load(void) {
 
 /* Who waits no longer goes, and the load goes on for the others; with nobody left the process may end. */
 static void test_slow_load(void) {
-    const ModelSource two[] = {{"a", fixture.directory}, {"b", fixture.directory}};
+    const ModelSource two[] = {
+        {.name = "a", .directory = fixture.directory}, {.name = "b", .directory = fixture.directory}};
     Error error = {0};
     Models *models = open_models(two, 2, 0, &error);
     CHECK(models != NULL);
@@ -190,8 +196,11 @@ static void test_added(void) {
     CHECK(models != NULL);
     TEST(models_count(models) == 0 && !models_first(models, &status) && !models_status(models, 0, &status));
     TEST(!models_take(models, SLICE("a"), 0, &error) && error.code == ERROR_NOT_FOUND);
-    const ModelSource a = {"a", fixture.directory}, b = {"b", fixture.directory}, other = {"a", "/nonexistent"},
-                      broken = {"c", "/nonexistent"}, unnamed = {"", fixture.directory};
+    const ModelSource a = {.name = "a", .directory = fixture.directory},
+                      b = {.name = "b", .directory = fixture.directory},
+                      other = {.name = "a", .directory = "/nonexistent"},
+                      broken = {.name = "c", .directory = "/nonexistent"},
+                      unnamed = {.name = "", .directory = fixture.directory};
     TEST(models_add(models, &a, &error) == 0 && state(models, 0) == MODEL_UNLOADED);
     TEST(models_add(models, &a, &error) == 0 && models_count(models) == 1); /* the same again */
     TEST(models_add(models, &other, &error) == -1 && error.code == ERROR_USAGE);
@@ -218,7 +227,7 @@ static void test_limit(void) {
     char name[8];
     for (int i = 0; i <= MODELS_MAX; i++) {
         snprintf(name, sizeof name, "m%d", i);
-        const ModelSource source = {name, fixture.directory};
+        const ModelSource source = {.name = name, .directory = fixture.directory};
         TEST(models_add(models, &source, &error) == (i < MODELS_MAX ? i : -1));
     }
     TEST(error.code == ERROR_LIMIT);
@@ -229,7 +238,7 @@ static void test_limit(void) {
 static void test_removed_while_loading(void) {
     Error error = {0};
     Models *models = open_models(NULL, 0, 0, &error);
-    const ModelSource b = {"b", fixture.directory};
+    const ModelSource b = {.name = "b", .directory = fixture.directory};
     CHECK(models && models_add(models, &b, &error) == 0);
     fake.load_ms = 400;
     Taker taker = {.models = models};

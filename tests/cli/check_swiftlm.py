@@ -46,7 +46,7 @@ OPTIONS = [
     ("--stream-experts", OTHERS),
     ("--vision", LATER),
     ("--audio", LATER),
-    ("--cors", LATER),
+    ("--cors", OTHERS),
     ("--calibrate", LATER),
     ("--draft-model", SERVED),
     ("--num-draft-tokens", SERVED),

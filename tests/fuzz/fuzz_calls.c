@@ -17,7 +17,7 @@ static void take_apart(const CallFormat *calls, const Json *tools, Slice text, s
     answer_open(&parser, calls, &think, false, tools);
     for (size_t at = 0; at < text.size; at += step)
         answer_push(&parser, (Slice){text.data + at, step < text.size - at ? step : text.size - at}, events);
-    answer_finish(&parser, events);
+    answer_finish(&parser, false, events);
     answer_close(&parser);
 }
 

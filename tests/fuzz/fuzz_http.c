@@ -23,7 +23,7 @@ static Server *open_server(void) {
     chat_fixture_open(&fixture, true);
     atexit(remove_fixture);
     fake.context = CONTEXT; /* no answer is long */
-    const ModelSource source = {"fake", fixture.directory};
+    const ModelSource source = {.name = "fake", .directory = fixture.directory};
     const ServerOptions options = {
         .host = "127.0.0.1", .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, 4, 8)}};
     Server *server = server_open(&options, &error);

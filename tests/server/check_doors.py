@@ -295,7 +295,7 @@ def test_limits(s):
         ("/v1/responses", {"input": ASK, "truncation": "auto"}),
         ("/v1/responses", {"input": ASK, "include": ["message.output_text.logprobs"]}),
         ("/v1/messages", {"messages": ask, "max_tokens": 5, "thinking": {"type": "enabled", "budget_tokens": 0}}),
-        ("/api/chat", {"messages": ask, "options": {"repeat_last_n": 64}}),
+        ("/api/chat", {"messages": ask, "options": {"repeat_last_n": 64, "repeat_penalty": 1.1}}),
     ):
         status, _, answer = s.request("POST", path, {"model": s.name, **body})
         check(status == 400, f"{path} {body}: {status} {answer[:200]}")
@@ -361,7 +361,7 @@ def test_malformed(s):
             {"messages": ask, "other": 5},
         ],
         "/api/chat": [
-            {},
+            {"other": 1},
             {"messages": 5},
             {"messages": [5]},
             {"messages": [{}]},
@@ -373,10 +373,10 @@ def test_malformed(s):
             {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
         ],
         "/api/generate": [
-            {},
+            {"keep_alive": "soon"},
             {"prompt": 5},
-            {"prompt": "x", "raw": True},
-            {"prompt": "x", "suffix": "y"},
+            {"prompt": "x", "raw": 5},
+            {"prompt": "x", "suffix": 5},
             {"prompt": "x", "system": 5},
         ],
     }

@@ -17,7 +17,7 @@ static Buffer answer;
 /* Over the fixture, which is open: the options lack their model. */
 static void serve_fixture(ServerOptions *options) {
     Error error = {0};
-    const ModelSource source = {"fake", fixture.directory};
+    const ModelSource source = {.name = "fake", .directory = fixture.directory};
     options->models.sources = &source;
     options->models.count = 1;
     server = server_open(options, &error);

@@ -143,6 +143,8 @@ static void show(const ChatRequest *r, Buffer *out) {
         r->response.obfuscated, r->tools.mode, r->tools.single, r->tools.choice_given, SLICE_SHOWN(r->reasoning.effort),
         r->reasoning.thinking, r->reasoning.thinking_given, (long long)r->reasoning.budget, r->format.kind,
         SLICE_SHOWN(r->format.source), (unsigned long long)cache_salt(&r->cache, NULL));
+    buffer_printf(
+        out, "%d %lld %d %.*s|", r->keep_alive_given, (long long)r->keep_alive_ms, r->raw, SLICE_SHOWN(r->suffix));
     for (int i = 0; i < r->generation.stop_count; i++) buffer_slice(out, r->stops[i]);
     for (size_t i = 0; i < COUNT_OF(trees); i++)
         if (trees[i]) json_write(out, trees[i]);

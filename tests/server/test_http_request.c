@@ -66,6 +66,12 @@ static void test_taken(void) {
     TEST(!strcmp(http_request_header(&request, "X"), "y"));
     TEST(read_request(SLICE("GET /a%00b HTTP/1.1\r\n" HOST "Expect: 100-Continue\r\n\r\n"), 7, &error) == 200);
     TEST(!strcmp(request.path, "/a%00b") && request.awaits && !request.close && !request.has_body);
+    TEST(read_request(SLICE("GET http://a:1/b?c HTTP/1.1\r\n" HOST "\r\n"), 5, &error) == 200);
+    TEST(!strcmp(request.host, "a:1") && !strcmp(request.path, "/b") && !strcmp(request.query, "c"));
+    TEST(read_request(SLICE("GET HTTPS://a HTTP/1.1\r\n" HOST "\r\n"), 5, &error) == 200);
+    TEST(!strcmp(request.host, "a") && !strcmp(request.path, "/"));
+    TEST(read_request(SLICE("GET / HTTP/1.0\r\n\r\n"), 5, &error) == 200 && !request.host);
+    TEST(read_request(SLICE("GET / HTTP/1.0\r\n" HOST "\r\n"), 5, &error) == 200 && !strcmp(request.host, "localhost"));
     TEST(read_request(SLICE(POST "Content-Length: 99999999999999999999999\r\n\r\nx"), 99, &error) == 0);
     TEST(request.length == UINT64_MAX);
 }
@@ -129,7 +135,10 @@ static void test_refused(void) {
         {505, SLICE("GET / HTTP/2.0\r\n")},
         {400, SLICE("GET /\r\n")},
         {400, SLICE("G@T / HTTP/1.1\r\n")},
-        {400, SLICE("GET http://localhost/ HTTP/1.1\r\n")},
+        {400, SLICE("GET ftp://localhost/ HTTP/1.1\r\n")},
+        {400, SLICE("GET http:///a HTTP/1.1\r\n")},
+        {400, SLICE("GET http://a@localhost/ HTTP/1.1\r\n")},
+        {400, SLICE("GET http://localhost?a HTTP/1.1\r\n")},
         {400, SLICE("GET /#a HTTP/1.1\r\n")},
         {400, SLICE("GET /\xc3\xa9 HTTP/1.1\r\n")},
         {400, SLICE("\r\n\r\nGET / HTTP/1.1\r\n")},

@@ -124,7 +124,8 @@ static bool live(Error *error) {
     fake_reset();
     fake.vocab = CHAT_VOCAB;
     fake.eos_logit = -1000;
-    const ModelSource sources[] = {{"fake", fixture.directory}, {"other", fixture.directory}};
+    const ModelSource sources[] = {
+        {.name = "fake", .directory = fixture.directory}, {.name = "other", .directory = fixture.directory}};
     const ServerOptions options = {.host = "127.0.0.1",
         .models = {.sources = sources,
             .count = COUNT_OF(sources),

@@ -65,7 +65,7 @@ static void check_text(const CallRules *rules, const Json *tools, Slice text) {
     AnswerEvents events = {0};
     answer_open(&parser, rules->format, NULL, false, tools);
     answer_push(&parser, text, &events);
-    answer_finish(&parser, &events);
+    answer_finish(&parser, false, &events);
     int calls = 0;
     Slice name = {0};
     Buffer arguments = {0};

@@ -160,7 +160,7 @@ static void take_apart(const Case *c, size_t size, const Json *tools, size_t cut
         answer_push(&parser, (Slice){c->text + at, next - at}, &events);
         at = next;
     }
-    answer_finish(&parser, &events);
+    answer_finish(&parser, false, &events);
     CHECK(!events.failed);
     spell(&events, out);
     answer_events_free(&events);
@@ -235,7 +235,7 @@ static void test_modes(void) {
         Buffer out = {0};
         answer_open(&parser, NULL, modes[i].reasoning, modes[i].reasons, NULL);
         for (const char *c = modes[i].text; *c; c++) answer_push(&parser, (Slice){c, 1}, &events);
-        answer_finish(&parser, &events);
+        answer_finish(&parser, false, &events);
         spell(&events, &out);
         TEST_MSG(slice_is(buffer_view(&out), modes[i].events), "%s", out.data);
         buffer_free(&out);
@@ -256,7 +256,7 @@ static void test_nul(void) {
         Error why = {0};
         answer_open(&parser, call_format_named("pythonic"), NULL, false, NULL);
         answer_push(&parser, texts[i], &events);
-        answer_finish(&parser, &events);
+        answer_finish(&parser, false, &events);
         for (int k = 0; k < events.count; k++)
             if (events.list[k].kind == ANSWER_ARGUMENTS) buffer_slice(&arguments, answer_event_text(&events, k));
         TEST_MSG(json_parse(&arena, buffer_view(&arguments), &why) != NULL, "%zu: %s", i, why.text);

@@ -184,7 +184,7 @@ static bool wait_loaded(Job *job, const char *name, Error *error) {
 
 static bool serve(Job *job, const char *name, const char *directory, Error *error) {
     Server *server = job->jobs->server;
-    const ModelSource source = {name, directory};
+    const ModelSource source = {.name = name, .directory = directory};
     const bool fresh = directory && models_find(server->models, slice_of(name)) < 0;
     mutex_lock(&job->jobs->mutex);
     set_stage(job, JOB_LOADING);

@@ -64,17 +64,21 @@ bool api_integer(const Json *value, const char *param, int64_t min, int64_t max,
     if (value->type == JSON_REAL || value->type == JSON_LONG) { /* 5.0 and 1e2 are integers too */
         double real = json_number(value);
         if (real != floor(real)) return wrong_type(value, "an integer", param, error);
-        below = real < -0x1p63;
+        below = real < -0x1p63 || (real == -0x1p63 && value->type == JSON_LONG);
         above = real >= 0x1p63;
         integer = below ? INT64_MIN : above ? INT64_MAX : (int64_t)real;
     } else if (value->type != JSON_INTEGER) {
         return wrong_type(value, "an integer", param, error);
     }
-    if (below || integer < min)
+    if (below || above) /* the number itself does not fit into the message */
+        return api_fail(error, 400, below ? "integer_below_min_value" : "integer_above_max_value", param,
+            "Invalid '%s': integer %s value. Expected a value %s %lld, but got one of more than 64 bits instead.",
+            param, below ? "below minimum" : "above maximum", below ? ">=" : "<=", (long long)(below ? min : max));
+    if (integer < min)
         return api_fail(error, 400, "integer_below_min_value", param,
             "Invalid '%s': integer below minimum value. Expected a value >= %lld, but got %lld instead.", param,
             (long long)min, (long long)integer);
-    if (above || integer > max)
+    if (integer > max)
         return api_fail(error, 400, "integer_above_max_value", param,
             "Invalid '%s': integer above maximum value. Expected a value <= %lld, but got %lld instead.", param,
             (long long)max, (long long)integer);

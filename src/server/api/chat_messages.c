@@ -68,12 +68,8 @@ bool chat_check_caller(const char *role, const char *param, ApiError *error) {
 static bool read_calls(
     MessageBuilder *builder, const Json *list, const char *role, const char *param, ApiError *error) {
     if (!chat_check_caller(role, param, error) || !api_type(list, JSON_ARRAY, param, error)) return false;
-    if (list->size == 0)
-        return api_fail(error, 400, "empty_array", param,
-            "Invalid '%s': empty array. Expected an array with minimum length 1, but got an empty array instead.",
-            param);
     int index = 0;
-    for (JSON_EACH(value, list)) {
+    for (JSON_EACH(value, list)) { /* an empty list is that of other servers' answers without calls */
         char path[API_PARAM_MAX];
         snprintf(path, sizeof path, "%.100s[%d]", param, index++);
         if (!read_call(builder, value, path, error)) return false;
@@ -112,10 +108,15 @@ bool chat_read_role(const Json *message, const char *param, const char **out, Ap
 static bool check_fields(const Json *message, const char *param, ApiError *error) {
     static const char *const known[] = {
         "role", "content", "name", "refusal", "tool_call_id", "tool_calls", "reasoning_content", "reasoning"};
+    /* What other servers write into their answers, and clients send back; the prompt does not have it. */
+    static const char *const others[] = {
+        "annotations", "reasoning_details", "provider_specific_fields", "thinking_blocks", "citations"};
     static const char *const later[] = {"function_call", "audio"};
     for (JSON_EACH_PAIR(key, value, message)) {
         bool found = false;
         for (size_t i = 0; i < COUNT_OF(known) && !found; i++) found = slice_is(json_slice(key), known[i]);
+        for (size_t i = 0; i < COUNT_OF(others) && !found; i++)
+            found = slice_is(json_slice(key), others[i]) && member_is(message, "role", "assistant");
         if (found || value->type == JSON_NULL) continue;
         char path[64];
         snprintf(path, sizeof path, "%.30s.%.*s", param, key->size < 32 ? (int)key->size : 32, key->string);
@@ -149,8 +150,11 @@ static bool read_message(MessageBuilder *builder, const Json *message, const cha
     if (!member_get(message, "content") && refusal) content = refusal;
     snprintf(path, sizeof path, "%.100s.content", param);
     const bool absent = !content || content->type == JSON_NULL;
-    if (!content && !calls) return api_missing(path, error);
-    if (absent && !calls)
+    const Json *reasoned = member_get(message, "reasoning_content");
+    if (!reasoned) reasoned = member_get(message, "reasoning");
+    const bool bare = (!calls || calls->size == 0) && !(reasoned && !strcmp(role, "assistant"));
+    if (!content && bare) return api_missing(path, error);
+    if (absent && bare)
         return api_fail(
             error, 400, "invalid_type", path, "Invalid type for '%s': expected a string, but got null instead.", path);
     if ((!absent && !chat_read_content(builder, content, path, error)) ||
@@ -158,6 +162,7 @@ static bool read_message(MessageBuilder *builder, const Json *message, const cha
         !read_text(message, "reasoning_content", param, &reasoning, error) ||
         (!reasoning.data && !read_text(message, "reasoning", param, &reasoning, error)))
         return false;
+    if (absent && (!calls || calls->size == 0)) messages_add_text(builder, SLICE(""));
     if (reasoning.data) messages_add_reasoning(builder, reasoning);
     return true;
 }

@@ -37,7 +37,9 @@ static void take_default(const DefaultNumber *standing, float *value) {
 }
 
 /* A request without fields. */
-static ChatRequest default_request(const RequestDefaults *defaults, const ChatModel *model, Arena *arena) {
+static ChatRequest default_request(Exchange *x, Arena *arena) {
+    const RequestDefaults *defaults = &x->server->options.defaults;
+    const ChatModel *model = x->model;
     ChatRequest request = request_init(arena, model ? chat_model_vocab(model) : INT32_MAX);
     SamplingOptions *sampling = &request.generation.request.sampling;
     if (model) {
@@ -51,6 +53,12 @@ static ChatRequest default_request(const RequestDefaults *defaults, const ChatMo
     take_default(&defaults->repetition_penalty, &sampling->repetition_penalty);
     if (defaults->top_k_given) sampling->top_k = defaults->top_k;
     request.default_max_tokens = defaults->max_tokens;
+    if (x->server->options.lenient) {
+        request.ignored = x->ignored;
+        request.ignored_size = sizeof x->ignored;
+        request.stop_max = STOP_STRINGS_MAX;
+        request.reasoning.advisory = true;
+    }
     if (getentropy(&sampling->seed, sizeof sampling->seed)) sampling->seed = (uint64_t)clock_ns();
     return request;
 }
@@ -121,6 +129,7 @@ static void choose_calls(const Exchange *x, const ChatRequest *request, Generati
     if (!request->chat.tools) return;
     options->calls = chat_model_calls(x->model);
     options->tools = request->chat.tools;
+    options->only_calls = request->tools.mode == TOOLS_REQUIRED;
 }
 
 /* A prediction is a hint: it ends before a token that the model does not have, and at the length limit. */
@@ -178,10 +187,17 @@ static void free_prompts(Exchange *x) {
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
 }
 
-static void think_by_default(ChatRequest *request) {
-    const bool given = request->reasoning.thinking_given || request->reasoning.effort.data ||
-        json_get(request->chat.arguments, "enable_thinking");
-    if (!given) reasoning_advise_thinking(&request->reasoning, true);
+/* What requests get that do not say whether to think. on: by an option of the server. */
+static void settle_thinking(ChatRequest *request, bool on) {
+    ReasoningOptions *r = &request->reasoning;
+    const bool off = r->off_unless_given && !r->thinking_given;
+    if (on) {
+        const bool given = r->thinking_given || r->effort.data || json_get(request->chat.arguments, "enable_thinking");
+        if (!given) reasoning_advise_thinking(r, true);
+    } else if (off) {
+        reasoning_advise_thinking(r, false);
+    }
+    request->response.hide_reasoning = r->off_unless_given && !r->thinking;
 }
 
 /* The request and its prompts. */
@@ -189,10 +205,11 @@ static bool read_request(Exchange *x, ChatRequest *request, Arena *arena, ApiErr
     const Json *body = body_object(x, arena, error);
     if (!body) return false;
     if (!take_model(x, body, error)) return false;
-    *request = default_request(&x->server->options.defaults, x->model, arena);
+    *request = default_request(x, arena);
     if (!x->endpoint->read(request, body, error)) return false;
     if (!x->model) return model_unknown(x->server, request->model, error);
-    if (x->server->options.defaults.thinking) think_by_default(request);
+    if (request->keep_alive_given) models_keep(x->server->models, x->model, request->keep_alive_ms);
+    settle_thinking(request, x->server->options.defaults.thinking);
     return x->endpoint->make_prompts(x, request, error);
 }
 

@@ -35,10 +35,46 @@ FIELD_READER(check_keep_alive) {
     return json_is_number(value) || api_string(value, field, &text, error);
 }
 
-/* The window of the repetition penalty: all there is, or nothing, which is no penalty. */
-FIELD_READER(check_repeat_last) {
-    const int64_t count = (int64_t)json_number(value);
-    return count == -1 || count == 0 || api_unsupported(field, error);
+/* Seconds as a number, or a text of numbers with units, as in "1h30m". Negative: for ever. */
+FIELD_READER(read_keep_alive) {
+    enum { LONGEST_S = 10 * 365 * 86400 };
+    double seconds = 0;
+    Slice text = {0};
+    if (json_is_number(value)) {
+        seconds = json_number(value);
+    } else if (!api_string(value, field, &text, error)) {
+        return false;
+    }
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"s", 1}, {"m", 60}, {"h", 3600}, {"", 1}};
+    const bool negative = text.size > 0 && text.data[0] == '-';
+    bool ok = !text.data || text.size > (size_t)negative;
+    for (size_t at = negative; ok && at < text.size;) {
+        double number = 0, scale = 1;
+        const size_t begin = at;
+        for (bool point = false; at < text.size && strchr("0123456789.", text.data[at]) && text.data[at]; at++) {
+            if (text.data[at] == '.') {
+                point = true;
+                continue;
+            }
+            number = number * 10 + (text.data[at] - '0');
+            if (point) scale *= 10;
+        }
+        size_t unit = 0;
+        const Slice rest = {text.data + at, text.size - at};
+        while (!slice_starts(rest, slice_of(units[unit].unit))) unit++;
+        ok = at > begin && (units[unit].unit[0] || rest.size == 0);
+        at += strlen(units[unit].unit);
+        seconds += number / scale * units[unit].seconds;
+    }
+    if (!ok || seconds > LONGEST_S)
+        return api_fail(error, 400, "invalid_value", field,
+            "Invalid '%s': expected seconds, or a text such as '5m', '1h30m' or '-1'.", field);
+    r->keep_alive_given = true;
+    r->keep_alive_ms = negative || seconds < 0 ? -1 : (int64_t)(seconds * 1e3);
+    return true;
 }
 
 FIELD_READER(check_only_zero) { return json_number(value) == 0 || api_unsupported(field, error); }

@@ -11,6 +11,6 @@ FIELD_READER(check_message_tier);
 FIELD_READER(check_speed);
 FIELD_READER(check_encoding);
 FIELD_READER(check_keep_alive);
-FIELD_READER(check_repeat_last);
+FIELD_READER(read_keep_alive);
 FIELD_READER(check_only_zero);
 FIELD_READER(check_only_one);

@@ -69,8 +69,8 @@ FIELD_READER(read_stop) {
             json_type_name(value));
     if (value->size == 0)
         return api_fail(error, 400, "empty_array", field, "Invalid '%s': expected an array of 1 to %d strings.", field,
-            STOP_COUNT_MAX);
-    return read_stops(r, value, field, STOP_COUNT_MAX, error);
+            r->stop_max);
+    return read_stops(r, value, field, r->stop_max, error);
 }
 
 FIELD_READER(read_stop_sequences) { return read_stops(r, value, field, STOP_STRINGS_MAX, error); }
@@ -160,7 +160,9 @@ bool read_word(
     const Json *value, const char *field, const char *const *words, size_t count, size_t neutral, ApiError *error) {
     const Slice word = json_slice(value);
     if (is_one_of(word, words, neutral)) return true;
-    if (is_one_of(word, words, count)) return api_unsupported(field, error);
+    if (is_one_of(word, words, count))
+        return api_fail(error, 400, "unsupported_parameter", field,
+            "Unsupported value: '%s' does not support '%.*s' with this server.", field, SLICE_SHOWN(word));
     return api_fail(error, 400, "invalid_value", field, "Invalid value for '%s': '%.*s' is none of its values.", field,
         word.size < 64 && utf8_valid(word) ? (int)word.size : 0, word.data);
 }

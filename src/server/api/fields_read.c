@@ -110,6 +110,26 @@ static bool unknown(Slice key, ApiError *error) {
 
 /* ---- bodies ---- */
 
+/* Notes a field that is ignored. False: fields are not. */
+static bool ignore(ChatRequest *request, const char *path) {
+    if (!request || !request->ignored) return false;
+    const size_t size = strlen(request->ignored), wanted = strlen(path) + 3;
+    for (const char *c = path; *c; c++)
+        if (*c <= ' ' || *c > '~') return true; /* it cannot stand in a header */
+    if (size + wanted < request->ignored_size)
+        snprintf(request->ignored + size, request->ignored_size - size, "%s%s", size ? ", " : "", path);
+    return true;
+}
+
+/* Whether an error says that a field is not known, or has a value that stands for none. */
+static bool may_be_ignored(const ApiError *error) {
+    static const char *const codes[] = {
+        "unsupported_parameter", "unknown_parameter", "empty_array", "integer_below_min_value"};
+    for (size_t i = 0; error->code && i < COUNT_OF(codes); i++)
+        if (!strcmp(error->code, codes[i])) return true;
+    return false;
+}
+
 static bool read_field(ChatRequest *request, const Field *field, const Json *value, ApiError *error) {
     if (value->type == JSON_NULL) return true;
     if (!read_value(request, field, value, error)) return false;
@@ -126,8 +146,13 @@ static bool read_object(ChatRequest *request, Api api, const char *inside, const
             strlen(path) != (size_t)size)
             return unknown(*inside ? slice_of(path) : name, error); /* it may look like one of a table */
         const Field *field = find_field(api, slice_of(path));
+        if (!field && ignore(request, path)) continue;
         if (!field) return unknown(slice_of(path), error);
-        if (!read_field(request, field, value, error)) return false;
+        if (!read_field(request, field, value, error)) {
+            if (!may_be_ignored(error) || !ignore(request, path)) return false;
+            *error = (ApiError){0};
+            continue;
+        }
         if (value->type != JSON_OBJECT || !has_members(api, path)) continue;
         snprintf(path + size, sizeof path - (size_t)size, ".");
         if (!read_object(request, api, path, value, error)) return false;

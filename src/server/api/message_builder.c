@@ -159,6 +159,28 @@ static bool name_results(ChatMessage *messages, size_t count) {
     return ok;
 }
 
+/* System messages at the beginning become one, with an empty line between their texts: many templates know one only. */
+static bool join_systems(MessageBuilder *b, ApiError *error) {
+    size_t count = 0, parts = 0;
+    while (count < b->count && !strcmp(b->list[count].role, "system")) parts += b->list[count++].part_count;
+    if (count < 2) return true;
+    ContentPart *joined = arena_alloc(b->arena, parts + count - 1, sizeof *joined);
+    if (!joined) return api_out_of_memory(error);
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (message_text_bytes(&b->list[i]) == 0) continue;
+        if (at > 0) joined[at++] = (ContentPart){.kind = CONTENT_TEXT, .text = SLICE("")}; /* parts are lines */
+        memcpy(joined + at, b->list[i].parts, b->list[i].part_count * sizeof *joined);
+        at += b->list[i].part_count;
+    }
+    if (at == 0) joined[at++] = (ContentPart){.kind = CONTENT_TEXT, .text = SLICE("")};
+    b->list[0].parts = joined;
+    b->list[0].part_count = at;
+    memmove(b->list + 1, b->list + count, (b->count - count) * sizeof *b->list);
+    b->count -= count - 1;
+    return true;
+}
+
 bool messages_end(MessageBuilder *b, ChatRequest *request, ApiError *error) {
     const char *field = request->input_field;
     if (b->failed || !name_results(b->list, b->count)) return api_out_of_memory(error);
@@ -167,6 +189,7 @@ bool messages_end(MessageBuilder *b, ChatRequest *request, ApiError *error) {
     if (b->count > MESSAGES_MAX)
         return api_fail(error, 400, "array_above_max_length", field, "Invalid '%s': at most %d messages, got %zu.",
             field, MESSAGES_MAX, b->count);
+    if (!join_systems(b, error)) return false;
     request->chat.messages = b->list;
     request->chat.message_count = b->count;
     return true;

@@ -48,5 +48,6 @@ bool part_refuse(const char *param, Slice type, ApiError *error);
 /* A text that must be there; param: the object's path. */
 NODISCARD bool member_read_text(const Json *object, const char *name, const char *param, Slice *text, ApiError *error);
 
-/* Gives the request its messages. Results of tools get the names of the functions that were called. */
+/* Gives the request its messages. System messages at the beginning are joined into one. Results of tools get the names
+ * of the functions that were called. */
 NODISCARD bool messages_end(MessageBuilder *builder, ChatRequest *request, ApiError *error);

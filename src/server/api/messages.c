@@ -80,6 +80,10 @@ static void write_input(const AnswerEvents *events, int call, Buffer *out) {
     arena_free(&arena);
 }
 
+static bool is_hidden(const Exchange *x, AnswerEventKind kind) {
+    return kind == ANSWER_REASONING && x->response_options.hide_reasoning;
+}
+
 static void write_whole(Exchange *x, Buffer *out) {
     const Choice *choice = &x->generation.choices[0];
     const AnswerEvents *events = &choice->events;
@@ -88,7 +92,7 @@ static void write_whole(Exchange *x, Buffer *out) {
     buffer_text(out, ",\"content\":[");
     for (int i = 0; i < events->count; i++) {
         const AnswerEventKind kind = events->list[i].kind;
-        if (kind == ANSWER_ARGUMENTS || kind == ANSWER_CALL_END) continue;
+        if (kind == ANSWER_ARGUMENTS || kind == ANSWER_CALL_END || is_hidden(x, kind)) continue;
         if (!first) buffer_byte(out, ',');
         first = false;
         begin_block(x, events, i, true, out);
@@ -152,6 +156,7 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
             close_block(x, out);
             continue;
         }
+        if (is_hidden(x, kind)) continue;
         const bool goes_on = x->block.open && (kind == ANSWER_ARGUMENTS || x->block.kind == kind);
         if (kind == ANSWER_CALL || !goes_on) open_block(x, events, i, out);
         if (kind == ANSWER_CALL) continue;

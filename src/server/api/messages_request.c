@@ -10,10 +10,35 @@
 
 const char thread_unsupported[] = "thread_unsupported_request";
 
+static bool read_document(MessageBuilder *builder, const Json *block, const char *param, ApiError *error);
+
 static const PartType text_types[] = {{"text", CONTENT_TEXT, "text", NULL},
-    {"image", CONTENT_IMAGE, NULL, image_read_block}, {"document", CONTENT_FILE, NULL, NULL}, {0}};
+    {"image", CONTENT_IMAGE, NULL, image_read_block}, {"document", CONTENT_FILE, NULL, read_document},
+    {"search_result", CONTENT_FILE, NULL, read_document}, {0}};
+
+/* Documents that are texts, and results of searches, as text with their title in front. */
+static bool read_document(MessageBuilder *builder, const Json *block, const char *param, ApiError *error) {
+    const bool document = member_is(block, "type", "document");
+    const Json *source = member_get(block, "source"), *title = member_get(block, "title"),
+               *inner = document ? member_get(source, "content") : member_get(block, "content");
+    if (title && title->type == JSON_STRING) messages_add_text(builder, json_slice(title));
+    char path[API_PARAM_MAX];
+    if (document && member_is(source, "type", "text")) {
+        Slice text;
+        snprintf(path, sizeof path, "%.90s.source", param);
+        if (!member_read_text(source, "data", path, &text, error)) return false;
+        messages_add_text(builder, text);
+        return true;
+    }
+    if ((document && !member_is(source, "type", "content")) || !inner)
+        return part_refuse(param, document ? SLICE("document") : SLICE("search_result"), error);
+    snprintf(path, sizeof path, "%.90s.%s", param, document ? "source.content" : "content");
+    static const PartType plain[] = {{"text", CONTENT_TEXT, "text", NULL}, {0}};
+    return messages_add_content(builder, inner, path, plain, error);
+}
 
 static bool is_block(const Json *block, const char *type) { return member_is(block, "type", type); }
+static bool is_document(const Json *block) { return is_block(block, "document") || is_block(block, "search_result"); }
 
 /* ---- blocks ---- */
 
@@ -58,6 +83,8 @@ static bool read_block(
         if (!member_get(block, "thinking")) return true;
         if (!member_read_text(block, "thinking", param, &text, error)) return false;
         messages_add_reasoning(builder, text);
+    } else if (is_document(block)) {
+        return read_document(builder, block, param, error);
     }
     return true;
 }
@@ -75,7 +102,9 @@ static bool survey_blocks(
         if (!api_type(block, JSON_OBJECT, path, error) || !member_read_text(block, "type", path, &type, error))
             return false;
         for (size_t i = 0; i < COUNT_OF(others) && !found; i++) found = slice_is(type, others[i]);
-        if (!found && !slice_is(type, "image") && !part_read_text(block, path, text_types, &text, error)) return false;
+        if (!found && !slice_is(type, "image") && !is_document(block) &&
+            !part_read_text(block, path, text_types, &text, error))
+            return false;
         const bool call = slice_is(type, "tool_use");
         if (call && !assistant)
             return api_fail(error, 400, "invalid_value", path,
@@ -152,6 +181,10 @@ bool request_read_messages(ChatRequest *request, const Json *body, ApiError *err
     if (member_get(body, "thread"))
         return api_fail(
             error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
-    return fields_read(request, API_MESSAGES, body, error) && read_messages(request, body, error) &&
-        request_settle_chat(request, error);
+    if (!fields_read(request, API_MESSAGES, body, error) || !read_messages(request, body, error)) return false;
+    const ChatMessage *last = &request->chat.messages[request->chat.message_count - 1];
+    request->chat.continues =
+        !strcmp(last->role, "assistant") && message_text_bytes(last) > 0 && message_call_count(last) == 0;
+    request->reasoning.off_unless_given = true;
+    return request_settle_chat(request, error);
 }

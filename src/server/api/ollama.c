@@ -6,7 +6,16 @@
 
 #include "base/clock.h"
 #include "server/api/answer_writer.h"
+#include "server/api/completion.h"
+#include "server/api/fields.h"
+#include "server/api/inputs.h"
 #include "server/api/members.h"
+#include "server/api/model_list.h"
+#include "server/api/ollama_list.h"
+#include "server/http/body.h"
+#include "server/http/response.h"
+#include "server/routes.h"
+#include "chat/infill.h"
 #include "server/api/endpoint.h"
 #include "server/api/request.h"
 
@@ -130,12 +139,76 @@ static void write_failure(Exchange *x, const ApiError *error, Buffer *out) {
     buffer_byte(out, '\n');
 }
 
+/* A prompt as it stands, or with a text behind the answer; else that of a chat. */
+static bool make_prompts(Exchange *x, const ChatRequest *request, ApiError *error) {
+    const Slice suffix = request->suffix;
+    if (!request->raw && suffix.size == 0) return chat_make_prompts(x, request, error);
+    const ChatMessage *last = &request->chat.messages[request->chat.message_count - 1];
+    Slice text;
+    Error why = {0};
+    if (!message_text(last, request->arena, &text, &why)) return api_out_of_memory(error);
+    if (!completion_fits(x->model, text.size + suffix.size, "prompt", error)) return false;
+    x->prompts = arena_alloc(&x->arena, 1, sizeof *x->prompts);
+    if (!x->prompts) return api_out_of_memory(error);
+    x->prompt_count = 1;
+    const bool ok = suffix.size > 0 ? infill_prompt(x->model, text, suffix, x->prompts, &why)
+                                    : raw_prompt(x->model, text, x->prompts, &why);
+    if (!ok && why.code == ERROR_UNSUPPORTED)
+        return api_fail(
+            error, 400, "unsupported_parameter", "suffix", "Unsupported parameter: 'suffix': %s.", why.text);
+    if (!ok) return input_refuse(&why, "prompt", error);
+    return x->prompts->count > 0 ||
+        api_fail(error, 400, "invalid_value", "prompt", "Invalid 'prompt': the prompt is empty.");
+}
+
 #define OLLAMA_ENDPOINT(reader)                                                                                        \
     {                                                                                                                  \
         .id_prefix = "ollama-", .media = "application/x-ndjson", .done = "", .write_error = write_error,               \
-        .write_failure = write_failure, .read = reader, .make_prompts = chat_make_prompts, .write_delta = write_delta, \
+        .write_failure = write_failure, .read = reader, .make_prompts = make_prompts, .write_delta = write_delta,      \
         .write_finish = write_finish, .write_whole = write_whole                                                       \
     }
 
 const Endpoint endpoint_ollama_chat = OLLAMA_ENDPOINT(request_read_ollama_chat);
 const Endpoint endpoint_ollama_generate = OLLAMA_ENDPOINT(request_read_ollama_generate);
+
+/* ---- requests that only load or unload ---- */
+
+/* A request without a message or prompt loads the model, or with keep_alive 0 unloads it. */
+static bool only_loads(const Exchange *x, const Json *body) {
+    const Json *messages = member_get(body, "messages"), *prompt = member_get(body, "prompt");
+    if (x->route->endpoint == &endpoint_ollama_chat)
+        return !messages || (messages->type == JSON_ARRAY && messages->size == 0);
+    const Json *suffix = member_get(body, "suffix");
+    return (!prompt || (prompt->type == JSON_STRING && prompt->size == 0)) && !suffix;
+}
+
+static bool load(Exchange *x, const Json *body, Arena *arena, Buffer *out, ApiError *error) {
+    const bool chat = x->route->endpoint == &endpoint_ollama_chat;
+    ChatRequest request = request_init(arena, INT32_MAX);
+    if (!fields_read(&request, chat ? API_OLLAMA_CHAT : API_OLLAMA_GENERATE, body, error)) return false;
+    if (!request.model.data) return api_missing("model", error);
+    x->model = model_take(x, request.model, error);
+    if (!x->model) return false;
+    if (request.keep_alive_given) models_keep(x->server->models, x->model, request.keep_alive_ms);
+    write_head(x, out);
+    buffer_text(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":\"\"}" : ",\"response\":\"\"");
+    buffer_printf(out, ",\"done\":true,\"done_reason\":\"%s\"}",
+        request.keep_alive_given && request.keep_alive_ms == 0 ? "unload" : "load");
+    models_release(x->server->models, x->model);
+    x->model = NULL;
+    return true;
+}
+
+bool answer_ollama(Exchange *x, Slice rest) {
+    ApiError error = {0};
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    const Json *body = body_object(x, &arena, &error);
+    const bool loads = body && only_loads(x, body);
+    Buffer out = {0};
+    const bool ok = loads && load(x, body, &arena, &out, &error);
+    arena_free(&arena);
+    if (body && !loads) return completion_answer(x, x->route->endpoint);
+    if (ok) return response_json(x, 200, &out);
+    buffer_free(&out);
+    return response_error(x, &error);
+}

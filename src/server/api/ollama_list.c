@@ -9,15 +9,29 @@
 #include "server/api/model_list.h"
 #include "server/http/response.h"
 
-static const char details[] =
-    "\"details\":{\"parent_model\":\"\",\"format\":\"safetensors\",\"family\":\"\",\"families\":[],"
-    "\"parameter_size\":\"\",\"quantization_level\":\"\"}";
+/* The API that is spoken here is that of this version of Ollama. Clients refuse older ones. */
+#define OLLAMA_VERSION "0.11.0"
 
-static void write_model(const ModelStatus *status, Buffer *out) {
+/* {"format", "family", …}; facts of a model that is not loaded are empty. */
+static void write_details(const ModelFacts *facts, Buffer *out) {
+    buffer_text(out, "\"details\":{\"parent_model\":\"\",\"format\":\"safetensors\"");
+    member_text("family", slice_of(facts->family), out);
+    buffer_text(out, ",\"families\":[");
+    if (facts->family[0]) json_write_string(out, slice_of(facts->family));
+    buffer_text(out, "],\"parameter_size\":\"");
+    if (facts->parameters >= 1000000000)
+        buffer_printf(out, "%.1fB", (double)facts->parameters * 1e-9);
+    else if (facts->parameters)
+        buffer_printf(out, "%.1fM", (double)facts->parameters * 1e-6);
+    buffer_printf(out, "\",\"quantization_level\":\"%s\"}", facts->weights);
+}
+
+static void write_model(Exchange *x, const ModelStatus *status, Buffer *out) {
     uint8_t digest[SHA256_BYTES];
     char date[32];
     struct tm utc;
     const time_t seconds = (time_t)status->created;
+    ChatModel *model = models_hold(x->server->models, slice_of(status->name));
     Sha256 sha;
     sha256_begin(&sha);
     sha256_add(&sha, status->name, strlen(status->name));
@@ -28,9 +42,15 @@ static void write_model(const ModelStatus *status, Buffer *out) {
     json_write_string(out, slice_of(status->name));
     member_text("model", slice_of(status->name), out);
     member_text("modified_at", slice_of(date), out);
-    buffer_text(out, ",\"size\":0,\"digest\":\"");
+    const ModelFacts facts = model ? chat_model_facts(model) : (ModelFacts){.family = ""};
+    const unsigned long long bytes = facts.bytes;
+    buffer_printf(
+        out, ",\"size\":%llu,\"size_vram\":%llu,\"context_length\":%d,\"digest\":\"", bytes, bytes, status->context);
     for (int i = 0; i < SHA256_BYTES; i++) buffer_printf(out, "%02x", digest[i]);
-    buffer_printf(out, "\",%s}", details);
+    buffer_text(out, "\",");
+    write_details(&facts, out);
+    buffer_byte(out, '}');
+    models_release(x->server->models, model);
 }
 
 static bool answer_list(Exchange *x, bool loaded) {
@@ -42,7 +62,7 @@ static bool answer_list(Exchange *x, bool loaded) {
         if (!models_status(x->server->models, i, &status)) continue;
         if (loaded && status.state != MODEL_LOADED) continue;
         if (count++) buffer_byte(&body, ',');
-        write_model(&status, &body);
+        write_model(x, &status, &body);
     }
     buffer_text(&body, "]}");
     return response_json(x, 200, &body);
@@ -53,7 +73,7 @@ bool answer_ollama_ps(Exchange *x, Slice rest) { return answer_list(x, true); }
 
 bool answer_ollama_version(Exchange *x, Slice rest) {
     Buffer body = {0};
-    buffer_printf(&body, "{\"version\":\"%s\"}", APUS_VERSION);
+    buffer_printf(&body, "{\"version\":\"%s\",\"apus_version\":\"%s\"}", OLLAMA_VERSION, APUS_VERSION);
     return response_json(x, 200, &body);
 }
 
@@ -63,10 +83,19 @@ static bool write_show(Exchange *x, Slice name, Buffer *out, ApiError *error) {
     if (!model) return false;
     buffer_text(out, "{\"modelfile\":\"\",\"parameters\":\"\"");
     member_text("template", model->template ? template_source(model->template) : SLICE(""), out);
+    const ModelFacts facts = chat_model_facts(model);
+    const char *family = facts.family[0] ? facts.family : "apus";
+    buffer_byte(out, ',');
+    write_details(&facts, out);
+    buffer_text(out, ",\"model_info\":{\"general.architecture\":");
+    json_write_string(out, slice_of(family));
+    member_text("general.basename", slice_of(model->name), out);
     buffer_printf(out,
-        ",%s,\"model_info\":{\"general.architecture\":\"apus\",\"apus.context_length\":%d},\"capabilities\":["
-        "\"completion\"%s%s]}",
-        details, chat_model_context(model), model->calls ? ",\"tools\"" : "", model->reasoning ? ",\"thinking\"" : "");
+        ",\"general.parameter_count\":%llu,\"%s.context_length\":%d,\"%s.embedding_length\":%d,\"%s.block_count\":%d}",
+        (unsigned long long)facts.parameters, family, chat_model_context(model), family, facts.width, family,
+        facts.layers);
+    buffer_printf(out, ",\"capabilities\":[\"completion\"%s%s]}", model->calls ? ",\"tools\"" : "",
+        model->reasoning ? ",\"thinking\"" : "");
     models_release(x->server->models, model);
     return true;
 }

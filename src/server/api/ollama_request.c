@@ -19,14 +19,20 @@ static bool read_penalty(ChatRequest *request, const Json *body, ApiError *error
         *value = 1;
         return true;
     }
-    if (!penalty) return true;
-    *value = (float)json_number(penalty);
-    return read_repetition(request, penalty, "options.repeat_penalty", error);
+    if (penalty) {
+        *value = (float)json_number(penalty);
+        if (!read_repetition(request, penalty, "options.repeat_penalty", error)) return false;
+    }
+    return !window || json_number(window) == -1 || *value == 1 ||
+        api_fail(error, 400, "unsupported_parameter", "options.repeat_last_n",
+            "Unsupported value: 'options.repeat_last_n' %.0f: 'repeat_penalty' counts the whole text here; send -1.",
+            json_number(window));
 }
 
 /* Streams unless told otherwise. */
 static bool read_fields(ChatRequest *request, Api api, const Json *body, ApiError *error) {
     request->cut = true;
+    request->stop_max = STOP_STRINGS_MAX;
     request->response.stream = true;
     return fields_read(request, api, body, error) && read_penalty(request, body, error);
 }
@@ -112,12 +118,16 @@ bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *
 
 bool request_read_ollama_generate(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "prompt";
+    static const Json nothing = {.type = JSON_STRING, .string = ""};
     if (!read_fields(request, API_OLLAMA_GENERATE, body, error)) return false;
     const Json *prompt = member_get(body, "prompt"), *system = member_get(body, "system"),
                *images = member_get(body, "images");
-    if (!prompt) return api_missing("prompt", error);
+    if (!prompt && request->suffix.size == 0) return api_missing("prompt", error);
+    if (!prompt) prompt = &nothing;
+    if (images && images->size > 0 && (request->raw || request->suffix.size > 0))
+        return api_unsupported("images", error);
     MessageBuilder builder = {.arena = request->arena};
-    if (system) {
+    if (system && !request->raw) {
         messages_begin(&builder, "system");
         messages_add_text(&builder, json_slice(system));
     }

@@ -74,12 +74,17 @@ static bool knows(const ChatModel *model, const char *variable) {
     return text.size > 0 && memmem(text.data, text.size, variable, strlen(variable));
 }
 
+static bool refuse_template(const char *field, ApiError *error) {
+    return api_fail(error, 400, "unsupported_parameter", field,
+        "Unsupported parameter: '%s' is not supported by this model's chat template.", field);
+}
+
 bool reasoning_settle(const ChatRequest *request, const ChatModel *model, ChatPrompt *prompt, ApiError *error) {
     const ReasoningOptions *r = &request->reasoning;
     const bool switches = knows(model, "enable_thinking"), grades = knows(model, "reasoning_effort");
     const bool off = r->effort.data && slice_is(r->effort, "none");
-    if (r->effort.data && !switches && !grades && !off && !r->advisory) return api_unsupported(r->effort_field, error);
-    if (r->thinking_given && r->thinking && !switches && !r->advisory) return api_unsupported(r->thinking_field, error);
+    if (r->effort.data && !switches && !grades && !off && !r->advisory) return refuse_template(r->effort_field, error);
+    if (r->thinking_given && r->thinking && !switches && !r->advisory) return refuse_template(r->thinking_field, error);
     const bool effort = r->effort.data && grades && !off;
     const bool thinking = switches && (r->thinking_given || r->effort.data);
     if (!effort && !thinking) return true;

@@ -3,6 +3,7 @@
 
 #include "server/api/cache_params.h"
 #include "server/api/chat_messages.h"
+#include "server/api/field_readers.h"
 #include "server/api/fields.h"
 #include "server/api/members.h"
 #include "server/api/tools.h"
@@ -10,6 +11,7 @@
 ChatRequest request_init(Arena *arena, int vocab) {
     return (ChatRequest){.arena = arena,
         .vocab = vocab,
+        .stop_max = STOP_COUNT_MAX,
         .reasoning.budget = -1,
         .generation.request = {.max_tokens = -1,
             .choices = 1,
@@ -95,6 +97,7 @@ static bool settle_best_of(ChatRequest *request, ApiError *error) {
 
 bool request_read_completion(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "prompt";
+    request->stop_max = STOP_STRINGS_MAX;
     if (!fields_read(request, API_COMPLETIONS, body, error) || !settle(request, error)) return false;
     if (!request->prompt) return api_missing("prompt", error);
     if (!settle_best_of(request, error)) return false;

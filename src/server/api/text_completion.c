@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "chat/infill.h"
+#include "chat/prompt.h"
 #include "server/api/endpoint.h"
 #include "server/api/inputs.h"
 #include "server/api/openai_writer.h"
@@ -28,7 +29,7 @@ static bool take_text(const Prompts *p, const Json *value, const char *param, Ap
     if (p->request->response.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
     Error why = {0};
     if (suffix.size > 0 ? infill_prompt(x->model, text, suffix, prompt, &why)
-                        : tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
+                        : raw_prompt(x->model, text, prompt, &why))
         return true;
     return why.code == ERROR_UNSUPPORTED
         ? api_fail(error, 400, "unsupported_parameter", "suffix", "Unsupported parameter: 'suffix': %s.", why.text)

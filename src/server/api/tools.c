@@ -5,31 +5,34 @@
 #include "base/json_nodes.h"
 #include "server/api/members.h"
 
-const ToolForm tool_form_chat = {.type = "function", .wrapped = true, .schema = "parameters"};
-const ToolForm tool_form_responses = {.type = "function", .skip_others = true, .schema = "parameters"};
-const ToolForm tool_form_messages = {.type = "custom", .type_optional = true, .schema = "input_schema"};
+const ToolForm tool_form_chat = {
+    .type = "function", .wrapped = true, .schema = "parameters", .name_max = TOOL_NAME_MAX};
+const ToolForm tool_form_responses = {
+    .type = "function", .skip_others = true, .schema = "parameters", .name_max = TOOL_NAME_MAX};
+const ToolForm tool_form_messages = {
+    .type = "custom", .type_optional = true, .schema = "input_schema", .name_max = TOOL_LONG_NAME_MAX};
 
 /* ---- tools ---- */
 
-static bool name_fits(Slice name) {
+static bool name_fits(Slice name, size_t most) {
     for (size_t i = 0; i < name.size; i++) {
         const char c = name.data[i];
         if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-'))
             return false;
     }
-    return name.size > 0 && name.size <= TOOL_NAME_MAX;
+    return name.size > 0 && name.size <= most;
 }
 
 /* The member "name" of an object; param: the object's path. */
-static bool read_name(const Json *object, const char *param, Slice *name, ApiError *error) {
+static bool read_name(const Json *object, const char *param, size_t most, Slice *name, ApiError *error) {
     char path[API_PARAM_MAX];
     snprintf(path, sizeof path, "%.100s.name", param);
     const Json *value = json_get(object, "name");
     if (!value) return api_missing(path, error);
     if (!api_string(value, path, name, error)) return false;
-    return name_fits(*name) ||
-        api_fail(error, 400, "invalid_value", path, "Invalid '%s': expected 1 to %d letters, digits, '_' and '-'.",
-            path, TOOL_NAME_MAX);
+    return name_fits(*name, most) ||
+        api_fail(error, 400, "invalid_value", path, "Invalid '%s': expected 1 to %zu letters, digits, '_' and '-'.",
+            path, most);
 }
 
 /* The type of an object, which must be the form's. *other: it has another one, and such are left out. */
@@ -78,7 +81,7 @@ static const Json *read_tool(const Json *tool, const char *param, const ToolForm
     if (!api_type(tool, JSON_OBJECT, param, error) || !read_type(tool, param, form, other, error) || *other)
         return NULL;
     const Json *function = form->wrapped ? read_wrapper(tool, param, path, error) : tool;
-    if (!function || !read_name(function, path, &out->name, error) ||
+    if (!function || !read_name(function, path, form->name_max, &out->name, error) ||
         !check_member(function, "description", JSON_STRING, path, error) ||
         !check_member(function, "strict", JSON_BOOL, path, error) ||
         !check_member(function, form->schema, JSON_OBJECT, path, error))
@@ -178,7 +181,7 @@ static bool read_mode(Slice mode, const char *field, bool none, ToolMode *out, A
 static bool demand(ToolOptions *tools, const Json *object, const char *param, const char *name_field, ApiError *error) {
     tools->mode = TOOLS_REQUIRED;
     tools->name_field = name_field;
-    return read_name(object, param, &tools->name, error);
+    return read_name(object, param, TOOL_LONG_NAME_MAX, &tools->name, error); /* it must be that of a tool */
 }
 
 static Slice *begin_allowed(ToolOptions *tools, Arena *arena, const Json *list, const char *field, ApiError *error) {
@@ -218,7 +221,7 @@ static bool read_allowed(ToolOptions *tools, Arena *arena, const Json *value, Ap
         if (!api_type(tool, JSON_OBJECT, param, error) || !read_type(tool, param, &tool_form_chat, &other, error))
             return false;
         const Json *function = read_wrapper(tool, param, path, error);
-        if (!function || !read_name(function, path, &names[tools->allowed_count++], error)) return false;
+        if (!function || !read_name(function, path, TOOL_NAME_MAX, &names[tools->allowed_count++], error)) return false;
     }
     return end_allowed(tools, error);
 }
@@ -255,7 +258,7 @@ bool tools_read_responses_choice(
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "tool_choice.tools[%d]", index++);
         if (!member_get(tool, "name")) continue; /* a built-in tool, which the model does not have */
-        if (!read_name(tool, param, &names[tools->allowed_count++], error)) return false;
+        if (!read_name(tool, param, TOOL_NAME_MAX, &names[tools->allowed_count++], error)) return false;
     }
     return end_allowed(tools, error);
 }

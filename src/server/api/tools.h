@@ -3,7 +3,7 @@
 #include "chat/request.h"
 #include "server/api/api.h"
 
-enum { TOOLS_MAX = 128, TOOL_NAME_MAX = 64 };
+enum { TOOLS_MAX = 128, TOOL_NAME_MAX = 64, TOOL_LONG_NAME_MAX = 128 };
 
 /* How an API writes a tool. */
 typedef struct ToolForm {
@@ -12,6 +12,7 @@ typedef struct ToolForm {
     bool skip_others;   /* tools of other types are left out instead of being refused */
     bool wrapped;       /* name, description and schema are members of "function" */
     const char *schema; /* the member that holds the parameters */
+    size_t name_max;    /* longest name, in bytes */
 } ToolForm;
 
 extern const ToolForm tool_form_chat, tool_form_responses, tool_form_messages;

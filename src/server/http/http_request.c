@@ -85,6 +85,21 @@ static void decode_path(char *path) {
     *out = '\0';
 }
 
+/* RFC 9112, 3.2.2: a target that is a whole URL. Its host is kept in front of the path, which is returned. */
+static char *take_authority(HttpRequest *r, char *target) {
+    const size_t scheme = !strncasecmp(target, "http://", 7) ? 7 : !strncasecmp(target, "https://", 8) ? 8 : 0;
+    const size_t size = scheme ? strcspn(target + scheme, "/?") : 0;
+    char *path = target + scheme + size;
+    if (size == 0 || *path == '?' || memchr(target + scheme, '@', size)) return target;
+    const bool bare = !*path; /* the two slashes of the scheme leave room for a path, and for a NUL */
+    char *authority = target + scheme - 1 - bare;
+    memmove(authority, target + scheme, size);
+    authority[size] = '\0';
+    if (bare) *--path = '/';
+    r->authority_at = (size_t)(authority - r->text.data);
+    return path;
+}
+
 static bool read_request_line(HttpRequest *r, ApiError *error) {
     char *method = r->text.data + r->line_at, *path = strchr(method, ' ');
     char *version = path ? strchr(path + 1, ' ') : NULL;
@@ -96,6 +111,7 @@ static bool read_request_line(HttpRequest *r, ApiError *error) {
     if (!version || !is_token((Slice){method, (size_t)(path - method)}))
         return malformed(error, "The request does not begin with a request line of HTTP/1.1.");
     *path++ = *version++ = '\0';
+    path = take_authority(r, path);
     if (path[0] != '/' && strcmp(path, "*") != 0) return malformed(error, "The target of the request must be a path.");
     for (const char *c = path; *c; c++)
         if (*c <= ' ' || *c > '~' || *c == '#')
@@ -103,7 +119,10 @@ static bool read_request_line(HttpRequest *r, ApiError *error) {
     r->old = !strcmp(version, "HTTP/1.0");
     if (!r->old && strcmp(version, "HTTP/1.1") != 0) {
         const bool other = strlen(version) == 8 && !strncmp(version, "HTTP/", 5) && version[5] > '1';
-        return api_fail(error, other ? 505 : 400, NULL, NULL, "The request must be one of HTTP/1.1.");
+        api_fail(
+            error, other ? 505 : 400, NULL, NULL, "This server speaks HTTP/1.1; the request is of another version.");
+        error->type = "invalid_request_error";
+        return false;
     }
     r->path_at = (size_t)(path - r->text.data);
     char *query = path + strcspn(path, "?");
@@ -176,7 +195,8 @@ static bool end_head(HttpRequest *r, ApiError *error) {
         r->awaits = !r->old;
     }
     r->close |= r->old;
-    if (hosts != 1) return malformed(error, "The request must have exactly one Host header.");
+    if (hosts > 1 || (hosts == 0 && !r->old)) /* HTTP/1.0 has no such header */
+        return malformed(error, "The request must have exactly one Host header.");
     if (lengths > 1) return malformed(error, "The length of the request body is given in more than one way.");
     if (coding && (r->old || strcasecmp(coding, "chunked") != 0))
         return malformed(error, "The only transfer coding of a request is \"chunked\".");
@@ -184,6 +204,9 @@ static bool end_head(HttpRequest *r, ApiError *error) {
     /* The lines between chunks are read behind the headers, which stay where they are. */
     if (coding && !buffer_reserve(&r->text, HTTP_TRAILERS_MAX + 1)) return api_out_of_memory(error);
     r->method = r->text.data;
+    r->host = r->authority_at ? r->text.data + r->authority_at : NULL;
+    for (size_t at = r->headers_at; !r->host && next_header(r, &at, &name, &value);)
+        if (!strcasecmp(name, "Host")) r->host = value;
     r->path = r->text.data + r->path_at;
     r->query = r->text.data + r->query_at;
     r->left = r->length;

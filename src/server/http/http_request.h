@@ -34,14 +34,16 @@ typedef struct HttpRequest {
     /* From HTTP_HEAD on, until http_request_next. */
     const char *method, *path; /* without its query, %XX decoded unless one is a NUL */
     const char *query;         /* as it came, without the question mark; "": none */
-    bool old;                  /* HTTP/1.0: no chunked responses */
-    bool close;                /* the client wants the connection to end */
-    bool awaits;               /* the client waits for 100 Continue before it sends the body */
+    const char *host; /* host of the target where that is a whole URL, else of the header; NULL: HTTP/1.0 without one */
+    bool old;         /* HTTP/1.0: no chunked responses */
+    bool close;       /* the client wants the connection to end */
+    bool awaits;      /* the client waits for 100 Continue before it sends the body */
     bool has_body;
     uint64_t length; /* announced size of the body; UINT64_MAX if it does not fit the type */
 
     HttpState state;
-    Buffer text; /* "method\0path\0query\0name\0value\0name\0value\0", then the current line */
+    Buffer text;         /* "method\0path\0query\0name\0value\0name\0value\0", then the current line */
+    size_t authority_at; /* 0: the target is a path */
     size_t path_at, query_at, headers_at, line_at;
     bool return_came;
     bool blank_came; /* an empty line before the request */

@@ -46,23 +46,47 @@ static bool key_given(const Exchange *x) {
     return given;
 }
 
-static bool check_headers(Exchange *x, ApiError *error) {
-    const char *host = header(x, "Host"), *origin = header(x, "Origin");
-    if (x->server->loopback && !is_loopback_name(host_name(host)))
-        return api_fail(error, 403, NULL, NULL, "The Host header does not name this server.");
-    if (origin) {
-        const char *name = strstr(origin, "://");
-        if (!name || strcasecmp(name + 3, host))
-            return api_fail(error, 403, NULL, NULL, "Requests from other web sites are not allowed.");
+/* Whether a list of words with spaces between them has the text, or "*". */
+static bool is_listed(const char *list, Slice text) {
+    for (const char *at = list ? list : ""; *at; at += strspn(at, " ")) {
+        const size_t size = strcspn(at, " ");
+        if ((size == 1 && *at == '*') || (size == text.size && !strncasecmp(at, text.data, size))) return true;
+        at += size;
     }
+    return false;
+}
+
+/* A page of this server's own, or of a site that may use it. */
+static bool origin_allowed(const Exchange *x, const char *origin) {
+    const char *name = strstr(origin, "://"), *host = x->request->host;
+    return (name && host && !strcasecmp(name + 3, host)) ||
+        is_listed(x->server->options.allowed_origins, slice_of(origin));
+}
+
+static bool check_headers(Exchange *x, ApiError *error) {
+    const char *host = x->request->host, *origin = header(x, "Origin");
+    const ServerOptions *o = &x->server->options;
+    if (x->server->loopback && host && !is_loopback_name(host_name(host)) &&
+        !is_listed(o->allowed_hosts, host_name(host)))
+        return api_fail(error, 403, "host_not_allowed", NULL,
+            "The host '%.200s' is not a name of this server. The option --allow-host %.*s allows it.", host,
+            SLICE_SHOWN(host_name(host)));
+    if (origin && !origin_allowed(x, origin))
+        return api_fail(error, 403, "origin_not_allowed", NULL,
+            "Requests from the web site '%.200s' are not allowed. The option --allow-origin %.200s allows them.",
+            origin, origin);
+    x->cors = origin && is_listed(o->allowed_origins, slice_of(origin)) ? origin : NULL;
     return true;
 }
 
 static bool check_body_headers(Exchange *x, ApiError *error) {
     const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
     const size_t json = strlen("application/json");
-    /* Some clients name no type. A browser that names none, on behalf of some web site, names the site. */
-    if (!type && !header(x, "Origin")) type = "application/json";
+    /* Some clients name no type, or as curl does that of a form. A browser, on behalf of some web site, names the site.
+     */
+    if (!header(x, "Origin") && !header(x, "Sec-Fetch-Site") &&
+        (!type || !strncasecmp(type, "application/x-www-form-urlencoded", 33)))
+        type = "application/json";
     if (!type || strncasecmp(type, "application/json", json) || (type[json] && !strchr("; \t", type[json])))
         return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
     if (encoding && strcasecmp(encoding, "identity"))
@@ -82,7 +106,11 @@ static bool check_route(Exchange *x, const char *url, const char *method, ApiErr
     if (x->route) return true;
     if (x->allowed)
         return api_fail(error, 405, NULL, NULL, "The method %s is not allowed here; use %s.", method, x->allowed);
-    return api_fail(error, 404, NULL, NULL, "Unknown request URL: %s %.200s.", method, url);
+    char nearest[API_PARAM_MAX];
+    if (route_nearest(url, nearest, sizeof nearest))
+        return api_fail(
+            error, 404, NULL, NULL, "Unknown request URL: %s %.200s - did you mean %s ?", method, url, nearest);
+    return api_fail(error, 404, NULL, NULL, "Unknown request URL: %s %.200s", method, url);
 }
 
 void request_head_take_id(Exchange *x) {
@@ -137,7 +165,12 @@ bool request_head_wait(Exchange *x, ApiError *error) {
 
 bool request_head_check(Exchange *x, ApiError *error) {
     const char *method = x->request->method;
-    if (!check_headers(x, error) || !check_route(x, x->request->path, method, error)) return false;
+    if (!check_headers(x, error)) return false;
+    if (!strcmp(method, "OPTIONS") && (x->cors || header(x, "Access-Control-Request-Method"))) {
+        x->route = route_preflight();
+        return true;
+    }
+    if (!check_route(x, x->request->path, method, error)) return false;
     const bool loaded = __atomic_load_n(&x->server->loaded, __ATOMIC_ACQUIRE);
     if (!x->route->public && !loaded && !x->server->restarted) return still_loading(error);
     if (!deadlines_set(x, error)) return false;

@@ -26,11 +26,12 @@ static const char *reason_of(int status) {
     static const struct {
         int status;
         const char *reason;
-    } reasons[] = {{200, "OK"}, {304, "Not Modified"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"},
-        {404, "Not Found"}, {405, "Method Not Allowed"}, {408, "Request Timeout"}, {409, "Conflict"},
-        {413, "Content Too Large"}, {414, "URI Too Long"}, {415, "Unsupported Media Type"}, {417, "Expectation Failed"},
-        {429, "Too Many Requests"}, {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"},
-        {503, "Service Unavailable"}, {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}};
+    } reasons[] = {{200, "OK"}, {204, "No Content"}, {304, "Not Modified"}, {400, "Bad Request"}, {401, "Unauthorized"},
+        {403, "Forbidden"}, {404, "Not Found"}, {405, "Method Not Allowed"}, {408, "Request Timeout"},
+        {409, "Conflict"}, {413, "Content Too Large"}, {414, "URI Too Long"}, {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"}, {429, "Too Many Requests"}, {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"}, {503, "Service Unavailable"}, {504, "Gateway Timeout"},
+        {505, "HTTP Version Not Supported"}};
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         if (reasons[i].status == status) return reasons[i].reason;
     return "";
@@ -43,10 +44,16 @@ static void write_head(Exchange *x, int status, const char *type) {
     const time_t seconds = time(NULL);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&seconds, &utc));
     buffer_printf(&x->response,
-        "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nx-request-id: %s\r\nopenai-processing-ms: %lld\r\n"
+        "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%sx-request-id: %s\r\nopenai-processing-ms: %lld\r\n"
         "X-Content-Type-Options: nosniff\r\n%s",
-        status, reason_of(status), date, type, x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000),
-        x->last ? "Connection: close\r\n" : "");
+        status, reason_of(status), date, type ? "Content-Type: " : "", type ? type : "", type ? "\r\n" : "",
+        x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000), x->last ? "Connection: close\r\n" : "");
+    if (x->cors)
+        buffer_printf(&x->response,
+            "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\nAccess-Control-Expose-Headers: x-request-id, "
+            "x-stream-id, x-ignored-params, Retry-After\r\n",
+            x->cors);
+    if (x->ignored[0]) buffer_printf(&x->response, "x-ignored-params: %s\r\n", x->ignored);
     metrics_note_status(x->server->metrics, status);
     x->record.status = status;
 }
@@ -76,15 +83,15 @@ bool response_text(Exchange *x, const char *type, Buffer *body) { return respond
 bool response_file(Exchange *x, int status, const char *type, const char *headers, Slice bytes) {
     write_head(x, status, type);
     buffer_text(&x->response, headers);
-    if (status != 304) buffer_printf(&x->response, "Content-Length: %zu\r\n", bytes.size);
+    if (status != 304 && status != 204) buffer_printf(&x->response, "Content-Length: %zu\r\n", bytes.size);
     buffer_text(&x->response, "\r\n");
-    if (status != 304 && strcmp(x->request->method, "HEAD") != 0) buffer_slice(&x->response, bytes);
+    if (status != 304 && status != 204 && strcmp(x->request->method, "HEAD") != 0) buffer_slice(&x->response, bytes);
     return !x->response.failed;
 }
 
 bool response_error(Exchange *x, const ApiError *error) {
     Buffer body = {0};
-    const Endpoint *endpoint = x->route ? x->route->endpoint : NULL;
+    const Endpoint *endpoint = x->route ? x->route->endpoint : route_endpoint(x->request->path);
     if (endpoint && endpoint->write_error)
         endpoint->write_error(x, error, &body);
     else

@@ -5,7 +5,7 @@
 /* These write to x->response, which the connection sends. False: no memory. */
 bool response_json(Exchange *x, int status, Buffer *body);       /* takes the buffer */
 bool response_text(Exchange *x, const char *type, Buffer *body); /* 200; takes the buffer */
-/* status: 200, or 304 without a body. headers: complete lines. bytes: borrowed. */
+/* status: 200, or 204 or 304 without a body. type: NULL without a body. headers: complete lines. bytes: borrowed. */
 bool response_file(Exchange *x, int status, const char *type, const char *headers, Slice bytes);
 bool response_error(Exchange *x, const ApiError *error);
 

@@ -21,7 +21,7 @@ void answer_close(AnswerParser *p) {
 static Slice rest_of(const AnswerParser *p) { return answer_from(buffer_view(&p->held), p->at); }
 
 static void emit(AnswerParser *p, AnswerEventKind kind, size_t size, AnswerEvents *out) {
-    answer_emit(out, kind, (Slice){rest_of(p).data, size});
+    if (kind != ANSWER_CONTENT || !p->only_calls) answer_emit(out, kind, (Slice){rest_of(p).data, size});
     p->at += size;
 }
 
@@ -90,12 +90,27 @@ static bool is_tool(const AnswerParser *p, Slice name) {
     return false;
 }
 
+/* The answer was cut where a call begins: the call has its name, if that is whole, and nothing else is said. */
+static void begin_cut_call(AnswerParser *p, const CallHead *head, AnswerEvents *out) {
+    if (head->name.size > 0 && is_tool(p, head->name)) {
+        begin_call(p, head, false, out);
+        answer_emit(out, ANSWER_CALL_END, (Slice){0});
+    }
+    p->state = ANSWER_AMONG_CALLS;
+    p->at = p->held.size;
+    p->looked = p->opened = 0;
+}
+
 /* Reads a call's beginning, which stands `at` bytes further. MORE: not yet. */
 static Verdict try_head(AnswerParser *p, size_t at, bool bare, AnswerEvents *out) {
     const Slice text = answer_from(rest_of(p), at);
     if (text.size < p->retry && !p->last) return VERDICT_MORE;
     CallHead head;
     Verdict verdict = answer_head(p->calls, text, bare, &head);
+    if (verdict == VERDICT_MORE && p->last && p->cut && (!bare || p->only_calls)) {
+        begin_cut_call(p, &head, out);
+        return VERDICT_YES;
+    }
     if (verdict == VERDICT_MORE && p->last) verdict = VERDICT_NO;
     if (verdict == VERDICT_YES && bare && !is_tool(p, head.name)) verdict = VERDICT_NO;
     p->retry = verdict == VERDICT_MORE && text.size > 2 * ANSWER_NAME_MAX ? text.size + text.size / 8 : 0;
@@ -193,7 +208,7 @@ static bool step_among(AnswerParser *p, AnswerEvents *out) {
     const Slice text = rest_of(p);
     const Slice said = answer_from(text, p->looked);
     if (said.size == 0) {
-        if (p->last && p->opened == 0)
+        if (p->last && (p->opened == 0 || p->cut))
             p->at = p->held.size;
         else if (p->last)
             back_to_content(p, out);
@@ -247,6 +262,12 @@ static bool step_content(AnswerParser *p, AnswerEvents *out) {
     if (text.size > 0) p->trim = false;
     bool found = false;
     size_t size = p->calls ? answer_find(text, p->calls->open, &found) : text.size;
+    /* Behind calls, what a cut leaves of a marker is the beginning of another one. */
+    const bool marker = p->last && p->cut && p->calls_seen > 0 && answer_trimmed((Slice){text.data, size}) == 0;
+    if (!found && p->last && marker) {
+        p->at = p->held.size;
+        return false;
+    }
     if (!found && p->last) size = text.size;
     const bool all = !p->calls || (!found && p->last);
     const size_t said = all ? size : answer_trimmed((Slice){text.data, size});
@@ -280,8 +301,9 @@ void answer_push(AnswerParser *p, Slice text, AnswerEvents *out) {
     p->at = 0;
 }
 
-void answer_finish(AnswerParser *p, AnswerEvents *out) {
+void answer_finish(AnswerParser *p, bool cut, AnswerEvents *out) {
     p->last = true;
+    p->cut = cut;
     while (!out->failed && p->at < p->held.size && step(p, out)) continue;
     const bool in_call =
         p->state == ANSWER_IN_ARGUMENTS || (p->state == ANSWER_IN_MESSAGE && p->message == ANSWER_ARGUMENTS);

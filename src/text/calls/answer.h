@@ -66,13 +66,15 @@ typedef struct AnswerParser {
     const Json *tools; /* [{"function": {"name", "parameters"}}, …], for formats that do not show types; may be NULL */
     AnswerState state;
     Buffer held;
-    size_t at;     /* position in `held`: the text before it is processed */
-    size_t looked; /* beyond `at`: read, but not decided */
-    size_t opened; /* size of `open` with the white space in front of it */
-    size_t retry;  /* size of what is held at which a long head is read again */
-    bool fresh;    /* no content yet */
-    bool trim;     /* white space that comes next is dropped */
-    bool last;     /* nothing more comes */
+    size_t at;       /* position in `held`: the text before it is processed */
+    size_t looked;   /* beyond `at`: read, but not decided */
+    size_t opened;   /* size of `open` with the white space in front of it */
+    size_t retry;    /* size of what is held at which a long head is read again */
+    bool fresh;      /* no content yet */
+    bool trim;       /* white space that comes next is dropped */
+    bool last;       /* nothing more comes */
+    bool cut;        /* with `last`: the answer was cut by a limit, so that the beginning of a call is no text */
+    bool only_calls; /* calls are demanded: what is outside of them and of reasoning is no content */
     int calls_seen;
     bool unannounced;        /* the call that began last; more such may follow */
     AnswerEventKind message; /* harmony: what the message is */
@@ -90,4 +92,5 @@ void answer_push(AnswerParser *parser, Slice text, AnswerEvents *out);
 static inline bool answer_reasons(const AnswerParser *p) {
     return p->state == ANSWER_IN_REASONING || (p->state == ANSWER_IN_MESSAGE && p->message == ANSWER_REASONING);
 }
-void answer_finish(AnswerParser *parser, AnswerEvents *out); /* and the rest; a call that was cut ends here */
+/* Appends the rest; a call that was cut ends here. cut: a limit has ended the answer. */
+void answer_finish(AnswerParser *parser, bool cut, AnswerEvents *out);

@@ -59,8 +59,9 @@ static bool read_message(AnswerParser *p, Slice text, AnswerEvents *out) {
     }
     const Slice said = {text.data, size};
     const size_t keep = marker || p->last ? size : answer_trimmed(said);
-    answer_emit(out, p->message,
-        (Slice){text.data, p->message == ANSWER_CONTENT && p->last && !marker ? size : answer_trimmed(said)});
+    if (p->message != ANSWER_CONTENT || !p->only_calls)
+        answer_emit(out, p->message,
+            (Slice){text.data, p->message == ANSWER_CONTENT && p->last && !marker ? size : answer_trimmed(said)});
     p->at += marker ? size + marker : keep;
     if (marker == 0) return false;
     if (p->message == ANSWER_ARGUMENTS) answer_emit(out, ANSWER_CALL_END, (Slice){0});

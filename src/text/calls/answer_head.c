@@ -64,6 +64,7 @@ static Verdict read_named(const CallFormat *f, Slice text, CallHead *head) {
     size_t at = 0;
     Verdict verdict = read_marker(text, f->head, &at);
     if (verdict == VERDICT_YES) verdict = read_name(text, f->name_tail, &at, &head->name);
+    if (verdict != VERDICT_YES) head->name = (Slice){0}; /* it may go on */
     if (verdict == VERDICT_YES) verdict = read_tail(f, text, &at);
     if (verdict == VERDICT_YES) verdict = read_marker(text, f->neck, &at);
     if (verdict == VERDICT_YES) verdict = looks_like_arguments(f, text, at);

@@ -122,44 +122,64 @@ static Lex half(Lexicon *x, const Decimal *d, bool above, bool open, bool intege
     return lex_or2(x, lex_cat(x, other, fraction), beside(x, d, above, open, integer));
 }
 
-static Lex unsigned_number(Lexicon *x, bool integer) {
-    const Lex whole = lex_or2(x, digits(x, '0', '0'), lex_cat(x, digits(x, '1', '9'), any_digits_of(x, '0', '9', 0)));
-    return integer ? whole : lex_cat(x, whole, optional(x, point_then(x, any_digits_of(x, '0', '9', 1))));
+/* Digits in front of the point and behind it, at most: a number that goes on is no answer. Those that a bound has are
+ * allowed. */
+static void find_digits(const NumberRange *r, uint32_t *whole, uint32_t *fraction) {
+    *whole = NUMBER_WHOLE_DIGITS_MAX;
+    *fraction = NUMBER_FRACTION_DIGITS_MAX;
+    for (int high = 0; high < 2; high++) {
+        const Decimal *bound = high ? &r->high : &r->low;
+        if (high ? !r->has_high : !r->has_low) continue;
+        const int64_t behind = (int64_t)bound->count - bound->point;
+        if (bound->point >= 0 && (uint32_t)bound->point >= *whole) *whole = (uint32_t)bound->point + 1;
+        if (behind >= (int64_t)*fraction) *fraction = (uint32_t)behind + 1;
+    }
+    if (r->any_length) *whole = *fraction = LEX_FOREVER;
+}
+
+static Lex unsigned_number(Lexicon *x, const NumberRange *r) {
+    uint32_t whole_max, fraction_max;
+    find_digits(r, &whole_max, &fraction_max);
+    const Lex more = lex_repeat(x, digits(x, '0', '9'), 0, whole_max == LEX_FOREVER ? whole_max : whole_max - 1);
+    const Lex whole = lex_or2(x, digits(x, '0', '0'), lex_cat(x, digits(x, '1', '9'), more));
+    if (r->integer) return whole;
+    return lex_cat(x, whole, optional(x, point_then(x, lex_repeat(x, digits(x, '0', '9'), 1, fraction_max))));
 }
 
 /* The sizes of numbers of one sign: at least low, at most high (NULL: no bound). */
-static Lex sizes(Lexicon *x, const Decimal *low, bool low_open, const Decimal *high, bool high_open, bool integer) {
-    Lex parts[3] = {unsigned_number(x, integer), LEX_ALL, LEX_ALL};
-    if (low) parts[1] = half(x, low, true, low_open, integer);
-    if (high) parts[2] = half(x, high, false, high_open, integer);
+static Lex sizes(
+    Lexicon *x, const NumberRange *r, const Decimal *low, bool low_open, const Decimal *high, bool high_open) {
+    Lex parts[3] = {unsigned_number(x, r), LEX_ALL, LEX_ALL};
+    if (low) parts[1] = half(x, low, true, low_open, r->integer);
+    if (high) parts[2] = half(x, high, false, high_open, r->integer);
     return lex_and(x, parts, 3);
 }
 
 Lex number_lex(Lexicon *x, const NumberRange *r) {
     const Lex minus = lex_range(x, '-', '-');
     if (!r->has_low && !r->has_high) {
-        Lex number = lex_cat(x, optional(x, minus), unsigned_number(x, r->integer));
+        Lex number = lex_cat(x, optional(x, minus), unsigned_number(x, r));
         if (r->integer) return number;
         ByteSet e = {{0}}, sign = {{0}};
         byteset_add(&e, 'e');
         byteset_add(&e, 'E');
         byteset_add(&sign, '+');
         byteset_add(&sign, '-');
-        const Lex exponent =
-            lex_cat(x, lex_bytes(x, &e), lex_cat(x, optional(x, lex_bytes(x, &sign)), any_digits_of(x, '0', '9', 1)));
+        const Lex exponent = lex_cat(x, lex_bytes(x, &e),
+            lex_cat(x, optional(x, lex_bytes(x, &sign)),
+                lex_repeat(x, digits(x, '0', '9'), 1, r->any_length ? LEX_FOREVER : NUMBER_EXPONENT_DIGITS_MAX)));
         return lex_cat(x, number, optional(x, exponent));
     }
     Lex positive = LEX_NONE, negative = LEX_NONE;
     const bool low_positive = r->has_low && !r->low.negative, high_negative = r->has_high && r->high.negative;
     const bool high_zero = r->has_high && !r->high.count;
     if (!high_negative)
-        positive = sizes(
-            x, low_positive ? &r->low : NULL, r->low_open, r->has_high ? &r->high : NULL, r->high_open, r->integer);
+        positive = sizes(x, r, low_positive ? &r->low : NULL, r->low_open, r->has_high ? &r->high : NULL, r->high_open);
     if (!low_positive) {
         const Decimal zero = {0};
         const Decimal *least = high_negative ? &r->high : &zero;
-        negative = sizes(x, least, high_negative ? r->high_open : !high_zero || r->high_open,
-            r->has_low ? &r->low : NULL, r->low_open, r->integer);
+        negative = sizes(x, r, least, high_negative ? r->high_open : !high_zero || r->high_open,
+            r->has_low ? &r->low : NULL, r->low_open);
     }
     return lex_or2(x, positive, lex_cat(x, minus, negative));
 }

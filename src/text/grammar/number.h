@@ -3,7 +3,12 @@
 #include "base/json.h"
 #include "text/grammar/lex.h"
 
-enum { DECIMAL_DIGITS_MAX = 400 };
+enum {
+    DECIMAL_DIGITS_MAX = 400,
+    NUMBER_WHOLE_DIGITS_MAX = 19, /* those of 64 bits */
+    NUMBER_FRACTION_DIGITS_MAX = 17,
+    NUMBER_EXPONENT_DIGITS_MAX = 3,
+};
 
 /* ±0.d₁d₂d₃… · 10^point, without zeros at either end; no digits: zero. */
 typedef struct Decimal {
@@ -18,6 +23,7 @@ int decimal_compare(const Decimal *a, const Decimal *b);
 /* What a schema says of a number. */
 typedef struct NumberRange {
     bool integer;
+    bool any_length; /* numbers have any number of digits; false: those above, and those that a bound has */
     bool has_low, has_high, low_open, high_open; /* open: the bound itself does not belong to it */
     Decimal low, high;
 } NumberRange;

@@ -128,6 +128,7 @@ Lex schema_number(Schemas *s, const SchemaSet *set, bool integer) {
     NumberRange range = {.integer = integer};
     for (uint32_t i = 0; i < set->count && !s->budget->failed; i++) {
         const Json *schema = set->members[i].schema, *multiple = json_get(schema, "multipleOf");
+        range.any_length = range.any_length || json_get(schema, "enum") || json_get(schema, "const");
         Decimal of;
         if (!tighten(s, schema, true, &range) || !tighten(s, schema, false, &range)) break;
         if (!multiple || !read_bound(s, schema, "multipleOf", &of)) continue;

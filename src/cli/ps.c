@@ -1,0 +1,88 @@
+/* `apus ps` and `apus stop`: what a running server serves. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+
+static const Command ps_command = {"ps", "", "The models of a running server of this machine.", NULL};
+static const Command stop_command = {
+    "stop", "MODEL", "Unloads a model of a running server; the next request loads it again.", NULL};
+
+typedef struct ServerArguments {
+    int64_t port;
+    const char *key;
+} ServerArguments;
+
+#define SERVER_OPTIONS(s)                                                                                              \
+    {"--port", "-p", OPTION_INTEGER, &(s).port, 1, 65535, "N", "port of the server (5413)"}, {                         \
+        "--api-key", NULL, OPTION_TEXT, &(s).key, 0, 0, "KEY", "key of the server (APUS_API_KEY)"                      \
+    }
+
+/* The response as JSON; NULL: an error, which is printed. */
+static const Json *ask(const ServerArguments *server, const char *method, const char *path, Slice body, Arena *arena) {
+    Error error = {0};
+    Buffer text = {0};
+    int status = 0;
+    const char *key = server->key ? server->key : getenv("APUS_API_KEY");
+    const Json *answer = NULL;
+    if (client_ask((int)server->port, key, method, path, body, &status, &text, &error)) {
+        const char *copy = arena_copy(arena, buffer_view(&text));
+        answer = copy ? json_parse(arena, (Slice){copy, text.size}, &error) : NULL;
+        const Json *problem = json_get(json_get(answer, "error"), "message");
+        if (answer && status != 200) {
+            const Slice said =
+                problem && problem->type == JSON_STRING ? json_slice(problem) : SLICE("the request failed");
+            fail(&error, ERROR_IO, "%.*s", SLICE_SHOWN(said));
+            answer = NULL;
+        }
+    }
+    buffer_free(&text);
+    if (!answer) report(&error);
+    return answer;
+}
+
+static const char *text_of(const Json *object, const char *name) {
+    const Json *value = json_get(object, name);
+    return value && value->type == JSON_STRING ? value->string : "";
+}
+
+int command_ps(int argc, char **argv) {
+    ServerArguments server = {.port = CLIENT_PORT_DEFAULT};
+    const Option options[] = {SERVER_OPTIONS(server), {0}};
+    Arguments arguments;
+    const OptionsResult result = options_parse(&ps_command, options, argc, argv, 0, 0, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Arena arena = {0};
+    const Json *answer = ask(&server, "GET", "/v1/models", (Slice){0}, &arena), *list = json_get(answer, "data");
+    if (answer) printf("%-40s  %-10s  CONTEXT\n", "NAME", "STATUS");
+    if (list && list->type == JSON_ARRAY) {
+        for (JSON_EACH(model, list)) {
+            const Json *context = json_get(model, "context_length");
+            printf("%-40s  %-10s  %lld\n", text_of(model, "id"), text_of(model, "status"),
+                context && context->type == JSON_INTEGER ? (long long)context->integer : 0);
+        }
+    }
+    arena_free(&arena);
+    return answer ? 0 : 1;
+}
+
+int command_stop(int argc, char **argv) {
+    ServerArguments server = {.port = CLIENT_PORT_DEFAULT};
+    const Option options[] = {SERVER_OPTIONS(server), {0}};
+    Arguments arguments;
+    const OptionsResult result = options_parse(&stop_command, options, argc, argv, 1, 1, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Arena arena = {0};
+    Buffer body = {0};
+    buffer_text(&body, "{\"model\":");
+    json_write_string(&body, slice_of(arguments.values[0]));
+    buffer_byte(&body, '}');
+    const Json *answer = body.failed ? NULL : ask(&server, "POST", "/v1/models/unload", buffer_view(&body), &arena);
+    if (answer) printf("%s is unloaded\n", text_of(answer, "id"));
+    buffer_free(&body);
+    arena_free(&arena);
+    return answer ? 0 : 1;
+}

@@ -1,0 +1,160 @@
+"""The command line as a new user tries it: other programs' words, one name per model, piped input, events for a
+supervisor, a directory of models, the commands of a conversation.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
+from apus_server import BINARY, Checks, Server
+from scripted_model import HERMES, template, write_scripted_model
+
+check = Checks()
+GREEDY = ["--temp", "0", "-t", "1"]
+
+
+def apus(*arguments, given=None, environment=None):
+    given = given.encode() if isinstance(given, str) else given
+    source = {"input": given} if given is not None else {"stdin": subprocess.DEVNULL}
+    done = subprocess.run(
+        [BINARY, *map(str, arguments)],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+        **source,
+    )
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def check_words(cache):
+    code, listed, _ = apus("ls", environment=cache)
+    check(code == 0 and listed == apus("list", environment=cache)[1], f"ls: {listed}")
+    code, shown, _ = apus("show", "echo-large", environment=cache)
+    check(code == 0 and "llama" in shown, f"show: {shown}")
+    check(apus("version") == apus("--version") and apus("version")[1].startswith("apus "), "version")
+    check(apus("help", "serve")[1] == apus("serve", "--help")[1], "help COMMAND")
+    code, _, error = apus("help", "srve")
+    check(code == 2 and "did you mean serve?" in error, f"help of no command: {error}")
+    short, long = apus("serve", "--help")[1], apus("serve", "--help-all")[1]
+    check("Debugging:" in long and "--expert-faults" in long and "--expert-faults" not in short, "--help-all")
+    check("Server:" in short and "--help-all" in short, f"groups: {short[:200]}")
+    code, out, _ = apus("man")
+    check(code == 0 and out.startswith(".TH APUS"), "man, not on a terminal")
+    try:
+        import pty
+    except ImportError:
+        return
+    parent, child = pty.openpty()
+    viewer = subprocess.Popen(
+        [BINARY, "man"], stdin=child, stdout=child, stderr=child, env={**os.environ, "MANPAGER": "cat"}
+    )
+    os.close(child)
+    page = b""
+    try:
+        while block := os.read(parent, 65536):
+            page += block
+    except OSError:
+        pass
+    viewer.wait()
+    check(b"serve" in page and b".TH" not in page and b"\\-" not in page, f"man on a terminal: {page[:200]}")
+
+
+def check_names(cache):
+    for name in ("echo-large", "echo-l"):
+        code, out, error = apus("run", name, "x", *GREEDY, environment=cache)
+        check(code == 0 and out == "Hello there.\n", f"{name}: {out} {error}")
+    code, _, error = apus("run", "echo", "x", environment=cache)
+    check(code == 2 and "echo-large" in error and "echo-small" in error, f"several begin so: {error}")
+    code, _, error = apus("run", "ecko-large", "x", environment=cache)
+    check(code == 1 and "did you mean echo-large?" in error, f"a mistake: {error}")
+
+
+def check_input(cache):
+    """What is piped follows the prompt: as many tokens as both have, with an empty line between them."""
+
+    def tokens(*prompt, given=None):
+        code, _, error = apus("run", "echo-large", *prompt, "--stats", *GREEDY, given=given, environment=cache)
+        check(code == 0, error)
+        return int(error.split(" prompt tokens")[0].split()[-1]) if code == 0 else None
+
+    alone = tokens("abc")
+    check(tokens("abc", given="defgh") == alone + 7, "piped input follows the prompt")
+    check(tokens("abc", given="") == alone == tokens(given="abc"), "nothing piped, or nothing but that")
+    code, _, error = apus("run", "echo-large", "x", given=b"ab\xff", environment=cache)
+    check(code == 2 and "byte 2 is 0xFF" in error, f"input that is no text: {error}")
+    code, _, error = apus("serve", "echo-large", "--idle-unload", "5s", environment=cache)
+    check(code == 2 and "at least 30s" in error, f"--idle-unload 5s: {error}")
+    code, _, error = apus("run", "echo-large", "x", "--temp", "hot", environment=cache)
+    check(code == 2 and "option --temp:" in error, f"an option is named as it was called: {error}")
+
+
+def check_chat(cache, directory):
+    saved = os.path.join(directory, "saved.json")
+    lines = [
+        "hi", "/retry", "/set temperature 0", "/set top-p 7", "/set", "/undo", "/undo", "again", f"/save {saved}",
+        "/clear", f"/load {saved}", f"/load {saved}.none", "/model", "/model none-such", "/model echo-small", "/model",
+        "more", "/nothing", "/exit",
+    ]  # fmt: skip
+    code, out, error = apus("chat", "echo-large", *GREEDY, given="\n".join(lines) + "\n", environment=cache)
+    check(code == 0 and out.count("Hello there.") == 3 and out.count("Bye.") == 1, f"chat: {out} {error}")
+    wanted = ["temperature 0", "want a number from 0 to 1", "(0 messages are left)", "(there is no message yet)"]
+    for part in [*wanted, "(2 messages from", "cannot load", "no such file", "(now echo-small)", "unknown: /nothing"]:
+        check(part in out, f"chat: {part!r} in {out}")
+    with open(saved) as file:
+        check([m["role"] for m in json.load(file)] == ["user", "assistant"], "what was saved")
+
+
+def check_server(cache, directory):
+    with Server("echo-large", "-t", 1, "--pin", "echo-large", environment=cache, names=False) as server:
+        code, out, _ = apus("ps", "--port", server.port)
+        check(code == 0 and "echo-large" in out and "loaded" in out, f"ps: {out}")
+        code, out, _ = apus("stop", "echo-large", "-p", server.port)
+        check(code == 0 and "unloaded" in out, f"stop: {out}")
+        check("unloaded" in apus("ps", "--port", server.port)[1], "ps after stop")
+        code, _, error = apus("stop", "none", "-p", server.port)
+        check(code == 1 and "does not exist" in error, f"stop: {error}")
+    code, _, error = apus("ps", "--port", 1)
+    check(code == 1 and "apus serve MODEL" in error, f"ps without a server: {error}")
+    models = os.path.join(directory, "models")
+    with Server(None, "--models-dir", models, "-t", 1, command=["serve"], names=False) as server:
+        listed = {m["id"]: m["status"] for m in json.loads(server.request("GET", "/v1/models")[2])["data"]}
+        check(listed == {"echo-large": "unloaded", "echo-small": "unloaded"}, f"--models-dir: {listed}")
+        server.name = "echo-small"
+        status, answer = server.chat("x", temperature=0)
+        check(status == 200 and answer["choices"][0]["message"]["content"] == "Bye.", answer)
+    code, _, error = apus("serve", "echo-large", "--pin", "other", environment=cache)
+    check(code == 2 and "other" in error, f"--pin: {error}")
+
+
+def check_events(cache):
+    command = [BINARY, "serve", "echo-large", "--port", "0", "--events", "-t", "1", "--no-request-log"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **cache})
+    ready = json.loads(process.stdout.readline())
+    check(ready["event"] == "ready" and ready["models"] == ["echo-large"], ready)
+    command[command.index("0")] = str(ready["port"])
+    again = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **cache})
+    check(json.loads(again.stdout)["reason"] == "port_conflict" and again.returncode == 1, again.stdout)
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read().splitlines()
+    check([json.loads(line) for line in rest] == [{"event": "exiting", "reason": "requested"}], rest)
+    process.wait()
+    lost = subprocess.run([BINARY, "serve", "/nowhere", "--events"], capture_output=True, text=True)
+    check(json.loads(lost.stdout)["reason"] == "model_load_failed", lost.stdout)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        for name, said in (("echo-large", ["Hello ", "there."]), ("echo-small", ["Bye."])):
+            write_scripted_model(f"{directory}/models/{name}", said, template(HERMES), context=1024)
+        cache = {"APUS_CACHE": directory, "HF_HUB_CACHE": f"{directory}/hub", "HF_HUB_OFFLINE": "1"}
+        check_words(cache)
+        check_names(cache)
+        check_input(cache)
+        check_chat(cache, directory)
+        check_server(cache, directory)
+        check_events(cache)
+    check.done()
