@@ -13,6 +13,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/kv_quant.h"
+#include "backend/recurrent.h"
 #include "base/clock.h"
 
 enum {
@@ -29,6 +30,9 @@ enum {
     LATENT = 512, /* MLA latent width */
     LATENT_KEY = 64,
     LATENT_HEADS = 16,
+    STATE_DEPTH = 1024 + RECURRENT_PAGE_TOKENS / 2, /* half a tail, as on average */
+    CONV_CHANNELS = 8192,
+    CONV_TAPS = 4,
     DEPTH_MAX = 32768,
     PAGES_MAX = (DEPTH_MAX + LINE_ROWS_MAX) / KV_PAGE_TOKENS + 1,
     CACHED_BYTES = 256 << 10, /* per thread: fits every second-level cache */
@@ -272,6 +276,80 @@ static int64_t run_attention(BenchFixture *fixture, BenchCase *bench_case, int c
         ns += clock_ns() - start;
     }
     return ns;
+}
+
+/* Pages of recurrent states for a call: before its rows and behind them, in table[0] and its last entry. */
+static RecurrentPart place_states(const BenchFixture *fixture, BenchCase *bench_case, int64_t anchor, int64_t row) {
+    KvLayer kv = {.page_tokens = RECURRENT_PAGE_TOKENS};
+    kv.layout = (KvLayout){
+        .dtype = DTYPE_F32, .anchor_bytes = (size_t)anchor * sizeof(float), .row_bytes = (size_t)row * sizeof(float)};
+    kv.page_stride = align_up(kv_canonical_bytes(&kv.layout, RECURRENT_PAGE_TOKENS));
+    kv.base = take(fixture, bench_case, 2 * kv.page_stride);
+    return (RecurrentPart){.kv = kv};
+}
+
+static void begin_states(
+    BenchFixture *fixture, const BenchCase *bench_case, int32_t *table, const int32_t *const *tables) {
+    const int first = (bench_case->depth - 1) / RECURRENT_PAGE_TOKENS;
+    const int last = (bench_case->depth + bench_case->rows - 1) / RECURRENT_PAGE_TOKENS;
+    for (int i = 0; i <= last; i++) table[i] = i == first ? 0 : i == last ? 1 : -1;
+    begin(fixture, bench_case, tables, NULL);
+}
+
+static int64_t run_recurrence(BenchFixture *fixture, BenchCase *bench_case, int calls) {
+    int32_t table[(STATE_DEPTH + LINE_ROWS_MAX) / RECURRENT_PAGE_TOKENS + 1];
+    const int32_t *tables = table;
+    const Norm norm = {NORM_RMS, bench_case->recurrence.key_dim, 1e-6f, NULL, NULL};
+    Recurrence op = bench_case->recurrence;
+    const int64_t keys = (int64_t)bench_case->rows * op.key_heads * op.key_dim;
+    const bool delta = op.kind == RECURRENCE_DELTA;
+    op.rows = bench_case->rows;
+    op.q_norm = op.k_norm = delta ? &norm : NULL;
+    op.rate = fixture->logits; /* of either sign: as fast */
+    op.q = fixture->q_latent;
+    op.k = op.q + keys;
+    op.work = op.k + keys;
+    op.v = fixture->x;
+    op.a = fixture->x + (int64_t)op.rows * op.value_heads * op.value_dim;
+    op.b = delta ? op.a + (int64_t)op.rows * op.value_heads : NULL;
+    op.out = fixture->out;
+    begin_states(fixture, bench_case, table, &tables);
+    const int64_t start = clock_ns();
+    for (int i = 0; i < calls; i++) {
+        op.place = place_states(fixture, bench_case, recurrence_anchor_width(&op), recurrence_row_width(&op));
+        fixture->backend->ops->recurrence(fixture->backend, &op);
+    }
+    return clock_ns() - start;
+}
+
+static int64_t run_conv(BenchFixture *fixture, BenchCase *bench_case, int calls) {
+    int32_t table[(STATE_DEPTH + LINE_ROWS_MAX) / RECURRENT_PAGE_TOKENS + 1];
+    const int32_t *tables = table;
+    Conv op = {.rows = bench_case->rows, .taps = CONV_TAPS, .silu = true, .part_count = 1};
+    op.part[0] = (ConvPart){.channels = CONV_CHANNELS, .weight = fixture->logits, .x = fixture->x, .out = fixture->out};
+    begin_states(fixture, bench_case, table, &tables);
+    const int64_t start = clock_ns();
+    for (int i = 0; i < calls; i++) {
+        op.place = place_states(fixture, bench_case, conv_anchor_width(&op), conv_row_width(&op));
+        fixture->backend->ops->conv(fixture->backend, &op);
+    }
+    return clock_ns() - start;
+}
+
+static int64_t run_gated_norm(BenchFixture *fixture, BenchCase *bench_case, int calls) {
+    const GatedNorm op = {.rows = bench_case->rows,
+        .width = bench_case->width,
+        .group = DIM_MAX,
+        .eps = 1e-6f,
+        .weight = fixture->logits,
+        .gate_kind = GATE_SILU,
+        .gate_scale = 1,
+        .x = fixture->x,
+        .gate = fixture->q,
+        .out = fixture->out};
+    const int64_t start = clock_ns();
+    for (int i = 0; i < calls; i++) fixture->backend->ops->gated_norm(fixture->backend, &op);
+    return clock_ns() - start;
 }
 
 /* One page of one layer. */
@@ -547,6 +625,34 @@ static void add_latent_attentions(List *list) {
     }
 }
 
+/* The shapes of Qwen3.5-4B and Nemotron-H-8B. */
+static void add_states(List *list) {
+    static const int rows[] = {1, LINE_ROWS_MAX};
+    static const Recurrence shapes[] = {
+        {.kind = RECURRENCE_DELTA, .key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128},
+        {.kind = RECURRENCE_SSD, .key_heads = 8, .value_heads = 128, .key_dim = 128, .value_dim = 64}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        for (size_t n = 0; n < COUNT_OF(shapes); n++) {
+            BenchCase bench_case = {
+                .run = run_recurrence, .rows = rows[i], .depth = STATE_DEPTH, .recurrence = shapes[n]};
+            Recurrence *op = &bench_case.recurrence;
+            const bool delta = op->kind == RECURRENCE_DELTA;
+            const int tail = STATE_DEPTH % RECURRENT_PAGE_TOKENS;
+            op->q_scale = op->k_scale = op->dt_scale = 1;
+            op->dt_max = INFINITY;
+            bench_case.bytes = (double)(recurrence_anchor_width(op) + tail * recurrence_row_width(op)) * sizeof(float);
+            bench_case.operations = 2.0 * rows[i] * op->value_heads *
+                ((delta ? 3 : 2) * op->key_dim + (delta ? 1.0 : 0.5) * RECURRENT_PAGE_TOKENS) * op->value_dim;
+            list_add(list, bench_case, "%s %d heads of %d × %d rows %d", delta ? "delta" : "ssd", op->value_heads,
+                op->key_dim, op->value_dim, rows[i]);
+        }
+        BenchCase conv = {.run = run_conv, .rows = rows[i], .depth = STATE_DEPTH};
+        list_add(list, conv, "conv %d of %d channels rows %d", CONV_TAPS, CONV_CHANNELS, rows[i]);
+        BenchCase norm = {.run = run_gated_norm, .rows = rows[i], .width = HEADS_MAX * DIM_MAX};
+        list_add(list, norm, "gated norm %d rows %d", HEADS_MAX * DIM_MAX, rows[i]);
+    }
+}
+
 static void add_others(List *list) {
     static const int rows[] = {1, LINE_ROWS_MAX};
     const Weight table = {
@@ -585,6 +691,7 @@ int bench_cases_list(const BenchFixture *fixture, const char *only, BenchCase *b
     add_coded_attentions(&list);
     add_latent_attentions(&list);
     add_codings(&list);
+    add_states(&list);
     add_others(&list);
     return list.count;
 }

@@ -1,6 +1,6 @@
 /* Single operations to time, on random data: what each is, and how to run it a number of times. */
 #pragma once
-#include "backend/backend.h"
+#include "backend/recurrent.h"
 #include "cli/bench.h"
 #include "engine/sampler.h"
 #include "model/step_builder.h"
@@ -42,6 +42,7 @@ struct BenchCase {
     KvQuant code; /* k KV_FULL: full-precision pages */
     bool latent;
     int64_t width;
+    Recurrence recurrence; /* its kind and shape */
     SamplingOptions sampling;
     bool flat; /* logits */
     size_t at; /* where in the memory the next call begins */

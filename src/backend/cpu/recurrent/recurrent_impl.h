@@ -102,45 +102,59 @@ static void product(const SmallProduct *p) {
 
 /* ---- convolution ---- */
 
-/* The weights of sixteen channels, tap by tap. */
-VEC_INLINE void load_taps(const float *weight, int taps, int lanes, Vec *out) {
-    float turned[CONV_TAPS_MAX][LANES] = {{0}};
-    for (int c = 0; c < lanes; c++)
-        for (int i = 0; i < taps; i++) turned[i][c] = weight[c * taps + i];
-    for (int i = 0; i < taps; i++) out[i] = vec_load(turned[i]);
+/* The inputs of a row's taps, and their gates; NULL: zeros, no gate. */
+typedef struct Taps {
+    const float *input[CONV_TAPS_MAX], *gate[CONV_TAPS_MAX];
+} Taps;
+
+VEC_INLINE void conv_row(const Conv *op, const Taps *t, const float (*weight)[CONV_ITEM], const float *bias,
+    const float *out_gate, int taps, int count, float *out) {
+    for (int c = 0; c < count; c += LANES) {
+        const int lanes = count - c;
+        Vec sum = bias ? load_lanes(bias + c, lanes) : vec_set(0);
+        for (int i = 0; i < taps; i++) {
+            if (!t->input[i]) continue;
+            Vec input = load_lanes(t->input[i] + c, lanes);
+            if (t->gate[i]) input = vec_mul(input, load_lanes(t->gate[i] + c, lanes));
+            sum = vec_fma(vec_load(weight[i] + c), input, sum);
+        }
+        if (op->silu) sum = vec_swish(sum, sum);
+        if (out_gate) sum = vec_mul(sum, load_lanes(out_gate + c, lanes));
+        store_lanes(out + c, sum, lanes);
+    }
 }
 
-VEC_INLINE void conv_lanes(const Conv *op, const SequenceChunk *chunk, const ConvHistory *history, int part, int64_t at,
-    int64_t c, int taps, int lanes) {
-    const ConvPart *p = &op->part[part];
-    Vec weight[CONV_TAPS_MAX], input[CONV_TAPS_MAX];
-    load_taps(p->weight + c * taps, taps, lanes, weight);
-    const Vec bias = p->bias ? load_lanes(p->bias + c, lanes) : vec_set(0);
-    for (int i = 0; i < taps - 1; i++)
-        input[i] = history->input[i] ? load_lanes(history->input[i] + at + c, lanes) : vec_set(0);
-    for (int row = 0; row < chunk->rows; row++) {
-        const int64_t place = (chunk->row + row) * p->channels + c;
-        input[taps - 1] = load_lanes(p->x + place, lanes);
-        if (op->in_gate) input[taps - 1] = vec_mul(input[taps - 1], load_lanes(op->in_gate + place, lanes));
-        Vec sum = bias;
-        for (int i = 0; i < taps; i++) sum = vec_fma(weight[i], input[i], sum);
-        for (int i = 0; i < taps - 1; i++) input[i] = input[i + 1];
-        if (op->silu) sum = vec_swish(sum, sum);
-        if (op->out_gate) sum = vec_mul(sum, load_lanes(op->out_gate + place, lanes));
-        store_lanes(p->out + place, sum, lanes);
+/* Lanes behind the last channel become zero. */
+VEC_INLINE void turn_weights(const float *from, int taps, int count, float (*weight)[CONV_ITEM]) {
+    for (int i = 0; i < taps; i++) {
+        for (int c = 0; c < count; c++) weight[i][c] = from[c * taps + i];
+        for (int c = count; c < (count + LANES - 1) / LANES * LANES; c++) weight[i][c] = 0;
     }
 }
 
 static void conv(const Conv *op, const SequenceChunk *chunk, int part, int64_t at, int64_t first, int64_t count) {
+    const ConvPart *p = &op->part[part];
     const ConvHistory history = conv_history(op, chunk);
-    for (int64_t c = first; c < first + count; c += LANES) {
-        const int lanes = (int)min_i64(first + count - c, LANES);
-        if (op->taps == 4 && lanes == LANES)
-            conv_lanes(op, chunk, &history, part, at, c, 4, LANES);
-        else if (op->taps == 3 && lanes == LANES)
-            conv_lanes(op, chunk, &history, part, at, c, 3, LANES);
+    const float *bias = p->bias ? p->bias + first : NULL;
+    float weight[CONV_TAPS_MAX][CONV_ITEM]; /* tap by tap */
+    if (op->taps == 4)
+        turn_weights(p->weight + first * 4, 4, (int)count, weight);
+    else
+        turn_weights(p->weight + first * op->taps, op->taps, (int)count, weight);
+    for (int row = 0; row < chunk->rows; row++) {
+        const int64_t place = (chunk->row + row) * p->channels + first;
+        Taps t = {{NULL}, {NULL}};
+        for (int i = 0; i < op->taps; i++) {
+            const int from = row - op->taps + 1 + i;
+            const float *before = from < 0 ? history.input[op->taps - 1 + from] : NULL;
+            t.input[i] = from >= 0 ? p->x + place + (from - row) * p->channels : before ? before + at + first : NULL;
+            t.gate[i] = from >= 0 && op->in_gate ? op->in_gate + place + (from - row) * p->channels : NULL;
+        }
+        const float *out_gate = op->out_gate ? op->out_gate + place : NULL;
+        if (op->taps == 4)
+            conv_row(op, &t, (const float(*)[CONV_ITEM])weight, bias, out_gate, 4, (int)count, p->out + place);
         else
-            conv_lanes(op, chunk, &history, part, at, c, op->taps, lanes);
+            conv_row(op, &t, (const float(*)[CONV_ITEM])weight, bias, out_gate, op->taps, (int)count, p->out + place);
     }
 }
 
