@@ -305,7 +305,7 @@ static int64_t run_recurrence(BenchFixture *fixture, BenchCase *bench_case, int 
     const bool delta = op.kind == RECURRENCE_DELTA;
     op.rows = bench_case->rows;
     op.q_norm = op.k_norm = delta ? &norm : NULL;
-    op.rate = fixture->logits; /* of either sign: as fast */
+    op.rate = fixture->logits; /* the sign does not matter for the speed */
     op.q = fixture->q_latent;
     op.k = op.q + keys;
     op.work = op.k + keys;
