@@ -16,7 +16,8 @@ int64_t recurrence_row_width(const Recurrence *op) {
 }
 int64_t recurrence_width(const Recurrence *op) {
     const int products = op->kind == RECURRENCE_DELTA ? 2 : 1;
-    return (int64_t)op->key_heads * RECURRENT_PAGE_TOKENS * products;
+    const int64_t decays = op->channel_decay ? (int64_t)op->value_heads * op->key_dim : 0;
+    return (int64_t)op->key_heads * RECURRENT_PAGE_TOKENS * products + decays;
 }
 
 int64_t mamba_anchor_width(const Mamba *op) { return op->channels * op->state; }

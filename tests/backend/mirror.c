@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/recurrent.h"
+
 enum { MIRROR_BLOCKS_MAX = 16, MIRROR_FETCHES_MAX = 8 };
 static const size_t mirror_room_bytes = (size_t)1 << 28; /* for the operands of one operation */
 
@@ -312,6 +314,84 @@ static void mirror_attention(Backend *backend, const Attention *op) {
     m->inner->ops->attention(m->inner, &there);
     mirror_done(m);
 }
+static RecurrentPart mirror_place_of(Mirror *m, const RecurrentPart *place) {
+    RecurrentPart there = *place;
+    there.kv = mirror_layer(m, &place->kv);
+    return there;
+}
+static void mirror_conv(Backend *backend, const Conv *op) {
+    Mirror *m = mirror_of(backend);
+    Conv there = *op;
+    there.place = mirror_place_of(m, &op->place);
+    for (int i = 0; i < op->part_count; i++) {
+        const ConvPart *part = &op->part[i];
+        there.part[i].weight = mirror_bring(m, part->weight, part->channels * op->taps);
+        there.part[i].bias = mirror_bring(m, part->bias, part->channels);
+        there.part[i].x = mirror_bring(m, part->x, op->rows * part->channels);
+        there.part[i].out = mirror_share(m, part->out, op->rows * part->channels);
+    }
+    there.in_gate = mirror_bring(m, op->in_gate, op->rows * op->part[0].channels);
+    there.out_gate = mirror_bring(m, op->out_gate, op->rows * op->part[0].channels);
+    m->inner->ops->conv(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_recurrence(Backend *backend, const Recurrence *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t keys = (int64_t)op->rows * op->key_heads * op->key_dim, heads = (int64_t)op->rows * op->value_heads;
+    const int64_t decays = op->channel_decay ? op->key_dim : 1;
+    Recurrence there = *op;
+    Norm q_norm, k_norm;
+    Rope rope;
+    there.place = mirror_place_of(m, &op->place);
+    if (op->q_norm) {
+        q_norm = mirror_norm(m, op->q_norm);
+        there.q_norm = &q_norm;
+    }
+    if (op->k_norm) {
+        k_norm = mirror_norm(m, op->k_norm);
+        there.k_norm = &k_norm;
+    }
+    if (op->rope) {
+        rope = mirror_rope(m, op->rope);
+        there.rope = &rope;
+    }
+    there.rate = mirror_bring(m, op->rate, op->value_heads);
+    there.dt_bias = mirror_bring(m, op->dt_bias, op->value_heads * decays);
+    there.skip = mirror_bring(m, op->skip, op->value_heads);
+    there.q = mirror_bring(m, op->q, keys);
+    there.k = mirror_bring(m, op->k, keys);
+    there.v = mirror_bring(m, op->v, heads * op->value_dim);
+    there.a = mirror_bring(m, op->a, heads * decays);
+    there.b = mirror_bring(m, op->b, heads);
+    there.work = mirror_bring(m, op->work, op->rows * recurrence_width(op));
+    there.out = mirror_share(m, op->out, heads * op->value_dim);
+    m->inner->ops->recurrence(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_mamba(Backend *backend, const Mamba *op) {
+    Mirror *m = mirror_of(backend);
+    Mamba there = *op;
+    there.place = mirror_place_of(m, &op->place);
+    there.rate = mirror_bring(m, op->rate, op->channels * op->state);
+    there.skip = mirror_bring(m, op->skip, op->channels);
+    there.x = mirror_bring(m, op->x, op->rows * op->channels);
+    there.dt = mirror_bring(m, op->dt, op->rows * op->channels);
+    there.b = mirror_bring(m, op->b, (int64_t)op->rows * op->state);
+    there.c = mirror_bring(m, op->c, (int64_t)op->rows * op->state);
+    there.out = mirror_share(m, op->out, op->rows * op->channels);
+    m->inner->ops->mamba(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_gated_norm(Backend *backend, const GatedNorm *op) {
+    Mirror *m = mirror_of(backend);
+    GatedNorm there = *op;
+    there.weight = mirror_bring(m, op->weight, op->width);
+    there.x = mirror_bring(m, op->x, op->rows * op->width);
+    there.gate = mirror_bring(m, op->gate, op->rows * op->width);
+    there.out = mirror_share(m, op->out, op->rows * op->width);
+    m->inner->ops->gated_norm(m->inner, &there);
+    mirror_done(m);
+}
 static void mirror_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     Mirror *m = mirror_of(backend);
     const float *in = mirror_bring(m, x, count);
@@ -390,6 +470,10 @@ static const BackendOps mirror_ops = {
     .glu = mirror_glu,
     .matmul_add = mirror_matmul_add,
     .attention = mirror_attention,
+    .conv = mirror_conv,
+    .recurrence = mirror_recurrence,
+    .mamba = mirror_mamba,
+    .gated_norm = mirror_gated_norm,
     .activate = mirror_activate,
     .multiply = mirror_multiply,
     .scale_queries = mirror_scale_queries,

@@ -91,7 +91,12 @@ static void step(Text *const *texts, int count, const int *positions, const int 
     }
     float *work = malloc((size_t)(total * c->work_width + 1) * sizeof(float));
     float *result = malloc((size_t)(total * c->out_width) * sizeof(float));
-    const Step s = {.rows = total, .positions = places, .position_dims = 1, .chunk_count = count, .chunks = chunks};
+    const Step s = {.rows = total,
+        .tokens = places,
+        .positions = places,
+        .position_dims = 1,
+        .chunk_count = count,
+        .chunks = chunks};
     backend->ops->begin(backend, &s);
     /* All texts of a step lie in the pages of the first. */
     c->run(c, backend, &texts[0]->place, total, in, work, result);
@@ -566,7 +571,14 @@ static void check_gated_norms(void) {
             op.gate_scale = 0.7f;
             if (op.gate_kind != GATE_NONE) op.gate = gate;
             plain_gated_norm(&op, wanted);
-            const Step s = {.rows = ROWS};
+            const int32_t places[ROWS] = {0, 1, 2, 3, 4};
+            const SequenceChunk chunk = {.rows = ROWS};
+            const Step s = {.rows = ROWS,
+                .tokens = places,
+                .positions = places,
+                .position_dims = 1,
+                .chunk_count = 1,
+                .chunks = &chunk};
             backend->ops->begin(backend, &s);
             backend->ops->gated_norm(backend, &op);
             TEST_MSG(distance(out, wanted, ROWS * WIDTH) <= 1e-5, "gated norm %d on %s", i, name);

@@ -61,6 +61,7 @@ typedef struct CudaStepBlock {
     int table_stride;             /* integers of a page table */
     int chunk_count;              /* sequences of this step */
     bool filled[CUDA_GROUPS_MAX]; /* the page tables of the group are in this step's array */
+    bool states[CUDA_GROUPS_MAX]; /* the group has recurrent states: its tables are those of cuda_step_states() */
 } CudaStepBlock;
 
 /* The results that a step computes from its logits. */
@@ -269,6 +270,16 @@ const float *cuda_step_scales(const CudaBackend *b);
 SampleRows cuda_step_sample_params(const CudaBackend *b);
 /* [chunks][b->block.table_stride] page tables of a group. */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
+/* The same of a group of recurrent states: the page of the position before the chunk and that of its last row; −1:
+ * none. */
+const int32_t *cuda_step_states(CudaBackend *b, int group);
+
+/* ---- recurrent/recurrent.c ---- */
+
+void cuda_conv(Backend *backend, const Conv *op);
+void cuda_recurrence(Backend *backend, const Recurrence *op);
+void cuda_mamba(Backend *backend, const Mamba *op);
+void cuda_gated_norm(Backend *backend, const GatedNorm *op);
 
 /* ---- runtime/tensor_parallel.c ---- */
 

@@ -118,6 +118,13 @@ static bool transfer(Backend *backend, const KvLayer *layer, int32_t page, int t
     const size_t bytes = kv_canonical_bytes(l, tokens);
     uint8_t *there = layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
     cuda_enter(b);
+    if (l->kv_heads == 0) { /* a recurrent state, which has the canonical order */
+        if (in)
+            cuda_upload(backend, there, host, bytes);
+        else
+            cuda_download(backend, host, there, bytes);
+        return b->fault.code == ERROR_NONE;
+    }
     if (!cuda_room(b, &b->staging, kv_canonical_bytes(l, KV_PAGE_TOKENS), &b->fault)) {
         b->fault.code = ERROR_DEVICE; /* permanent */
         return false;
@@ -197,6 +204,10 @@ static const BackendOps cuda_ops = {
     .attention = cuda_attention,
     .attention_block = cuda_attention_block,
     .mla = cuda_mla,
+    .conv = cuda_conv,
+    .recurrence = cuda_recurrence,
+    .mamba = cuda_mamba,
+    .gated_norm = cuda_gated_norm,
     .route = cuda_route,
     .experts = cuda_experts,
     .moe_block = cuda_moe_block,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "backend/recurrent.h"
 
 /* A block begins with the number of its integers (step_bring) and the step's number, then come arrays of an integer per
  * row, then tables. */
@@ -212,7 +213,13 @@ static void fill_tables(CudaBackend *b, int group) {
     int32_t *to = host_block(b) + tables_at(b, group);
     for (int i = 0; i < b->step.chunk_count; i++, to += b->block.table_stride) {
         const SequenceChunk *chunk = &b->step.chunks[i];
-        memcpy(to, chunk->tables[group], (size_t)pages_of(chunk) * sizeof *to);
+        const int32_t *table = chunk->tables[group];
+        if (b->block.states[group]) {
+            to[0] = chunk->position > 0 ? table[(chunk->position - 1) / RECURRENT_PAGE_TOKENS] : -1;
+            to[1] = table[(chunk->position + chunk->rows - 1) / RECURRENT_PAGE_TOKENS];
+        } else {
+            memcpy(to, table, (size_t)pages_of(chunk) * sizeof *to);
+        }
     }
     b->block.filled[group] = true;
 }
@@ -224,8 +231,10 @@ static void send(CudaBackend *b, size_t first, size_t count) {
         "sending a step");
 }
 
-const int32_t *cuda_step_tables(CudaBackend *b, int group) {
+static const int32_t *step_tables(CudaBackend *b, int group, bool states) {
     CHECK(group >= 0 && group < CUDA_GROUPS_MAX);
+    if (!b->block.filled[group]) b->block.states[group] = states;
+    CHECK(b->block.states[group] == states);
     if (!b->block.filled[group] && b->block.ints > 0) { /* none: the step has failed */
         fill_tables(b, group);
         if (b->capturing)
@@ -235,6 +244,9 @@ const int32_t *cuda_step_tables(CudaBackend *b, int group) {
     }
     return b->block.device + tables_at(b, group);
 }
+
+const int32_t *cuda_step_tables(CudaBackend *b, int group) { return step_tables(b, group, false); }
+const int32_t *cuda_step_states(CudaBackend *b, int group) { return step_tables(b, group, true); }
 
 /* ---- graphs ---- */
 
@@ -320,8 +332,10 @@ static void end_capture(CudaBackend *b) {
 
 /* ---- the step ---- */
 
+enum { TABLE_LEAST = 2 }; /* integers of a table of recurrent states */
+
 static bool set_tables(CudaBackend *b, const Step *step, bool again) {
-    int pages = 1;
+    int pages = TABLE_LEAST;
     for (int i = 0; i < step->chunk_count; i++)
         pages = pages_of(&step->chunks[i]) > pages ? pages_of(&step->chunks[i]) : pages;
     if (again)

@@ -1,0 +1,97 @@
+/* Causal short convolution, and the gated norm behind recurrences. */
+#include "backend/cuda/recurrent/recurrent.cuh"
+
+constexpr int CONV_BLOCK = 256, NORM_BLOCK = 128;
+
+/* The input of a channel at a position up to the chunk's last; at: the channel's place in pages. */
+__device__ static float conv_input(
+    const ConvArgs &a, const ConvPart &p, const Chunk &c, int channel, int64_t at, int position) {
+    if (position >= c.position) {
+        const int64_t place = (int64_t)(c.row + position - c.position) * p.channels + channel;
+        const float x = load(p.x + place);
+        return a.op.in_gate ? x * load(a.op.in_gate + place) : x;
+    }
+    if (c.position == 0) return 0;
+    const int begin = (c.position - 1) / PAGE * PAGE;
+    if (position >= begin) return load(tail_row(a.pages, c.before, position - begin) + at);
+    int64_t channels = 0;
+    for (int i = 0; i < a.op.part_count; i++) channels += a.op.part[i].channels;
+    return load(anchor_of(a.pages, c.before) + (position - begin + a.op.taps - 1) * channels + at);
+}
+
+/* A channel of a row: x is the block of channels, y the row, z the part. */
+__global__ void conv_kernel(const __grid_constant__ ConvArgs a) {
+    let_next_begin();
+    wait_for_previous();
+    const ConvPart &p = a.op.part[blockIdx.z];
+    const int channel = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y, taps = a.op.taps;
+    if (channel >= p.channels) return;
+    int64_t at = channel, channels = 0;
+    for (int i = 0; i < a.op.part_count; i++) {
+        at += i < (int)blockIdx.z ? a.op.part[i].channels : 0;
+        channels += a.op.part[i].channels;
+    }
+    const Chunk c = chunk_of_row(a.step, a.pages, row);
+    const int position = c.position + row - c.row;
+    float sum = p.bias ? __ldg(p.bias + channel) : 0, input = 0;
+    const int32_t page = page_of(c, position);
+    const bool stored = page >= 0 && taps > 1;
+    for (int i = 0; i < taps; i++) {
+        input = conv_input(a, p, c, channel, at, position - taps + 1 + i);
+        sum = fmaf(__ldg(p.weight + (int64_t)channel * taps + i), input, sum);
+        if (stored && position % PAGE == 0 && i < taps - 1) anchor_of(a.pages, page)[i * channels + at] = input;
+    }
+    if (stored) tail_row(a.pages, page, position % PAGE)[at] = input;
+    if (a.op.silu) sum = sum / (1.0f + expf(-sum));
+    const int64_t place = (int64_t)row * p.channels + channel;
+    p.out[place] = a.op.out_gate ? sum * load(a.op.out_gate + place) : sum;
+}
+
+extern "C" cudaError_t recurrent_conv(cudaStream_t stream, const ConvArgs *args) {
+    int64_t most = 0;
+    for (int i = 0; i < args->op.part_count; i++)
+        most = args->op.part[i].channels > most ? args->op.part[i].channels : most;
+    const dim3 grid(
+        (unsigned)((most + CONV_BLOCK - 1) / CONV_BLOCK), (unsigned)args->op.rows, (unsigned)args->op.part_count);
+    return launch(stream, conv_kernel, grid, CONV_BLOCK, 0, *args);
+}
+
+__device__ static float gate_at(const GatedNorm &op, int64_t at) {
+    const float x = op.gate_scale * load(op.gate + at);
+    return op.gate_kind == GATE_SILU ? x * sigmoid(x) : sigmoid(x);
+}
+
+/* A group of a row. */
+__global__ void gated_norm_kernel(const __grid_constant__ GatedNorm op) {
+    __shared__ float sums[NORM_BLOCK / 32];
+    let_next_begin();
+    wait_for_previous();
+    const int64_t group = op.group ? op.group : op.width, first = blockIdx.x * group;
+    const int64_t row = (int64_t)blockIdx.y * op.width + first;
+    float square = 0, scale = 1;
+    for (int64_t i = threadIdx.x; op.group && i < group; i += NORM_BLOCK) {
+        float v = load(op.x + row + i);
+        if (op.gate && op.gate_first) v *= gate_at(op, row + i);
+        square = fmaf(v, v, square);
+    }
+    square = warp_sum(square);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = square;
+    __syncthreads();
+    square = sums[0];
+    for (int i = 1; i < NORM_BLOCK / 32; i++) square += sums[i];
+    if (op.group) scale = 1.0f / sqrtf(square / (float)group + op.eps);
+    for (int64_t i = threadIdx.x; i < group; i += NORM_BLOCK) {
+        float v = load(op.x + row + i);
+        if (op.gate && op.gate_first) v *= gate_at(op, row + i);
+        v *= scale;
+        if (op.group && op.weight) v *= __ldg(op.weight + first + i);
+        if (op.gate && !op.gate_first) v *= gate_at(op, row + i);
+        op.out[row + i] = v;
+    }
+}
+
+extern "C" cudaError_t recurrent_gated_norm(cudaStream_t stream, const GatedNorm *op) {
+    const int64_t group = op->group ? op->group : op->width;
+    const dim3 grid((unsigned)(op->width / group), (unsigned)op->rows);
+    return launch(stream, gated_norm_kernel, grid, NORM_BLOCK, 0, *op);
+}

@@ -1,0 +1,419 @@
+/* Recurrences with a matrix state (Recurrence of backend/recurrent.h): heads of q and k are prepared, then the products
+ * of each row with the keys of its page are taken, then a block walks some columns of a value head's state over a
+ * chunk, page by page. */
+#include "backend/cuda/attention/heads.cuh"
+#include "backend/cuda/recurrent/recurrent.cuh"
+
+constexpr int EACH = RECURRENT_DIM_MAX / 32; /* elements of a head in a lane, at most */
+constexpr int COLS = 32;                     /* columns of a state in a block */
+constexpr int HEAD_WARPS = 8, HEAD_BLOCK = 32 * HEAD_WARPS;
+constexpr int PRODUCT_WARPS = 4;
+
+__device__ static int decay_width(const Recurrence &op) { return op.channel_decay ? op.key_dim : 1; }
+__device__ static float *row_decays(const Recurrence &op, float *row, int head) { return row + head * decay_width(op); }
+__device__ static float *row_key(const Recurrence &op, float *row, int key_head) {
+    return row + op.value_heads * decay_width(op) + key_head * op.key_dim;
+}
+__device__ static float *row_update(const Recurrence &op, float *row, int head) {
+    return row + op.value_heads * decay_width(op) + (int64_t)op.key_heads * op.key_dim + (int64_t)head * op.value_dim;
+}
+
+/* Work of a row: products with the keys of its page, q·k then k·k [key_heads][2 or 1][PAGE]; then log decays of
+ * channels [value_heads][key_dim]. */
+__device__ static int product_kinds(const Recurrence &op) { return op.kind == RECURRENCE_DELTA ? 2 : 1; }
+__device__ static int64_t work_width(const Recurrence &op) {
+    return (int64_t)op.key_heads * PAGE * product_kinds(op) +
+        (op.channel_decay ? (int64_t)op.value_heads * op.key_dim : 0);
+}
+__device__ static float *products_of(const Recurrence &op, int64_t row, int key_head) {
+    return op.work + row * work_width(op) + (int64_t)key_head * PAGE * product_kinds(op);
+}
+__device__ static float *channel_decays(const Recurrence &op, int64_t row, int head) {
+    return op.work + row * work_width(op) + (int64_t)op.key_heads * PAGE * product_kinds(op) + head * op.key_dim;
+}
+
+__device__ static float time_step(const Recurrence &op, int64_t row, int64_t index, int64_t count) {
+    if (!op.a) return 1;
+    const float bias = op.dt_bias ? __ldg(op.dt_bias + index) : 0;
+    return fminf(fmaxf(softplus(fmaf(op.dt_scale, load(op.a + row * count + index), bias)), op.dt_min), op.dt_max);
+}
+
+/* ---- heads of q and k ---- */
+
+/* A warp for q and one for k of a key head of a row. */
+__global__ void __launch_bounds__(64) prepare_kernel(const __grid_constant__ RecurrenceArgs a) {
+    __shared__ float heads[2][RECURRENT_DIM_MAX];
+    let_next_begin();
+    wait_for_previous();
+    const Recurrence &op = a.op;
+    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, is_k = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const RowNorm &norm = is_k ? a.k_norm : a.q_norm;
+    float *head = (is_k ? op.k : op.q) + ((int64_t)row * op.key_heads + key_head) * op.key_dim, *x = heads[is_k];
+    float square = 0;
+    for (int i = lane; i < op.key_dim; i += 32) {
+        x[i] = load(head + i);
+        square = fmaf(x[i], x[i], square);
+    }
+    if (norm.width) {
+        const float scale = 1.0f / sqrtf(warp_sum(square) / (float)op.key_dim + norm.eps);
+        for (int i = lane; i < op.key_dim; i += 32) x[i] *= norm.weight ? scale * __ldg(norm.weight + i) : scale;
+    }
+    __syncwarp();
+    for (int i = lane; i < a.rope.dims / 2; i += 32) {
+        float sine, cosine;
+        sincosf(angle_of(a.rope, a.step, row, i), &sine, &cosine);
+        const int first = a.rope.interleaved ? 2 * i : i, second = a.rope.interleaved ? 2 * i + 1 : i + a.rope.dims / 2;
+        const float one = x[first] * a.rope.scale, other = x[second] * a.rope.scale;
+        x[first] = one * cosine - other * sine;
+        x[second] = one * sine + other * cosine;
+    }
+    __syncwarp();
+    const Chunk c = chunk_of_row(a.step, a.pages, row);
+    const int position = c.position + row - c.row;
+    const int32_t page = page_of(c, position);
+    float *stored = is_k && page >= 0 ? row_key(op, tail_row(a.pages, page, position % PAGE), key_head) : nullptr;
+    for (int i = lane; i < op.key_dim; i += 32) {
+        const float v = x[i] * (is_k ? op.k_scale : op.q_scale);
+        head[i] = v;
+        if (stored) stored[i] = v;
+    }
+    if (!op.channel_decay || !is_k) return; /* as many value heads as key heads */
+    for (int i = lane; i < op.key_dim; i += 32) {
+        const int64_t index = (int64_t)key_head * op.key_dim + i, count = (int64_t)op.value_heads * op.key_dim;
+        const float log_decay = __ldg(op.rate + key_head) * time_step(op, row, index, count);
+        channel_decays(op, row, key_head)[i] = log_decay;
+        if (page >= 0) row_decays(op, tail_row(a.pages, page, position % PAGE), key_head)[i] = log_decay;
+    }
+}
+
+/* The key, or the log decays, of row j of a page that begins at position `begin`. */
+__device__ static const float *key_at(const RecurrenceArgs &a, const Chunk &c, int begin, int j, int key_head) {
+    const int offset = begin + j - c.position;
+    if (offset < 0) return row_key(a.op, tail_row(a.pages, c.before, j), key_head);
+    return a.op.k + ((int64_t)(c.row + offset) * a.op.key_heads + key_head) * a.op.key_dim;
+}
+__device__ static const float *decays_at(const RecurrenceArgs &a, const Chunk &c, int begin, int j, int head) {
+    const int offset = begin + j - c.position;
+    if (offset < 0) return row_decays(a.op, tail_row(a.pages, c.before, j), head);
+    return channel_decays(a.op, c.row + offset, head);
+}
+
+/* ---- products of a row with the keys of its page ---- */
+
+/* With a decay per channel: Σ_i k_j[i]·x[i]·e^(log decays behind j up to the row). */
+__global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __grid_constant__ RecurrenceArgs a) {
+    let_next_begin();
+    wait_for_previous();
+    const Recurrence &op = a.op;
+    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, lane = threadIdx.x % 32;
+    const Chunk c = chunk_of_row(a.step, a.pages, row);
+    const int position = c.position + row - c.row, t = position % PAGE;
+    const int64_t at = ((int64_t)row * op.key_heads + key_head) * op.key_dim;
+    const bool delta = op.kind == RECURRENCE_DELTA;
+    float q[EACH], k[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const bool in = lane + 32 * i < op.key_dim;
+        q[i] = in ? load(op.q + at + lane + 32 * i) : 0;
+        k[i] = in && delta ? load(op.k + at + lane + 32 * i) : 0;
+    }
+    float *out = products_of(op, row, key_head);
+    for (int j = threadIdx.x / 32; j <= t; j += PRODUCT_WARPS) {
+        const float *key = key_at(a, c, position - t, j, key_head);
+        float with_q = 0, with_k = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            if (lane + 32 * i >= op.key_dim) continue;
+            float v = load(key + lane + 32 * i);
+            if (op.channel_decay) {
+                float sum = 0;
+                for (int n = t; n > j; n--) sum += load(decays_at(a, c, position - t, n, key_head) + lane + 32 * i);
+                v = __fmul_rn(v, expf(sum));
+            }
+            with_q = fmaf(v, q[i], with_q);
+            with_k = fmaf(v, k[i], with_k);
+        }
+        with_q = warp_sum(with_q);
+        with_k = warp_sum(with_k);
+        if (lane == 0) out[j] = with_q;
+        if (lane == 0 && delta) out[PAGE + j] = with_k;
+    }
+}
+
+/* ---- a value head ---- */
+
+/* Memory of a block. KD: key_dim, rounded up. */
+template <int KD> struct HeadMemory {
+    float x[2 * PAGE][KD];   /* columns: k, then q; or the keys of a page */
+    float y[2 * PAGE][COLS]; /* their products with the state */
+    float parts[HEAD_WARPS][HEAD_WARPS][COLS];
+    float u[PAGE][COLS];                      /* updates of the tail */
+    float of_k[PAGE][PAGE], of_q[PAGE][PAGE]; /* [row][j] factors of the updates */
+    float log_decay[PAGE], dt[PAGE], beta[PAGE];
+    float state[PAGE];  /* factors of the state's products with a row */
+    float weight[PAGE]; /* factors of the updates in the next anchor */
+};
+
+template <int EACH_K> struct Head {
+    static constexpr int KD = HEAD_WARPS * EACH_K;
+    const RecurrenceArgs &a;
+    const Chunk c;
+    HeadMemory<KD> &m;
+    const int head, key_head, lane, warp, column;
+    const bool in;   /* the column exists */
+    float s[EACH_K]; /* the state: rows warp · EACH_K … of this column */
+    bool any;        /* it is not zero */
+    int tail;
+
+    __device__ Head(const RecurrenceArgs &args, const Chunk &chunk, HeadMemory<KD> &memory)
+        : a(args), c(chunk), m(memory), head((int)blockIdx.y),
+          key_head((int)blockIdx.y / (args.op.value_heads / args.op.key_heads)), lane(threadIdx.x % 32),
+          warp(threadIdx.x / 32), column((int)blockIdx.x * COLS + (int)threadIdx.x % 32),
+          in((int)blockIdx.x * COLS + (int)threadIdx.x % 32 < args.op.value_dim), any(false), tail(0) {
+#pragma unroll
+        for (int i = 0; i < EACH_K; i++) s[i] = 0;
+    }
+
+    __device__ float *element(float *anchor, int i) const {
+        return anchor + ((int64_t)head * a.op.key_dim + warp * EACH_K + i) * a.op.value_dim + column;
+    }
+
+    __device__ void load_tail() {
+        const Recurrence &op = a.op;
+        if (c.position == 0) return;
+        any = true;
+        tail = (c.position - 1) % PAGE + 1;
+#pragma unroll
+        for (int i = 0; i < EACH_K; i++)
+            if (warp * EACH_K + i < op.key_dim && in) s[i] = load(element(anchor_of(a.pages, c.before), i));
+        for (int j = warp; j < tail; j += HEAD_WARPS) {
+            float *row = tail_row(a.pages, c.before, j);
+            m.u[j][lane] = in ? load(row_update(op, row, head) + column) : 0;
+            if (lane == 0 && !op.channel_decay) m.log_decay[j] = load(row_decays(op, row, head));
+        }
+        __syncthreads();
+    }
+
+    /* The state behind the full page that begins at position `begin`. */
+    __device__ void make_anchor(int begin) {
+        const Recurrence &op = a.op;
+        float all = 1;
+        for (int i = threadIdx.x; i < PAGE * KD; i += HEAD_BLOCK) {
+            const int j = i / KD, k = i % KD;
+            m.x[j][k] = k < op.key_dim ? load(key_at(a, c, begin, j, key_head) + k) : 0;
+        }
+        if (!op.channel_decay) {
+            if (threadIdx.x < PAGE) {
+                float sum = 0;
+                for (int i = (int)threadIdx.x + 1; i < PAGE; i++) sum += m.log_decay[i];
+                m.weight[threadIdx.x] = expf(sum);
+            }
+            float sum = 0;
+            for (int i = 0; i < PAGE; i++) sum += m.log_decay[i];
+            all = expf(sum);
+        }
+        __syncthreads();
+        if (op.channel_decay) {
+            for (int k = threadIdx.x; k < op.key_dim; k += HEAD_BLOCK) {
+                float sum = 0;
+                for (int j = PAGE - 1; j >= 0; j--) {
+                    m.x[j][k] = __fmul_rn(m.x[j][k], expf(sum));
+                    sum += load(decays_at(a, c, begin, j, head) + k);
+                }
+                m.x[PAGE][k] = expf(sum);
+            }
+            if (threadIdx.x < PAGE) m.weight[threadIdx.x] = 1;
+            __syncthreads();
+        }
+#pragma unroll
+        for (int i = 0; i < EACH_K; i++) {
+            const int k = warp * EACH_K + i;
+            s[i] = __fmul_rn(s[i], op.channel_decay ? (k < op.key_dim ? m.x[PAGE][k] : 0) : all);
+        }
+        for (int j = 0; j < PAGE; j++) {
+            const float u = __fmul_rn(m.weight[j], m.u[j][lane]);
+#pragma unroll
+            for (int i = 0; i < EACH_K; i++) s[i] = fmaf(m.x[j][warp * EACH_K + i], u, s[i]);
+        }
+        any = true;
+        __syncthreads();
+    }
+
+    __device__ void store_anchor(int32_t page) const {
+#pragma unroll
+        for (int i = 0; i < EACH_K; i++)
+            if (warp * EACH_K + i < a.op.key_dim && in) *element(anchor_of(a.pages, page), i) = s[i];
+    }
+
+    /* Time steps, columns and factors of rows [first, first + rows) of the chunk, which follow the tail. */
+    __device__ void load_rows(int first, int rows, int begin) {
+        const Recurrence &op = a.op;
+        const bool delta = op.kind == RECURRENCE_DELTA;
+        if ((int)threadIdx.x < rows) {
+            const int64_t row = c.row + first + threadIdx.x;
+            const int at = tail + (int)threadIdx.x;
+            const float dt = op.channel_decay ? 1 : time_step(op, row, head, op.value_heads);
+            m.dt[at] = dt;
+            if (!op.channel_decay) m.log_decay[at] = __fmul_rn(__ldg(op.rate + head), dt);
+            m.beta[at] = op.b ? sigmoid(load(op.b + row * op.value_heads + head)) : 1;
+        }
+        for (int i = threadIdx.x; i < 2 * rows * KD; i += HEAD_BLOCK) {
+            const int t = i / KD % rows, k = i % KD, is_q = i / KD / rows;
+            const int64_t at = ((int64_t)(c.row + first + t) * op.key_heads + key_head) * op.key_dim + k;
+            if (is_q || delta) m.x[is_q ? PAGE + t : t][k] = k < op.key_dim ? load((is_q ? op.q : op.k) + at) : 0;
+        }
+        __syncthreads();
+        for (int k = threadIdx.x; op.channel_decay && k < op.key_dim; k += HEAD_BLOCK) {
+            float sum = 0;
+            for (int j = 0; j < tail + rows; j++) {
+                sum += load(decays_at(a, c, begin, j, head) + k);
+                if (j < tail) continue;
+                const float decay = expf(sum);
+                m.x[j - tail][k] = __fmul_rn(m.x[j - tail][k], decay);
+                m.x[PAGE + j - tail][k] = __fmul_rn(m.x[PAGE + j - tail][k], decay);
+            }
+        }
+        for (int i = threadIdx.x; i < rows * PAGE; i += HEAD_BLOCK) {
+            const int t = i / PAGE, j = i % PAGE, last = tail + t;
+            if (j > last) continue;
+            const float *products = products_of(op, c.row + first + t, key_head);
+            float decay = 1;
+            if (!op.channel_decay) {
+                float sum = 0;
+                for (int n = j + 1; n <= last; n++) sum += m.log_decay[n];
+                decay = expf(sum);
+            }
+            m.of_q[t][j] = __fmul_rn(decay, load(products + j));
+            if (delta) m.of_k[t][j] = __fmul_rn(decay, load(products + PAGE + j));
+        }
+        if ((int)threadIdx.x < rows) {
+            float sum = 0;
+            for (int n = 0; n <= tail + (int)threadIdx.x && !op.channel_decay; n++) sum += m.log_decay[n];
+            m.state[threadIdx.x] = expf(sum);
+        }
+        __syncthreads();
+    }
+
+    /* Products of the state with the columns: m.y. */
+    __device__ void state_products(int rows) {
+        const bool delta = a.op.kind == RECURRENCE_DELTA;
+        const int cols = delta ? 2 * rows : rows;
+        for (int first = 0; first < cols; first += HEAD_WARPS) {
+#pragma unroll
+            for (int i = 0; i < HEAD_WARPS; i++) {
+                if (first + i >= cols) break;
+                const int col = first + i, slot = !delta || col >= rows ? PAGE + col - (delta ? rows : 0) : col;
+                float sum = 0;
+#pragma unroll
+                for (int k = 0; k < EACH_K; k++) sum = fmaf(m.x[slot][warp * EACH_K + k], s[k], sum);
+                m.parts[warp][i][lane] = sum;
+            }
+            __syncthreads();
+            const int col = first + warp, slot = !delta || col >= rows ? PAGE + col - (delta ? rows : 0) : col;
+            if (col < cols) {
+                float sum = m.parts[0][warp][lane];
+#pragma unroll
+                for (int w = 1; w < HEAD_WARPS; w++) sum += m.parts[w][warp][lane];
+                m.y[slot][lane] = sum;
+            }
+            __syncthreads();
+        }
+    }
+
+    __device__ float value_at(int64_t row) const {
+        return in ? load(a.op.v + (row * a.op.value_heads + head) * a.op.value_dim + column) : 0;
+    }
+
+    /* Updates of the rows: a warp has every eighth row; each update joins the later rows in turn. */
+    __device__ void solve(int first, int rows) {
+        float d[PAGE / HEAD_WARPS];
+#pragma unroll
+        for (int i = 0; i < PAGE / HEAD_WARPS; i++) {
+            const int t = warp + HEAD_WARPS * i;
+            d[i] = 0;
+            if (t >= rows) continue;
+            d[i] = any ? __fmul_rn(m.state[t], m.y[t][lane]) : 0;
+            for (int j = 0; j < tail; j++) d[i] = fmaf(m.of_k[t][j], m.u[j][lane], d[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < PAGE / HEAD_WARPS; i++)
+            for (int w = 0; w < HEAD_WARPS; w++) {
+                const int j = HEAD_WARPS * i + w;
+                if (j >= rows) break;
+                if (warp == w) m.u[tail + j][lane] = __fmul_rn(m.beta[tail + j], value_at(c.row + first + j) - d[i]);
+                __syncthreads();
+#pragma unroll
+                for (int n = i; n < PAGE / HEAD_WARPS; n++) {
+                    const int t = warp + HEAD_WARPS * n;
+                    if (t > j && t < rows) d[n] = fmaf(m.of_k[t][tail + j], m.u[tail + j][lane], d[n]);
+                }
+            }
+    }
+
+    __device__ void finish(int first, int rows, int32_t page) {
+        const Recurrence &op = a.op;
+        for (int t = warp; t < rows; t += HEAD_WARPS) {
+            const int64_t row = c.row + first + t;
+            float y = any ? __fmul_rn(m.state[t], m.y[PAGE + t][lane]) : 0;
+            for (int j = 0; j <= tail + t; j++) y = fmaf(m.of_q[t][j], m.u[j][lane], y);
+            if (op.skip) y = fmaf(__ldg(op.skip + head), value_at(row), y);
+            if (in) op.out[(row * op.value_heads + head) * op.value_dim + column] = y;
+            if (page < 0) continue;
+            float *to = tail_row(a.pages, page, tail + t);
+            if (in) row_update(op, to, head)[column] = m.u[tail + t][lane];
+            if (lane == 0 && blockIdx.x == 0 && !op.channel_decay) *row_decays(op, to, head) = m.log_decay[tail + t];
+        }
+    }
+
+    __device__ void walk() {
+        load_tail();
+        for (int first = 0, rows; first < c.rows; first += rows, tail += rows) {
+            const int position = c.position + first;
+            const int32_t page = page_of(c, position);
+            if (position % PAGE == 0) {
+                if (tail == PAGE) make_anchor(position - PAGE);
+                if (page >= 0) store_anchor(page);
+                tail = 0;
+            }
+            rows = min(PAGE - tail, c.rows - first);
+            load_rows(first, rows, position - position % PAGE);
+            if (any) state_products(rows);
+            if (a.op.kind == RECURRENCE_DELTA) {
+                solve(first, rows);
+            } else {
+                for (int t = warp; t < rows; t += HEAD_WARPS)
+                    m.u[tail + t][lane] = __fmul_rn(m.dt[tail + t], value_at(c.row + first + t));
+            }
+            __syncthreads();
+            finish(first, rows, page);
+            __syncthreads();
+        }
+    }
+};
+
+template <int EACH_K>
+__global__ void __launch_bounds__(HEAD_BLOCK) head_kernel(const __grid_constant__ RecurrenceArgs a) {
+    extern __shared__ float4 memory[];
+    let_next_begin();
+    wait_for_previous();
+    const Chunk c = chunk_of(a.step, a.pages, blockIdx.z);
+    Head<EACH_K> head(a, c, *(HeadMemory<Head<EACH_K>::KD> *)memory);
+    head.walk();
+}
+
+template <int EACH_K> static cudaError_t run_heads(cudaStream_t stream, const RecurrenceArgs &args) {
+    const size_t bytes = sizeof(HeadMemory<Head<EACH_K>::KD>);
+    const cudaError_t error =
+        cudaFuncSetAttribute(head_kernel<EACH_K>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    const dim3 grid(
+        (unsigned)((args.op.value_dim + COLS - 1) / COLS), (unsigned)args.op.value_heads, (unsigned)args.chunks);
+    return error ? error : launch(stream, head_kernel<EACH_K>, grid, HEAD_BLOCK, bytes, args);
+}
+
+extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const RecurrenceArgs *args) {
+    const dim3 grid((unsigned)args->op.key_heads, (unsigned)args->op.rows);
+    cudaError_t error = launch(stream, prepare_kernel, grid, 64, 0, *args);
+    if (!error) error = launch(stream, products_kernel, grid, 32 * PRODUCT_WARPS, 0, *args);
+    if (error) return error;
+    return args->op.key_dim <= 128 ? run_heads<16>(stream, *args) : run_heads<32>(stream, *args);
+}

@@ -1,0 +1,49 @@
+/* Recurrent layers: parameters as kernels take them. */
+#include "backend/recurrent.h"
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/recurrent/recurrent.h"
+
+static StatePages state_pages(CudaBackend *b, const RecurrentPart *place) {
+    const KvLayer *kv = &place->kv;
+    CHECK(kv->page_stride % sizeof(float) == 0 && kv->layer_offset % sizeof(float) == 0);
+    return (StatePages){.pages = (float *)(void *)(kv->base + kv->layer_offset),
+        .stride = (int64_t)(kv->page_stride / sizeof(float)),
+        .anchor = (int64_t)(kv->layout.anchor_bytes / sizeof(float)),
+        .row = (int64_t)(kv->layout.row_bytes / sizeof(float)),
+        .anchor_at = place->anchor_at,
+        .row_at = place->row_at,
+        .tables = cuda_step_states(b, kv->group),
+        .table_stride = b->block.table_stride};
+}
+
+void cuda_conv(Backend *backend, const Conv *op) {
+    CudaBackend *b = cuda_of(backend);
+    const ConvArgs args = {
+        .step = cuda_step_rows(b), .pages = state_pages(b, &op->place), .op = *op, .chunks = b->step.chunk_count};
+    cuda_ok(b, recurrent_conv(b->stream, &args), "conv");
+}
+
+void cuda_recurrence(Backend *backend, const Recurrence *op) {
+    CudaBackend *b = cuda_of(backend);
+    const RecurrenceArgs args = {.step = cuda_step_rows(b),
+        .pages = state_pages(b, &op->place),
+        .op = *op,
+        .q_norm = row_norm(op->q_norm),
+        .k_norm = row_norm(op->k_norm),
+        .rope = cuda_rope_params(op->rope),
+        .chunks = b->step.chunk_count};
+    cuda_ok(b, recurrent_recurrence(b->stream, &args), "recurrence");
+}
+
+void cuda_mamba(Backend *backend, const Mamba *op) {
+    CudaBackend *b = cuda_of(backend);
+    const MambaArgs args = {
+        .step = cuda_step_rows(b), .pages = state_pages(b, &op->place), .op = *op, .chunks = b->step.chunk_count};
+    cuda_ok(b, recurrent_mamba(b->stream, &args), "mamba");
+}
+
+void cuda_gated_norm(Backend *backend, const GatedNorm *op) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, recurrent_gated_norm(b->stream, op), "gated norm");
+}
