@@ -109,6 +109,12 @@ static void accept_fed(DraftModel *d, DraftText *t) {
     s->fed_count = 0;
 }
 
+/* Without the text's last token: a step of the target that is computed again adds none. */
+static bool forget_last(DraftModel *d, DraftText *t) {
+    KvSequence *kv = &t->sequence->kv;
+    return kv->length < t->tokens || kv_truncate(d->kv, kv, t->tokens - 1);
+}
+
 /* A text that does not fit, or for which there is no memory, is given up: it may be read again later. */
 static bool make_ready(DraftModel *d, DraftText *t) {
     Error why = {0};
@@ -118,7 +124,9 @@ static bool make_ready(DraftModel *d, DraftText *t) {
         return false;
     }
     accept_fed(d, t);
-    return true;
+    if (forget_last(d, t)) return true;
+    draft_sequence_close(d, s);
+    return false;
 }
 
 static bool reserve(DraftModel *d, DraftText *t, int tokens) {

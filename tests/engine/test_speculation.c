@@ -7,7 +7,7 @@
 
 enum { CASES_MAX = 4000, CHOICES = 12, WORDS = (300 + 63) / 64, WRONG = 20 /* of 100 scripted tokens */ };
 
-static int case_count = SANITIZED ? 24 : 60;
+static int case_count; /* 10,000 requests in all where no sample is asked for */
 
 /* ---- a constraint ---- */
 
@@ -250,6 +250,21 @@ static void check_steps(void) {
     close_engine(engine);
 }
 
+/* A device begins steps ahead as long as nothing is worth drafting. */
+static void check_lookahead(void) {
+    static Case c;
+    make_prompt(&c, 10, 3);
+    c.options.max_tokens = 400;
+    c.options.sampling.ignore_eos = true;
+    const Setting device = {.name = "a device", .slots = 2, .prefill = 48, .device = true};
+    Engine *engine = open_setting(&device, &(SpeculationOptions){.lookup = true});
+    TEST(run_one(engine, &c.options).count == 400);
+    wait_idle(engine);
+    const int ahead = atomic_load(&fake.ahead);
+    TEST_MSG(ahead > 200 && drafts_of(engine).drafted > 0, "%d steps begun ahead", ahead);
+    close_engine(engine);
+}
+
 /* ---- lookup ---- */
 
 static void check_lookup(void) {
@@ -367,6 +382,7 @@ static void check_streams(void) {
 }
 
 int main(int argc, char **argv) {
+    case_count = SANITIZED ? 24 : test_sampled() ? 60 : 280;
     if (argc > 1) case_count = (int)strtol(argv[1], NULL, 10);
     if (case_count > CASES_MAX) case_count = CASES_MAX;
     known = calloc(CASES_MAX, sizeof *known);
@@ -377,6 +393,7 @@ int main(int argc, char **argv) {
     check_rule();
     check_streams();
     check_steps();
+    check_lookahead();
     for (size_t i = 0; i < COUNT_OF(settings); i++) check_setting(&settings[i]);
     free(known);
     free(answers);
