@@ -32,6 +32,8 @@ step prompts 3 4 520
 step whole 5 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
+    step graph 2 4 0
+    step graph 3 4 3 # padded heads
     step ops 6 4
     step ops 8 11
     step attention 9 2

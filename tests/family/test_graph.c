@@ -226,13 +226,13 @@ static void check_model(const char *label, const char *directory, const KvFormat
     TEST_MSG(!memcmp(blocks, in_turn, sizeof blocks), "%s: block operations", label);
 }
 
-/* short, for an emulator: one shape */
+/* test_graph [SHAPE]: that shape alone, for an emulator. */
 int main(int argc, char **argv) {
     static const KvFormat quantised = {.k = KV_Q4, .v = KV_Q4, .after = 256, .hot = 128, .sink = 128};
-    const size_t count = argc > 1 && !strcmp(argv[1], "short") ? 1 : COUNT_OF(shapes);
+    const size_t only = argc > 1 ? strtoul(argv[1], NULL, 10) : 0, count = argc > 1 ? only + 1 : COUNT_OF(shapes);
     const bool here = fixture_cpu_here("cuda");
     TEST(here == plugin_usable());
-    for (size_t i = 0; here && i < count; i++) {
+    for (size_t i = only; here && i < count && i < COUNT_OF(shapes); i++) {
         Fixture f;
         char directory[64], label[128];
         shape_open(&shapes[i], &f);
