@@ -64,6 +64,8 @@
     row("phimoe", phimoe_family)                            \
     row("qwen2", qwen2_family)                              \
     row("qwen2_moe", qwen2_moe_family)                      \
+    row("qwen2_vl", qwen2_vl_family)                        \
+    row("qwen2_5_vl", qwen2_5_vl_family)                    \
     row("qwen3", qwen3_family)                              \
     row("qwen3_5", qwen3_5_family)                          \
     row("qwen3_5_moe", qwen3_5_moe_family)                  \

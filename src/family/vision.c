@@ -57,6 +57,18 @@ void vision_check_rule(Loader *ld, const ImageRule *rule) {
             (long long)rule->pixels_max, IMAGE_PIXELS_MAX);
 }
 
+ImageRule vision_area_rule(Loader *ld, int patch, int merge) {
+    const Json *processor = load_processor(ld), *size = json_get(processor, "size");
+    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
+    rule.sizing = SIZING_AREA;
+    rule.patch = patch;
+    rule.merge = merge;
+    rule.pixels_min = vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", 56 * 56));
+    rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", 28 * 28 * 1280));
+    vision_check_rule(ld, &rule);
+    return rule;
+}
+
 Component *vision_component(VisionSpec *vision, Layer *layer, ComponentKind kind, const Norm *norm) {
     Component *component = layer_add(&vision->tower, layer, kind);
     component->cache_entry = kind == COMPONENT_ATTENTION ? 0 : -1; /* a layer's keys are not read by later ones */

@@ -6,5 +6,9 @@
 
 /* Qwen3-VL and Qwen3.5: pre-norm layers without windows, DeepStack. */
 void vision_load_qwen3(Loader *ld, Spec *spec);
+/* Qwen2-VL: layers without windows, an MLP without a gate. */
+void vision_load_qwen2(Loader *ld, Spec *spec);
+/* Qwen2.5-VL: most layers attend within windows, a gated feed-forward network. */
+void vision_load_qwen2_5(Loader *ld, Spec *spec);
 /* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */
 void vision_load_gemma3(Loader *ld, Spec *spec, int tokens);

@@ -2,12 +2,18 @@
 #pragma once
 #include "family/vision.h"
 
-enum { VISION_PATCH_MAX = 64, VISION_SIDE_MAX = 4096 /* pixels */ };
+enum {
+    VISION_PATCH_MAX = 64,  /* pixels */
+    VISION_SIDE_MAX = 4096, /* pixels */
+    VISION_WINDOW_MAX = 32, /* patches of a window's side */
+};
 
 /* An integer of the image preprocessing's settings; object may be NULL. */
 int64_t vision_count(Loader *ld, const Json *object, const char *field, int64_t absent);
 /* Filter, mean and deviation; filter: the one that the family has by default. */
 ImageRule vision_rule(Loader *ld, ImageFilter filter);
 void vision_check_rule(Loader *ld, const ImageRule *rule);
+/* Images of an area between two limits, as Qwen2-VL and later ones take them. */
+ImageRule vision_area_rule(Loader *ld, int patch, int merge);
 /* Adds a component behind a norm to a layer of the tower. */
 Component *vision_component(VisionSpec *vision, Layer *layer, ComponentKind kind, const Norm *norm);

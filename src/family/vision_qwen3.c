@@ -6,18 +6,6 @@
 
 static const float norm_eps = 1e-6F;
 
-static ImageRule read_rule(Loader *ld, int patch, int merge) {
-    const Json *processor = load_processor(ld), *size = json_get(processor, "size");
-    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
-    rule.sizing = SIZING_AREA;
-    rule.patch = patch;
-    rule.merge = merge;
-    rule.pixels_min = vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", 56 * 56));
-    rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", 28 * 28 * 1280));
-    vision_check_rule(ld, &rule);
-    return rule;
-}
-
 static void load_layer(Loader *ld, VisionSpec *vision, int i, const Dims *d, const Rope *rope) {
     Layer *layer = &vision->tower.layers[i];
     load_scope(ld, "blocks.%d.", i);
@@ -79,7 +67,7 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     load_require(ld, side * side == places, "num_position_embeddings is %d, not a square", places);
     load_require(ld, load_int_or(ld, "in_channels", 3) == 3, "in_channels must be 3");
     load_expect_text(ld, "hidden_act", "gelu_pytorch_tanh");
-    vision->rule = read_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2));
+    vision->rule = vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2));
     vision->patch =
         load_convolution(ld, "patch_embed.proj", d.hidden, 3, patch, load_int_or(ld, "temporal_patch_size", 2), true);
     vision->positions = (PositionTable){POSITIONS_CORNERS, side, load_array(ld, "pos_embed.weight", places, d.hidden)};

@@ -51,13 +51,29 @@ int64_t image_patches_max(const ImageRule *rule) {
     return groups * rule->merge * rule->merge;
 }
 
+void image_group_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column) {
+    if (rule->order != PATCHES_WINDOWED) {
+        *row = index / layout->grid_columns;
+        *column = index % layout->grid_columns;
+        return;
+    }
+    const int side = rule->window, band = index / (side * layout->grid_columns);
+    const int in_band = index % (side * layout->grid_columns), left = layout->grid_rows - side * band;
+    const int height = left < side ? left : side, window = in_band / (side * height);
+    const int in_window = in_band % (side * height), right = layout->grid_columns - side * window;
+    const int width = right < side ? right : side;
+    *row = side * band + in_window / width;
+    *column = side * window + in_window % width;
+}
+
 void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column) {
     const int each = rule->merge * rule->merge;
     const bool spread = rule->order == PATCHES_SPREAD;
     const int group = spread ? index % layout->tokens : index / each,
               inside = spread ? index / layout->tokens : index % each;
-    *row = group / layout->grid_columns * rule->merge + inside / rule->merge;
-    *column = group % layout->grid_columns * rule->merge + inside % rule->merge;
+    image_group_place(rule, layout, group, row, column);
+    *row = *row * rule->merge + inside / rule->merge;
+    *column = *column * rule->merge + inside % rule->merge;
 }
 
 void image_patch_values(

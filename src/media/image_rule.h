@@ -12,8 +12,10 @@ typedef enum ImageSizing {
 
 /* Order of the patches: the merge × merge patches that become one token are its group. */
 typedef enum PatchOrder {
-    PATCHES_GROUPED, /* group after group, each row by row */
-    PATCHES_SPREAD,  /* the first patches of all groups, then the second ones … */
+    PATCHES_GROUPED,  /* group after group, each row by row */
+    PATCHES_SPREAD,   /* the first patches of all groups, then the second ones … */
+    PATCHES_WINDOWED, /* window after window, each row by row, group after group in it; windows at the right and lower
+                         edge are smaller */
 } PatchOrder;
 
 typedef struct ImageRule {
@@ -22,6 +24,7 @@ typedef struct ImageRule {
     PatchOrder order;
     int patch;                      /* pixels of a patch's side */
     int merge;                      /* patches of a group's side */
+    int window;                     /* PATCHES_WINDOWED: groups of a window's side */
     int64_t pixels_min, pixels_max; /* SIZING_AREA */
     int side;                       /* SIZING_FIXED: pixels, a multiple of patch · merge */
     float mean[3], std[3];          /* value = (byte / 255 − mean) / std */
@@ -38,6 +41,8 @@ typedef struct ImageLayout {
 NODISCARD bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error);
 /* No image has more patches. */
 int64_t image_patches_max(const ImageRule *rule);
+/* Row and column in the grid of tokens of group number `index`. */
+void image_group_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column);
 /* Row and column of patch number `index`. */
 void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column);
 /* Values of patches first … first + count − 1 of an image that has the layout's size: [count][patch][patch][3]. */

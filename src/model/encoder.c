@@ -1,5 +1,6 @@
 #include "model/encoder.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,10 @@
 #include "model/model_internal.h"
 #include "model/step_builder.h"
 
-enum { PATCH_TILE = 512 /* patches whose values are in memory at once */ };
+enum {
+    PATCH_TILE = 512,     /* patches whose values are in memory at once */
+    WINDOW_PAGES_MAX = 8, /* pages of a window */
+};
 
 struct Encoder {
     const VisionSpec *spec;
@@ -21,17 +25,21 @@ struct Encoder {
     KvPlan plan;
     KvCache *kv; /* NULL on the plan backend */
     KvSequence sequence;
-    StepBuilder builder;
-    int32_t *positions;       /* [POSITION_DIMS_MAX][patches] */
-    float *values, *places;   /* host memory: patches of a tile, and their learned positions */
-    float *pixels, *residual; /* backend memory: [PATCH_TILE, patch² · 3], [patches_max, hidden] */
-    float *rows;              /* backend memory: [1 + deepstack_count][tokens_max, width] */
-    float *staging;           /* as much host memory */
+    StepBuilder builder, window_builder;
+    int windows_max;            /* 0: no layer has windows */
+    BidirectionalSpan *windows; /* [windows_max] */
+    const int32_t **tables;     /* [windows_max] page tables of the windows, parts of the sequence's */
+    int32_t *positions;         /* [POSITION_DIMS_MAX][patches] */
+    float *values, *places;     /* host memory: patches of a tile, and their learned positions */
+    float *pixels, *residual;   /* backend memory: [PATCH_TILE, patch² · 3], [patches_max, hidden] */
+    float *rows;                /* backend memory: [1 + deepstack_count][tokens_max, width] */
+    float *staging;             /* [2][tokens_max, width] host memory */
 
     ImageLayout layout; /* layout of the image that was begun */
     BidirectionalSpan span;
-    const Step *step; /* all of its patches */
-    int layer;        /* the next layer */
+    const Step *step;        /* all of its patches as one sequence */
+    const Step *window_step; /* each window as a sequence; NULL: no layer has windows */
+    int layer;               /* the next layer */
 };
 
 /* Elements of a row for the text model. */
@@ -46,16 +54,16 @@ int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) {
 
 /* ---- computing: the plan backend counts the scratch of the same calls ---- */
 
-static void walk_layers(const Encoder *e, int from, int to) {
+static void walk_layers(const Encoder *e, const Step *step, int from, int to) {
     const BackendOps *ops = e->backend->ops;
-    ops->begin(e->backend, e->step);
+    ops->begin(e->backend, step);
     const Stage stage = {.bound = &e->bound,
         .entries = e->kv ? kv_entries(e->kv) : e->plan.entries,
         .backend = e->backend,
-        .rows = e->step->rows,
+        .rows = step->rows,
         .residual = e->residual,
-        .work = ops->scratch(e->backend, e->step->rows * e->bound.width)};
-    const Rows rows = {.rows = e->step->rows};
+        .work = ops->scratch(e->backend, step->rows * e->bound.width)};
+    const Rows rows = {.rows = step->rows};
     for (int i = from; i < to; i++)
         for (int c = 0; c < e->bound.layers[i].component_count; c++) {
             const Component *component = &e->bound.layers[i].components[c];
@@ -145,6 +153,60 @@ static void learned_position(const Encoder *e, int row, int column, float *out) 
         for (int64_t i = 0; i < hidden; i++) out[i] += weights[k] * table->rows[places[k] * hidden + i];
 }
 
+/* ---- windows ---- */
+
+static bool is_windowed(const Encoder *e, int layer) { return e->windows_max > 0 && e->spec->windowed[layer]; }
+
+/* Pages that the patches of a window take. */
+static int window_pages(const ImageRule *rule) {
+    const int side = rule->window * rule->merge;
+    return (side * side + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+/* No image of so many tokens has more windows: beside whole ones, those along two edges. */
+static int windows_of(const ImageRule *rule, int tokens) {
+    const double edges = (sqrt(IMAGE_RATIO_MAX) + 2) * sqrt(tokens) / rule->window;
+    return tokens / (rule->window * rule->window) + (int)edges + 4;
+}
+
+/* A sequence of the next window, whose keys lie in pages of its own. */
+static void add_window(Encoder *e, int number, int first, int patches) {
+    int32_t positions[POSITION_DIMS_MAX * KV_PAGE_TOKENS * WINDOW_PAGES_MAX];
+    for (int dim = 0; dim < POSITION_DIMS_MAX; dim++)
+        memcpy(positions + dim * patches, e->positions + dim * e->layout.patches + first,
+            (size_t)patches * sizeof *positions);
+    const float *values = e->residual + first * e->spec->tower.hidden;
+    const EmbeddingRange all = {.rows = patches, .values = values, .in_backend = true};
+    e->windows[number] = (BidirectionalSpan){0, patches};
+    e->tables[number] = e->sequence.tables[0] + number * window_pages(&e->spec->rule);
+    step_add_sequence(&e->window_builder,
+        &(StepSequence){.rows = patches,
+            .tables = &e->tables[number],
+            .embedding_count = 1,
+            .embeddings = &all,
+            .positions = positions,
+            .span_count = 1,
+            .spans = &e->windows[number]});
+}
+
+static bool make_window_step(Encoder *e, Error *error) {
+    const ImageRule *rule = &e->spec->rule;
+    const ImageLayout *layout = &e->layout;
+    const int side = rule->window, each = rule->merge * rule->merge;
+    int count = 0, first = 0;
+    step_begin(&e->window_builder, false);
+    for (int row = 0; row < layout->grid_rows; row += side)
+        for (int column = 0; column < layout->grid_columns; column += side) {
+            const int height = min_int(side, layout->grid_rows - row);
+            const int patches = each * height * min_int(side, layout->grid_columns - column);
+            CHECK(count < e->windows_max);
+            add_window(e, count++, first, patches);
+            first += patches;
+        }
+    e->window_step = step_end(&e->window_builder, error);
+    return e->window_step != NULL;
+}
+
 /* ---- an image ---- */
 
 /* A step of all patches: one sequence whose rows see each other. */
@@ -199,9 +261,10 @@ bool encoder_begin(Encoder *e, const Image *image, const ImageLayout *layout, Er
     e->layout = *layout;
     e->layer = 0;
     kv_sequence_close(e->kv, &e->sequence);
-    if (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, layout->patches, error))
+    const int reserved = e->windows_max ? e->plan.context : layout->patches;
+    if (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, reserved, error))
         return false;
-    return make_step(e, error) && embed_patches(e, image, error);
+    return make_step(e, error) && (!e->windows_max || make_window_step(e, error)) && embed_patches(e, image, error);
 }
 
 /* Whether merger `number` takes the results of the layers before layer `end`. */
@@ -219,7 +282,9 @@ bool encoder_continue(Encoder *e, int layers, bool *done, Error *error) {
             const int merged = e->spec->deepstack[i - 1].layer + 1;
             if (merged > e->layer) to = min_int(to, merged);
         }
-        walk_layers(e, e->layer, to);
+        for (int i = e->layer; i < to; i++) /* layers that attend alike */
+            if (is_windowed(e, i) != is_windowed(e, e->layer)) to = i;
+        walk_layers(e, is_windowed(e, e->layer) ? e->window_step : e->step, e->layer, to);
         ok = submit(e, error);
         e->layer = to;
         for (int i = 0; ok && i < mergers; i++) {
@@ -232,12 +297,25 @@ bool encoder_continue(Encoder *e, int layers, bool *done, Error *error) {
     return ok;
 }
 
+/* The staged rows in the order of the grid. */
+static const float *in_grid_order(Encoder *e, int64_t width) {
+    if (e->spec->rule.order != PATCHES_WINDOWED) return e->staging;
+    float *sorted = e->staging + e->tokens_max * width;
+    for (int i = 0; i < e->layout.tokens; i++) {
+        int row, column;
+        image_group_place(&e->spec->rule, &e->layout, i, &row, &column);
+        memcpy(sorted + (row * e->layout.grid_columns + column) * width, e->staging + i * width,
+            (size_t)width * sizeof *sorted);
+    }
+    return sorted;
+}
+
 void encoder_take(Encoder *e, Backend *to, float *rows) {
     const int64_t width = row_width(e->spec), block = e->layout.tokens * width;
     for (int i = 0; i <= e->spec->deepstack_count; i++) {
         const float *from = e->rows + i * e->tokens_max * width;
         e->backend->ops->download(e->backend, e->staging, from, (size_t)block * sizeof *from);
-        to->ops->upload(to, rows + i * block, e->staging, (size_t)block * sizeof *from);
+        to->ops->upload(to, rows + i * block, in_grid_order(e, width), (size_t)block * sizeof *from);
     }
 }
 
@@ -264,7 +342,9 @@ static bool bind_parts(Encoder *e, Error *error) {
     const Component *first = &e->bound.layers[0].components[0]; /* its entry is that of all layers */
     CHECK(first->kind == COMPONENT_ATTENTION && e->spec->tower.cache_entries == 1);
     const CacheSpec entry = component_ops(first->kind)->cache_spec(first);
-    return kv_plan_make(&e->plan, &entry, &e->backend, 1, e->patches_max, error);
+    const int pages = e->windows_max ? e->windows_max * window_pages(&e->spec->rule) : 0;
+    const int context = max_int(pages * KV_PAGE_TOKENS, e->patches_max);
+    return kv_plan_make(&e->plan, &entry, &e->backend, 1, context, error);
 }
 
 static bool alloc_parts(Encoder *e, Error *error) {
@@ -276,10 +356,14 @@ static bool alloc_parts(Encoder *e, Error *error) {
     e->positions = calloc(patches * POSITION_DIMS_MAX, sizeof *e->positions);
     e->values = malloc(values * sizeof *e->values);
     e->places = malloc(places * sizeof *e->places);
-    e->staging = malloc((size_t)e->tokens_max * (size_t)row_width(e->spec) * sizeof *e->staging);
-    if (!e->positions || !e->values || !e->places || !e->staging)
+    e->staging = malloc(2 * (size_t)e->tokens_max * (size_t)row_width(e->spec) * sizeof *e->staging);
+    e->windows = calloc((size_t)e->windows_max + 1, sizeof *e->windows);
+    e->tables = calloc((size_t)e->windows_max + 1, sizeof *e->tables);
+    if (!e->windows || !e->tables || !e->positions || !e->values || !e->places || !e->staging)
         return fail(error, ERROR_MEMORY, "no memory for images of %zu patches", patches);
+    const StepCapacity windows = {.rows = e->patches_max, .sequences = e->windows_max, .embeddings = e->windows_max};
     return step_builder_open(&e->builder, &capacity, error) &&
+        (!e->windows_max || step_builder_open(&e->window_builder, &windows, error)) &&
         (e->pixels = ops->alloc(e->backend, values * sizeof(float), MEMORY_STEP, error)) != NULL &&
         (e->residual = ops->alloc(e->backend, patches * hidden * sizeof(float), MEMORY_STEP, error)) != NULL &&
         (e->rows = ops->alloc(e->backend, rows * sizeof(float), MEMORY_STEP, error)) != NULL;
@@ -296,6 +380,9 @@ static void close_parts(Encoder *e) {
     kv_plan_free(&e->plan);
     bound_close(&e->bound);
     step_builder_close(&e->builder);
+    step_builder_close(&e->window_builder);
+    free(e->windows);
+    free(e->tables);
     free(e->positions);
     free(e->values);
     free(e->places);
@@ -322,7 +409,7 @@ static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, Error *erro
     if (ok) {
         embed_tile(&planned, 0, min_int(e->patches_max, PATCH_TILE));
         if (number < 0)
-            walk_layers(&planned, 0, e->spec->tower.layer_count);
+            walk_layers(&planned, planned.step, 0, e->spec->tower.layer_count);
         else
             merge(&planned, number);
         ok = plan_result(planned.backend, &bytes, error);
@@ -341,7 +428,7 @@ static bool open_parts(Encoder *e, const BackendOptions *options, Error *error) 
         if (!plan_step(e, i, &own.scratch_bytes, error)) return false;
     e->backend = backend_open(&own, error);
     return e->backend && bind_parts(e, error) && alloc_parts(e, error) &&
-        (e->kv = kv_open(&e->plan, kv_bytes_for(&e->plan, NULL, e->patches_max), error)) != NULL;
+        (e->kv = kv_open(&e->plan, kv_bytes_for(&e->plan, NULL, e->plan.context), error)) != NULL;
 }
 
 Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) {
@@ -355,6 +442,7 @@ Encoder *encoder_open(const Model *model, const BackendOptions *options, int tok
     e->spec = spec;
     e->tokens_max = (int)min_i64(image_patches_max(&spec->rule) / each, tokens_max);
     e->patches_max = e->tokens_max * each;
+    if (spec->rule.window > 0) e->windows_max = windows_of(&spec->rule, e->tokens_max);
     if (open_parts(e, options, error)) return e;
     encoder_close(e);
     return NULL;

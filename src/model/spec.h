@@ -60,6 +60,7 @@ typedef struct GluComponent {
 typedef struct MlpComponent {
     Weight up, down;
     Activation activation;
+    float slope; /* not 0: act(slope · x) / slope, which makes quick GELU of SiLU */
 } MlpComponent;
 
 /* Weighted sum of the GLUs of the experts that a router chooses (Routing and Experts of backend.h). */

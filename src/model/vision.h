@@ -8,6 +8,7 @@
 enum {
     MERGER_STAGES_MAX = 3,
     DEEPSTACK_MAX = 8,
+    VISION_LAYERS_MAX = 128, /* layers of a tower with windows */
 };
 
 /* x = act(W · norm(x)) */
@@ -46,7 +47,9 @@ typedef struct PositionTable {
 
 typedef struct VisionSpec {
     ImageRule rule;
-    Spec tower;   /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
+    Spec tower; /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
+    /* With ImageRule.window: 1 for layers of the tower whose patches see those of their window alone. */
+    uint8_t windowed[VISION_LAYERS_MAX];
     Weight patch; /* [hidden, patch² · 3] */
     PositionTable positions;
     Merger merger;

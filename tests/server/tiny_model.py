@@ -151,7 +151,11 @@ VISION_TEMPLATE = (
     "{% if c.type == 'image' %}{{ 'PLACEHOLDER' }}{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
     "{{ '<|end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
 )
-PLACEHOLDERS = {"gemma3": "<start_of_image>", "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+PLACEHOLDERS = {
+    "gemma3": "<start_of_image>",
+    "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+    "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+}
 
 
 def write_tiny_vision(directory, name):

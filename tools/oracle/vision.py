@@ -118,7 +118,7 @@ class Gemma3(Family):
         return found.reshape(-1, found.shape[-1])
 
 
-FAMILIES = {"qwen3_vl": Qwen, "qwen3_5": Qwen, "gemma3": Gemma3}
+FAMILIES = {"qwen2_vl": Qwen, "qwen2_5_vl": Qwen, "qwen3_vl": Qwen, "qwen3_5": Qwen, "gemma3": Gemma3}
 
 
 def build(case, family):

@@ -27,7 +27,10 @@ static void mlp_forward(const Component *component, const ComponentCall *call) {
         .weight = {&mlp->up},
         .out = {call->work}};
     ops->matmul(call->backend, &up);
-    ops->activate(call->backend, call->rows * mlp->up.rows, call->work, mlp->activation, call->work);
+    const int64_t count = call->rows * mlp->up.rows;
+    if (mlp->slope != 0) ops->logits(call->backend, count, call->work, mlp->slope, 0);
+    ops->activate(call->backend, count, call->work, mlp->activation, call->work);
+    if (mlp->slope != 0) ops->logits(call->backend, count, call->work, 1 / mlp->slope, 0);
     const MatmulAdd down = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = call->work,
