@@ -14,6 +14,7 @@
 #include "server/admin/jobs_api.h"
 #include "server/http/response.h"
 #include "server/http/http_request.h"
+#include "server/api/rerank.h"
 #include "server/api/resumable.h"
 #include "server/api/token_list.h"
 #include "server/web.h"
@@ -87,6 +88,7 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/responses", .answer = answer, .endpoint = &endpoint_responses, .completes = true},
     {.method = "POST", .path = "/v1/messages", .answer = answer, .endpoint = &endpoint_messages, .completes = true},
     {.method = "POST", .path = "/v1/embeddings", .answer = answer_embeddings, .completes = true},
+    {.method = "POST", .path = "/v1/rerank", .answer = answer_rerank, .completes = true},
     {.method = "POST",
         .path = "/api/chat",
         .answer = answer_ollama,

@@ -31,6 +31,7 @@ def models(root):
         "twice": ([*CALL[:3], "\n</tool_call>\n", "<tool_call>"], template(HERMES)),
         "tagged": (TAGGED_CALL, template(TAGGED)),
         "digits": (["1", "2"], template(HERMES)),
+        "judge": (["yes", "no", "<|im_start|>", "<|im_end|>"], template(HERMES)),
         "thinks": (["Hm.", "</think>", "\n\nYes."], template(HERMES, "<think>\\n")),
         "switch": (
             ["Hm.", "</think>", "\n\nYes."],
@@ -346,6 +347,35 @@ def test_names(api):
     check(status == 404, f"alias: {answer}")
 
 
+def test_rerank(api):
+    documents = ["Paris is the capital of France.", {"text": "Rain."}, "The Seine flows through Paris.", ""]
+    ask = {"model": "judge", "query": "capital of France", "documents": documents}
+    answer = post(api, "/v1/rerank", "rerank", **ask)
+    scores = {r["index"]: r["relevance_score"] for r in answer["results"]}
+    check(sorted(scores) == [0, 1, 2, 3] and all(0 <= s <= 1 for s in scores.values()), f"rerank: {answer}")
+    order = [r["relevance_score"] for r in answer["results"]]
+    check(order == sorted(order, reverse=True) and answer["usage"]["prompt_tokens"] > 0, f"rerank: {answer}")
+    for i, document in enumerate(documents):
+        alone = post(api, "/v1/rerank", "rerank", **{**ask, "documents": [document]})["results"]
+        check(alone == [{"index": 0, "relevance_score": scores[i]}], f"rerank, alone: {alone} {scores[i]}")
+    first = post(api, "/v1/rerank", "rerank", **ask, top_n=1, return_documents=True)["results"]
+    text = [d if isinstance(d, str) else d["text"] for d in documents][first[0]["index"]]
+    check(len(first) == 1 and first[0]["document"] == {"text": text}, f"rerank, top_n: {first}")
+    other = post(api, "/v1/rerank", "rerank", **ask, instruction="Is it about rain?")["usage"]["prompt_tokens"]
+    check(other != answer["usage"]["prompt_tokens"], "rerank, instruction")
+    for wrong, param in (
+        ({**ask, "model": "plain"}, "model"),
+        ({**ask, "documents": []}, "documents"),
+        ({**ask, "documents": ["a", 5]}, "documents[1]"),
+        ({**ask, "documents": ["x " * 2000]}, "documents[0]"),
+        ({**ask, "top_n": 0}, "top_n"),
+        ({"model": "judge", "documents": ["a"]}, "query"),
+        ({**ask, "other": 1}, "other"),
+    ):
+        status, answer, _ = api("/v1/rerank", wrong)
+        check(status == 400 and answer["error"]["param"] == param, f"rerank: {param} {answer}")
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as root:
         paths = models(root)
@@ -359,7 +389,7 @@ if __name__ == "__main__":
         ):
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
             for test in (test_raw_prompts, test_cut_calls, test_systems, test_ollama, test_errors, test_messages,
-                         test_histories, test_numbers, test_http):  # fmt: skip
+                         test_histories, test_numbers, test_http, test_rerank):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)
             test_lenient(lenient, closed)

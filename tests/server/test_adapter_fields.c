@@ -31,6 +31,7 @@ static const AdapterCase adapters[] = {
     {API_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
     {API_OLLAMA_EMBED, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
     {API_EMBEDDINGS, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
+    {API_RERANK, {{"model", "\"m\""}, {"query", "\"x\""}, {"documents", "[\"x\"]"}}, NULL},
 };
 
 /* Values that are not the default. */

@@ -17,6 +17,7 @@ typedef enum Api {
     API_DETOKENIZE = 1 << 7,
     API_EMBEDDINGS = 1 << 8,
     API_OLLAMA_EMBED = 1 << 9, /* /api/embed */
+    API_RERANK = 1 << 10,
 } Api;
 
 typedef enum FieldStatus {

@@ -45,6 +45,7 @@ static const FieldTable tables[] = {
     {"docs/api/ollama.md", "/api/chat", API_OLLAMA_CHAT},
     {"docs/api/ollama.md", "/api/generate", API_OLLAMA_GENERATE},
     {"docs/api/ollama.md", "/api/embed", API_OLLAMA_EMBED},
+    {"docs/api/native.md", "/v1/rerank", API_RERANK},
     {"docs/api/native.md", "/tokenize", API_TOKENIZE},
     {"docs/api/native.md", "/detokenize", API_DETOKENIZE},
 };
