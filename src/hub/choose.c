@@ -39,6 +39,19 @@ bool choose_is_gguf_model(const char *path) {
         !strcasestr(name, "imatrix");
 }
 
+/* What belongs to a model without being one: weights for drafts, adapters. A word of its path says so. */
+static bool is_companion(const char *path) {
+    static const char *const words[] = {
+        "mtp", "draft", "drafter", "dflash", "dspark", "eagle", "eagle2", "eagle3", "adapter", "lora", "assistant"};
+    for (const char *at = path; *at; at += strspn(at, "/-_. ")) {
+        const size_t size = strcspn(at, "/-_. ");
+        for (size_t i = 0; i < COUNT_OF(words); i++)
+            if (strlen(words[i]) == size && !strncasecmp(at, words[i], size)) return true;
+        at += size;
+    }
+    return false;
+}
+
 /* "Q4_K_M", "IQ2_XS", "F16" and their like. */
 static bool is_quant(Slice text) {
     static const char *const plain[] = {"BF16", "F16", "F32", "FP16", "FP32", "MXFP4"};
@@ -121,16 +134,37 @@ static bool fail_choices(HubChoice *choice, const HubName *name, uint64_t memory
     return false;
 }
 
+/* A model, or what its full name asks for. */
+static bool is_candidate(const HubFile *file, const char *wanted) {
+    const bool named = !strcmp(file->path, wanted) || !strcmp(base_name(file->path), wanted);
+    return choose_is_gguf_model(file->path) && (named || !is_companion(file->path));
+}
+
+/* A file in pieces is called so without their numbers. */
+static bool names_pieces(const HubFile *file, const char *wanted) {
+    char path[512];
+    const size_t numbers = strlen("-00001-of-00003.gguf"), size = strlen(file->path);
+    if (!wanted[0] || !is_piece(file->path) || size >= sizeof path) return false;
+    snprintf(path, sizeof path, "%.*s.gguf", (int)(size - numbers), file->path);
+    return named_by(&(HubFile){.path = path}, wanted);
+}
+
 static bool choose_gguf(
     const HubTree *tree, const HubName *name, uint64_t memory_bytes, HubChoice *choice, Error *error) {
-    size_t pieces = 0, named = 0;
-    for (size_t i = 0; i < tree->count; i++) {
-        pieces += is_piece(tree->files[i].path);
-        named += choose_is_gguf_model(tree->files[i].path) && name->file[0] && named_by(&tree->files[i], name->file);
-    }
+    size_t pieces = 0, named = 0, named_pieces = 0;
     for (size_t i = 0; i < tree->count; i++) {
         const HubFile *file = &tree->files[i];
-        if (choose_is_gguf_model(file->path) && (!named || named_by(file, name->file)))
+        pieces += is_piece(file->path);
+        named += is_candidate(file, name->file) && name->file[0] && named_by(file, name->file);
+        named_pieces += names_pieces(file, name->file);
+    }
+    if (!named && named_pieces)
+        return fail(error, ERROR_UNSUPPORTED,
+            "%s has %s in several pieces, which apus does not read: join them with llama-gguf-split --merge",
+            name->repo, name->file);
+    for (size_t i = 0; i < tree->count; i++) {
+        const HubFile *file = &tree->files[i];
+        if (is_candidate(file, name->file) && (!named || named_by(file, name->file)))
             choice->files[choice->count++] = file;
     }
     choice->format = HUB_GGUF;

@@ -82,7 +82,8 @@ static void test_gguf(void) {
     TEST(!strcmp(chosen(&tree, "q4_k_m", 1 << 20, &error), "m-Q4_K_M.gguf"));
     TEST(!strcmp(chosen(&tree, "m-F16.gguf", 1 << 20, &error), "m-F16.gguf"));
     TEST(!strcmp(chosen(&tree, "F16", 1 << 20, &error), "m-F16.gguf"));
-    TEST(!strcmp(chosen(&tree, "Q6_K", 1 << 20, &error), "") && error.code == ERROR_USAGE);
+    TEST(!strcmp(chosen(&tree, "Q6_K", 1 << 20, &error), "") && error.code == ERROR_UNSUPPORTED &&
+        strstr(error.text, "pieces"));
     TEST(!strcmp(chosen(&tree, "4_K_M", 1 << 20, &error), "") && error.code == ERROR_USAGE);
     TEST(!strcmp(chosen(&tree, "m-Q8_0", 1 << 20, &error), "") && error.code == ERROR_USAGE);
     /* The order: Q8_0 is the largest that is quantised and fits; with less memory it is Q4_K_M, with hardly any the
@@ -105,6 +106,17 @@ static void test_gguf(void) {
     TEST(!strcmp(chosen(&tree, "ud-q4_k_xl", 0, &error), "a/m-UD-Q4_K_XL.gguf"));
     TEST(!strcmp(chosen(&tree, "Q2_K", 0, &error), "m.Q2_K.gguf"));
     TEST(!strcmp(chosen(&tree, "Q4_K_XL", 0, &error), "") && strstr(error.text, "a/m-Q4_K_XL.gguf"));
+    tree_free(&tree);
+    /* What belongs to a model does not count as one, unless it is named in full. */
+    static const char *const companions[] = {"m-Q4_K_M.gguf", "MTP/mtp-m-Q4_K_M.gguf", "mmproj-BF16.gguf",
+        "m-draft-Q4_K_M.gguf", "eagle3/m-Q4_K_M.gguf", "m-vision-adapter-F16.gguf", "m-lora-F16.gguf"};
+    fill(&tree, companions, sizes, COUNT_OF(companions));
+    TEST(!strcmp(chosen(&tree, "", 1 << 20, &error), "m-Q4_K_M.gguf"));
+    TEST(!strcmp(chosen(&tree, "Q4_K_M", 1 << 20, &error), "m-Q4_K_M.gguf"));
+    TEST(!strcmp(chosen(&tree, "MTP/mtp-m-Q4_K_M.gguf", 1 << 20, &error), "MTP/mtp-m-Q4_K_M.gguf"));
+    tree_free(&tree);
+    fill(&tree, companions + 3, sizes, 1);
+    TEST(!strcmp(chosen(&tree, "", 1 << 20, &error), "") && error.code == ERROR_UNSUPPORTED);
     tree_free(&tree);
     fill(&tree, paths, sizes, 1);
     TEST(!strcmp(chosen(&tree, "", 0, &error), "m-Q4_K_M.gguf"));

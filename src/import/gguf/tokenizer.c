@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "import/gguf/internal.h"
@@ -404,6 +405,13 @@ static void put_template(const Vocabulary *v, Buffer *out, const Token *bos, con
 
 #define BYTE_LEVEL_PLAIN                                                                                               \
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false}"
+/* Whether the file itself sets the flag to true. */
+static bool gguf_bool_given(const Vocabulary *v, const char *key) {
+    bool given = false;
+    gguf_bool(v->file, key, &given);
+    return given;
+}
+
 static void put_post_processor(const Vocabulary *v, Buffer *out, bool bos_default) {
     uint32_t id;
     bool add_bos = bos_default, add_eos = false;
@@ -411,6 +419,10 @@ static void put_post_processor(const Vocabulary *v, Buffer *out, bool bos_defaul
     gguf_bool(v->file, "tokenizer.ggml.add_eos_token", &add_eos);
     const Token *bos = add_bos && special_token(v, "tokenizer.ggml.bos_token_id", &id) ? &v->tokens[id] : NULL;
     const Token *eos = add_eos && special_token(v, "tokenizer.ggml.eos_token_id", &id) ? &v->tokens[id] : NULL;
+    if (add_bos && !bos && gguf_bool_given(v, "tokenizer.ggml.add_bos_token"))
+        log_warn(
+            "the GGUF file asks for a token at the beginning of texts and names none of its vocabulary: texts begin "
+            "without one");
     bool template = bos || eos;
     buffer_text(out, "\"post_processor\":");
     if (v->byte_level && template) buffer_text(out, "{\"type\":\"Sequence\",\"processors\":[" BYTE_LEVEL_PLAIN ",");

@@ -25,6 +25,7 @@ struct Loader {
     int64_t stack;  /* first dimension of the current tensors, which are read as one matrix; 0: they are matrices */
     bool experts;   /* the current matrices are routed experts */
     Spec *spec;
+    int scaled_positions; /* tokens to which YaRN stretches a length that the config names; 0: none */
     uint64_t bytes; /* bytes of the tensors used */
     bool failed;
     Error *error;

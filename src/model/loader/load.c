@@ -49,6 +49,7 @@ bool spec_load(const LoadSource *source, FamilyLoad *family, LoadTarget *target,
     if (!ld.failed) {
         loader_eos(&ld, target);
     }
+    if (ld.scaled_positions > target->spec->positions) target->spec->positions = ld.scaled_positions;
     target->weight_bytes = ld.bytes;
     return !ld.failed;
 }

@@ -1,6 +1,7 @@
 /* Rotary frequencies: every kind of mlx_lm/models/rope_utils.py (initialize_rope), in f32 as there. Where mlx-lm leaves
  * out what the models were trained with, transformers/modeling_rope_utils.py decides: YaRN's truncate, longrope's
  * short_factor, rope_theta inside of rope_parameters. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -123,6 +124,9 @@ static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
         const float mask = 1 - fminf(fmaxf(ramp, 0), 1);
         out[i] = (inter * mask + extra * (1 - mask)) / (inter * extra);
     }
+    /* How model cards switch YaRN on: max_position_embeddings stays that of the length before. */
+    if (loader_get(s->ld, s->fields, "original_max_position_embeddings") && factor * trained < INT_MAX)
+        s->ld->scaled_positions = (int)(factor * trained);
     const float scale = (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
     check_attention_factor(s, scale);
     return scale;
