@@ -15,6 +15,7 @@ static int print_completion(int argc, char **argv);
 static const CommandEntry commands[] = {
     {"serve", "serve a model over the OpenAI API", command_serve},
     {"app", "open the web app of a running server", command_app},
+    {"launch", "start a coding agent on a running server", command_launch},
     {"chat", "talk to a model in the terminal", command_chat},
     {"run", "answer one prompt", command_run},
     {"pull", "bring a model from the Hugging Face Hub", command_pull},

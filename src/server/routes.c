@@ -9,6 +9,7 @@
 #include "server/admin/hub_search.h"
 #include "server/admin/local_models.h"
 #include "server/admin/metrics.h"
+#include "server/admin/props.h"
 #include "server/api/model_list.h"
 #include "server/api/ollama_list.h"
 #include "server/admin/jobs_api.h"
@@ -21,6 +22,8 @@
 
 static bool answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
 static bool count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
+
+static bool render(Exchange *x, Slice rest) { return completion_render(x, x->route->endpoint); }
 
 static bool answer_metrics(Exchange *x, Slice rest) {
     Buffer body = {0};
@@ -110,6 +113,11 @@ static const Route routes[] = {
     {.method = "POST", .path = "/api/show", .answer = answer_ollama_show, .endpoint = &endpoint_ollama_chat},
     {.method = "POST", .path = "/tokenize", .answer = answer_tokenize},
     {.method = "POST", .path = "/detokenize", .answer = answer_detokenize},
+    {.method = "POST", .path = "/v1/responses/input_tokens", .answer = count, .endpoint = &endpoint_responses},
+    {.method = "POST", .path = "/v1/chat/completions/input_tokens", .answer = count, .endpoint = &endpoint_chat},
+    {.method = "POST", .path = "/apply-template", .answer = render, .endpoint = &endpoint_chat},
+    {.method = "GET", .path = "/props", .answer = answer_props},
+    {.method = "GET", .path = "/slots", .answer = answer_slots},
     {.method = "POST", .path = "/v1/messages/count_tokens", .answer = count, .endpoint = &endpoint_messages},
 };
 

@@ -376,6 +376,35 @@ def test_rerank(api):
         check(status == 400 and answer["error"]["param"] == param, f"rerank: {param} {answer}")
 
 
+def test_llama_cpp(api):
+    """What clients of llama.cpp ask, and counting of tokens."""
+    props = api("/props?model=plain")[1]
+    check(props["total_slots"] == 8 and props["default_generation_settings"]["n_ctx"] == 1024, f"/props: {props}")
+    check("add_generation_prompt" in props["chat_template"], "/props: chat_template")
+    slots = api("/slots?model=plain")[1]
+    check(len(slots) == 8 and slots[0] == {"id": 0, "n_ctx": 1024, "is_processing": False}, f"/slots: {slots}")
+    check(api("/slots?model=none")[0] == 404, "/slots of no model")
+    body = {"model": "plain", "messages": [USER]}
+    rendered = post(api, "/apply-template", "/apply-template", **body)
+    wanted = "<|start|>user\nx<|end|>\n<|start|>assistant\n"
+    check(rendered == {"prompt": wanted}, f"/apply-template: {rendered}")
+    tokens = api("/tokenize", {"model": "plain", "content": wanted})[1]["tokens"]
+    for path, fields in (
+        ("/v1/responses/input_tokens", {"model": "plain", "input": "x"}),
+        ("/v1/chat/completions/input_tokens", body),
+        ("/v1/messages/count_tokens", body),
+    ):
+        counted = post(api, path, path, **fields)
+        check(counted["input_tokens"] == len(tokens), f"{path}: {counted}")
+        check(("object" in counted) == (path != "/v1/messages/count_tokens"), f"{path}: {counted}")
+    version = {"anthropic-version": "2023-06-01"}
+    listed = api("/v1/models", headers=version)[1]
+    check(listed["data"][0]["type"] == "model" and listed["has_more"] is False, f"Anthropic's models: {listed}")
+    check(listed["first_id"] == listed["data"][0]["id"] and listed["last_id"] == listed["data"][-1]["id"], f"{listed}")
+    one = api("/v1/models/plain", headers=version)[1]
+    check(one["display_name"] == "plain" and "created_at" in one, f"Anthropic's model: {one}")
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as root:
         paths = models(root)
@@ -389,7 +418,8 @@ if __name__ == "__main__":
         ):
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
             for test in (test_raw_prompts, test_cut_calls, test_systems, test_ollama, test_errors, test_messages,
-                         test_histories, test_numbers, test_http, test_rerank):  # fmt: skip
+                         test_histories, test_numbers, test_http, test_llama_cpp,
+                         test_rerank):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)
             test_lenient(lenient, closed)

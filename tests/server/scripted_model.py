@@ -32,15 +32,16 @@ def template(calls=HERMES, opens=""):
     return calls + MESSAGES.replace("OPEN", opens)
 
 
-def write_scripted_model(directory, pieces, chat_template=None, without=(), context=8192):
+def write_scripted_model(directory, pieces, chat_template=None, without=(), context=8192, more=None):
     """pieces: tokens of their own, said one after the other, then the answer ends. without: special tokens that the
-    vocabulary does not have."""
+    vocabulary does not have. more: pieces that are said instead behind another character than a line feed."""
     os.makedirs(directory, exist_ok=True)
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     letters = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
     ids = {}
-    for text in (*SPECIAL, *pieces):
+    scripts = {"\n": pieces, **(more or {})}
+    for text in (*SPECIAL, *(piece for script in scripts.values() for piece in script)):
         ids.setdefault(text, 256 + len(ids))
     vocab, rng = 256 + len(ids), np.random.default_rng(3)
 
@@ -50,9 +51,10 @@ def write_scripted_model(directory, pieces, chat_template=None, without=(), cont
     embedding = rng.standard_normal((vocab, HIDDEN)).astype(np.float32)
     embedding *= HIDDEN**0.5 / np.linalg.norm(embedding, axis=1, keepdims=True)
     head = noise(vocab, HIDDEN) * 0.1
-    script = [ids[p] for p in pieces]
-    for last, then in zip([10, *script], [*script, END]):  # 10: the line feed in front of the answer
-        head[then] += embedding[last] * 40 / HIDDEN
+    for begin, script in scripts.items():
+        script = [ids[p] for p in script]
+        for last, then in zip([letters.get(begin, 10), *script], [*script, END]):
+            head[then] += embedding[last] * 40 / HIDDEN
     one, at = np.ones(HIDDEN, np.float32), "model.layers.0."
     tensors = {
         "model.embed_tokens": embedding,

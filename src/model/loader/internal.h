@@ -26,7 +26,7 @@ struct Loader {
     bool experts;   /* the current matrices are routed experts */
     Spec *spec;
     int scaled_positions; /* tokens to which YaRN stretches a length that the config names; 0: none */
-    uint64_t bytes; /* bytes of the tensors used */
+    uint64_t bytes;       /* bytes of the tensors used */
     bool failed;
     Error *error;
 };

@@ -295,16 +295,41 @@ bool completion_answer(Exchange *x, const Endpoint *endpoint) {
     return x->response_options.stream ? answer_stream(x) : answer_whole(x);
 }
 
-bool completion_count(Exchange *x, const Endpoint *endpoint) {
-    ApiError error = {0};
+/* Makes x->prompts of the request, and nothing more. */
+static bool read_prompt(Exchange *x, const Endpoint *endpoint, ApiError *error) {
     ChatRequest request;
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     x->endpoint = endpoint;
-    const bool ok = read_request(x, &request, &arena, &error);
+    const bool ok = read_request(x, &request, &arena, error);
     arena_free(&arena);
-    if (!ok) return response_error(x, &error);
+    return ok;
+}
+
+bool completion_count(Exchange *x, const Endpoint *endpoint) {
+    ApiError error = {0};
+    if (!read_prompt(x, endpoint, &error)) return response_error(x, &error);
     Buffer body = {0};
-    buffer_printf(&body, "{\"input_tokens\":%zu}", x->prompts->count);
+    const bool openai = !endpoint->write_error; /* its answer names its kind */
+    buffer_printf(
+        &body, "{%s\"input_tokens\":%zu}", openai ? "\"object\":\"response.input_tokens\"," : "", x->prompts->count);
+    return response_json(x, 200, &body);
+}
+
+bool completion_render(Exchange *x, const Endpoint *endpoint) {
+    ApiError error = {0};
+    Error why = {0};
+    if (!read_prompt(x, endpoint, &error)) return response_error(x, &error);
+    Buffer body = {0}, text = {0};
+    const Tokens *prompt = x->prompts;
+    if (!tokenizer_decode(x->model->tokenizer, prompt->ids, prompt->count, false, &text, &why)) {
+        buffer_free(&text);
+        api_out_of_memory(&error);
+        return response_error(x, &error);
+    }
+    buffer_text(&body, "{\"prompt\":");
+    json_write_string(&body, buffer_view(&text));
+    buffer_byte(&body, '}');
+    buffer_free(&text);
     return response_json(x, 200, &body);
 }
 

@@ -1,10 +1,13 @@
 #include "server/api/model_list.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "server/http/body.h"
 #include "server/http/deadlines.h"
+#include "server/http/http_request.h"
+#include "server/api/members.h"
 #include "server/http/response.h"
 
 enum { NAME_SHOWN = 200 };
@@ -64,6 +67,42 @@ static void write_model(const ModelStatus *status, Buffer *out) {
         (long long)status->created, status->context, states[status->state]);
 }
 
+/* Clients of Anthropic's API send its version with each request. */
+static bool asks_anthropic(const Exchange *x) { return http_request_header(x->request, "anthropic-version"); }
+
+static void write_anthropic(const ModelStatus *status, Buffer *out) {
+    char date[32];
+    struct tm utc;
+    const time_t seconds = (time_t)status->created;
+    gmtime_r(&seconds, &utc);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    buffer_text(out, "{\"type\":\"model\",\"id\":");
+    json_write_string(out, slice_of(status->name));
+    member_text("display_name", slice_of(status->name), out);
+    member_text("created_at", slice_of(date), out);
+    buffer_printf(out, ",\"max_input_tokens\":%d}", status->context);
+}
+
+/* {"data", "has_more", "first_id", "last_id"} */
+static bool answer_anthropic(Exchange *x) {
+    Buffer body = {0};
+    ModelStatus status, first, last;
+    int count = 0;
+    buffer_text(&body, "{\"data\":[");
+    for (int i = 0; i < MODELS_MAX; i++) {
+        if (!models_status(x->server->models, i, &status)) continue;
+        if (count++) buffer_byte(&body, ',');
+        if (count == 1) first = status;
+        last = status;
+        write_anthropic(&status, &body);
+    }
+    buffer_text(&body, "],\"has_more\":false,\"first_id\":");
+    json_write_string(&body, count ? slice_of(first.name) : SLICE(""));
+    member_text("last_id", count ? slice_of(last.name) : SLICE(""), &body);
+    buffer_byte(&body, '}');
+    return response_json(x, 200, &body);
+}
+
 static bool response_model(Exchange *x, Slice name) {
     ApiError error = {0};
     ModelStatus status;
@@ -73,11 +112,12 @@ static bool response_model(Exchange *x, Slice name) {
         return response_error(x, &error);
     }
     Buffer body = {0};
-    write_model(&status, &body);
+    (asks_anthropic(x) ? write_anthropic : write_model)(&status, &body);
     return response_json(x, 200, &body);
 }
 
 bool answer_models(Exchange *x, Slice rest) {
+    if (asks_anthropic(x)) return answer_anthropic(x);
     Buffer body = {0};
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
     const char *separator = "";

@@ -1,0 +1,185 @@
+/* `apus launch`: coding agents on a running server. Nothing is written to their settings: all goes by environment and
+ * arguments. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "cli/client.h"
+#include "cli/commands.h"
+
+static const Command command = {"launch", "codex|claude|opencode|aider [MODEL] [-- ARGUMENTS]",
+    "Starts a coding agent on a running server.",
+    "It prints what it sets and changes no file of the agent. MODEL is one that the server serves, else its first "
+    "one.\n"
+    "  apus serve qwen3-coder-30b &\n"
+    "  apus launch claude\n"
+    "  apus launch codex -- exec 'Fix the failing test'\n"};
+
+enum { WORDS_MAX = 256, VARIABLES_MAX = 16 };
+
+typedef struct Launch {
+    const char *model, *url, *key; /* url: without /v1; key: "apus" where the server wants none */
+    const char *words[WORDS_MAX];  /* [word_count + 1] the agent's command line, with NULL behind it */
+    const char *names[VARIABLES_MAX], *values[VARIABLES_MAX];
+    int word_count, variable_count;
+    Arena arena;
+    bool failed;
+} Launch;
+
+static void add_word(Launch *l, const char *word) {
+    l->failed |= !word || l->word_count == WORDS_MAX - 1;
+    if (!l->failed) l->words[l->word_count++] = word;
+}
+
+static void add_variable(Launch *l, const char *name, const char *value) {
+    l->failed |= !value || l->variable_count == VARIABLES_MAX;
+    if (l->failed) return;
+    l->names[l->variable_count] = name;
+    l->values[l->variable_count++] = value;
+}
+
+static void set_claude(Launch *l) {
+    add_variable(l, "ANTHROPIC_BASE_URL", l->url);
+    add_variable(l, "ANTHROPIC_AUTH_TOKEN", l->key);
+    static const char *const models[] = {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL",
+        "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_SMALL_FAST_MODEL",
+        "CLAUDE_CODE_SUBAGENT_MODEL"};
+    for (size_t i = 0; i < COUNT_OF(models); i++) add_variable(l, models[i], l->model);
+    add_variable(l, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+    add_variable(
+        l, "CLAUDE_CODE_ATTRIBUTION_HEADER", "0"); /* it changes with each request: the prefix cache would not hold */
+}
+
+static void set_codex(Launch *l) {
+    static const char *const settings[] = {"model_provider=apus", "model_providers.apus.name=Apus",
+        "model_providers.apus.wire_api=responses", "model_providers.apus.env_key=APUS_API_KEY"};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        add_word(l, "-c");
+        add_word(l, settings[i]);
+    }
+    add_word(l, "-c");
+    add_word(l, arena_printf(&l->arena, "model_providers.apus.base_url=%s/v1", l->url));
+    add_word(l, "-c");
+    add_word(l, arena_printf(&l->arena, "model=\"%s\"", l->model));
+    add_variable(l, "APUS_API_KEY", l->key);
+}
+
+static void set_opencode(Launch *l) {
+    Buffer config = {0}, name = {0};
+    json_write_string(&name, slice_of(l->model));
+    buffer_printf(&config,
+        "{\"provider\":{\"apus\":{\"npm\":\"@ai-sdk/openai-compatible\",\"name\":\"Apus\",\"options\":{\"baseURL\":"
+        "\"%s/v1\",\"apiKey\":\"{env:APUS_API_KEY}\"},\"models\":{%s:{\"name\":%s}}}},\"model\":",
+        l->url, name.data ? name.data : "", name.data ? name.data : "");
+    buffer_clear(&name);
+    buffer_printf(&name, "apus/%s", l->model);
+    json_write_string(&config, buffer_view(&name));
+    buffer_byte(&config, '}');
+    add_variable(l, "OPENCODE_CONFIG_CONTENT",
+        config.failed || name.failed ? NULL : arena_copy(&l->arena, buffer_view(&config)));
+    add_variable(l, "APUS_API_KEY", l->key);
+    buffer_free(&config);
+    buffer_free(&name);
+}
+
+static void set_aider(Launch *l) {
+    add_variable(l, "OPENAI_API_BASE", arena_printf(&l->arena, "%s/v1", l->url));
+    add_variable(l, "OPENAI_API_KEY", l->key);
+    add_word(l, "--model");
+    add_word(l, arena_printf(&l->arena, "openai/%s", l->model));
+    add_word(l, "--no-show-model-warnings");
+}
+
+static const struct Agent {
+    const char *name, *install;
+    void (*set)(Launch *launch);
+} agents[] = {{"claude", "npm install -g @anthropic-ai/claude-code", set_claude},
+    {"codex", "npm install -g @openai/codex", set_codex}, {"opencode", "npm install -g opencode-ai", set_opencode},
+    {"aider", "python -m pip install aider-chat", set_aider}};
+
+/* The served model that is meant: of that name, else the first. */
+static const char *find_model(int port, const char *key, const char *wanted, Arena *arena, Error *error) {
+    Buffer text = {0};
+    int status = 0;
+    const char *model = NULL;
+    if (client_ask(port, key, "GET", "/v1/models", (Slice){0}, &status, &text, error)) {
+        const Json *answer = json_parse(arena, buffer_view(&text), error), *list = json_get(answer, "data");
+        if (list && list->type == JSON_ARRAY) {
+            for (JSON_EACH(item, list)) {
+                const Json *id = json_get(item, "id");
+                const bool meant = id && id->type == JSON_STRING && (!wanted || slice_is(json_slice(id), wanted));
+                if (!model && meant) model = arena_copy(arena, json_slice(id));
+            }
+        }
+        if (status == 401)
+            fail(error, ERROR_USAGE, "the server on port %d wants a key: --api-key or APUS_API_KEY", port);
+        else if (!model && wanted)
+            fail(error, ERROR_NOT_FOUND, "the server on port %d does not serve %s (apus ps shows its models)", port,
+                wanted);
+        else if (!model)
+            fail(error, ERROR_NOT_FOUND, "the server on port %d serves no model", port);
+    }
+    buffer_free(&text);
+    return model;
+}
+
+static int start(Launch *l, const struct Agent *agent, bool only_print) {
+    FILE *out = only_print ? stdout : stderr;
+    for (int i = 0; i < l->variable_count; i++) {
+        const bool secret = strstr(l->names[i], "KEY") || strstr(l->names[i], "TOKEN");
+        fprintf(out, "%s=%s\n", l->names[i], secret && strcmp(l->values[i], "apus") != 0 ? "…" : l->values[i]);
+        if (!only_print && setenv(l->names[i], l->values[i], 1)) return 1;
+    }
+    for (int i = 0; i < l->word_count; i++) fprintf(out, "%s%s", i ? " " : "", l->words[i]);
+    fprintf(out, "\n");
+    if (only_print) return 0;
+    fflush(stderr);
+    execvp(l->words[0], (char *const *)(uintptr_t)l->words);
+    fprintf(stderr, errno == ENOENT ? "apus: %s is not installed: %s\n" : "apus: cannot start %s: %s\n", agent->name,
+        errno == ENOENT ? agent->install : strerror(errno));
+    return 1;
+}
+
+int command_launch(int argc, char **argv) {
+    int64_t port = CLIENT_PORT_DEFAULT;
+    const char *key = getenv("APUS_API_KEY");
+    bool only_print = false;
+    const Option options[] = {
+        {"--port", "-p", OPTION_INTEGER, &port, 1, 65535, "N", "port of the server (5413)"},
+        {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "key of the server (APUS_API_KEY)"},
+        {"--print", NULL, OPTION_FLAG, &only_print, 0, 0, NULL, "print what would be set and run, and start nothing"},
+        {0},
+    };
+    /* What stands behind "--" is the agent's. */
+    int own = 0;
+    while (own < argc && strcmp(argv[own], "--") != 0) own++;
+    Arguments arguments;
+    const OptionsResult result = options_parse(&command, options, own, argv, 1, 2, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    const struct Agent *agent = NULL;
+    for (size_t i = 0; i < COUNT_OF(agents); i++)
+        if (!strcmp(agents[i].name, arguments.values[0])) agent = &agents[i];
+    Error error = {0};
+    if (!agent) {
+        fail(&error, ERROR_USAGE, "%s: want codex, claude, opencode or aider", arguments.values[0]);
+        return report(&error);
+    }
+    Launch launch = {.key = key && key[0] ? key : "apus"};
+    launch.url = arena_printf(&launch.arena, "http://127.0.0.1:%d", (int)port);
+    launch.model = find_model((int)port, key, arguments.count > 1 ? arguments.values[1] : NULL, &launch.arena, &error);
+    int code = 1;
+    if (launch.model && launch.url) {
+        add_word(&launch, agent->name);
+        agent->set(&launch);
+        for (int i = own + 1; i < argc; i++) add_word(&launch, argv[i]);
+        if (launch.failed) fail(&error, ERROR_MEMORY, "no memory for the command line of %s", agent->name);
+        code = launch.failed ? report(&error) : start(&launch, agent, only_print);
+    } else {
+        code = report(&error);
+    }
+    arena_free(&launch.arena);
+    return code;
+}

@@ -1,0 +1,199 @@
+"""Sessions of coding agents with a model that follows a script: two calls of a tool that runs a command, an answer.
+
+agent_session.py                the requests that the agents send (recorded/AGENT.json, without their texts), sent here
+agent_session.py AGENT FOLDER   the agent itself, from FOLDER/node_modules/.bin, started by `apus launch`
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "server"))
+from apus_server import BINARY, Checks, Server  # noqa: E402
+from scripted_model import write_scripted_model  # noqa: E402
+
+check = Checks()
+AGENTS = {
+    "claude": ("Bash", "command", ["-p", "make the file", "--dangerously-skip-permissions"]),
+    "codex": (
+        "exec_command",
+        "cmd",
+        ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "make the file"],
+    ),
+    "opencode": ("bash", "command", ["run", "make the file"]),
+}
+# What agents tell their models is long and of no use to this one: the prompt has the beginning of each message, and its
+# end says how many results of tools there are.
+TEMPLATE = (
+    "{%- if tools %}{{ 'JSON within <tool_call></tool_call>:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>\' }}{%- endif %}'
+    "{%- set ns = namespace(results=0) %}{%- for m in messages %}"
+    "{%- if m.role == 'tool' %}{%- set ns.results = ns.results + 1 %}{%- endif %}"
+    "{%- if m.role != 'system' %}{{ '<|start|>' + m.role + '\n' + (m.content or '')[:200] + '<|end|>\n' }}{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{ '<|start|>assistant\n' }}"
+    "{%- if ns.results == 1 %}{{ '~' }}{%- elif ns.results > 1 %}{{ '^' }}{%- endif %}{%- endif %}"
+)
+COMMANDS = ["echo first >made.txt", "echo second >>made.txt"]
+
+
+def write_model(directory, tool, member):
+    """A piece leads to the next one, so that no piece is in two scripts."""
+    first = ["<tool_call>", f'\n{{"name": "{tool}", "arguments": {{"{member}": "', COMMANDS[0], '"}}', "\n</tool_call>"]
+    second = [
+        "<tool_call>\n{",
+        f'"name": "{tool}", "arguments": {{',
+        f'"{member}": "',
+        COMMANDS[1],
+        '"}}\n</tool_',
+        "call>",
+    ]
+    return write_scripted_model(directory, first, TEMPLATE, context=32768, more={"~": second, "^": ["Done"]})
+
+
+# ---- the agents' requests ----
+
+
+def events_of(raw):
+    return [json.loads(line[6:]) for line in raw.decode().splitlines() if line.startswith("data: {")]
+
+
+def read_chat(events):
+    """What an answer of chat completions says: its text, and the calls that go into the next request."""
+    text, calls = "", []
+    for choice in (c for event in events for c in event["choices"]):
+        text += choice["delta"].get("content") or ""
+        for call in choice["delta"].get("tool_calls", []):
+            if "id" in call:
+                calls.append(call)
+            else:
+                calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+    return text, calls
+
+
+def chat_turn(body, events):
+    text, calls = read_chat(events)
+    calls = [{k: c[k] for k in ("id", "type", "function")} for c in calls]
+    body["messages"] += [{"role": "assistant", "content": text or None, "tool_calls": calls}] if calls else []
+    body["messages"] += [{"role": "tool", "tool_call_id": c["id"], "content": "(no output)"} for c in calls]
+    return text, [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+
+
+def messages_turn(body, events):
+    blocks = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append({**event["content_block"], "json": ""})
+        elif event["type"] == "content_block_delta":
+            blocks[-1]["json" if "partial_json" in event["delta"] else "text"] += (
+                event["delta"].get("partial_json") or event["delta"].get("text") or ""
+            )
+    calls = [b for b in blocks if b["type"] == "tool_use"]
+    for call in calls:
+        call["input"] = json.loads(call.pop("json"))
+    if calls:
+        results = [{"type": "tool_result", "tool_use_id": c["id"], "content": "(no output)"} for c in calls]
+        body["messages"] += [{"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    return "".join(b.get("text", "") for b in blocks), [(c["name"], c["input"]) for c in calls]
+
+
+def responses_turn(body, events):
+    items = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    calls = [i for i in items if i["type"] == "function_call"]
+    body["input"] += items
+    body["input"] += [{"type": "function_call_output", "call_id": c["call_id"], "output": "(no output)"} for c in calls]
+    text = "".join(p["text"] for i in items if i["type"] == "message" for p in i["content"])
+    return text, [(c["name"], json.loads(c["arguments"])) for c in calls]
+
+
+APIS = {
+    "claude": ("/v1/messages", messages_turn),
+    "codex": ("/v1/responses", responses_turn),
+    "opencode": ("/v1/chat/completions", chat_turn),
+}
+
+
+def replay(agent, directory):
+    tool, member, _ = AGENTS[agent]
+    path, turn = APIS[agent]
+    with open(os.path.join(HERE, "recorded", agent + ".json")) as file:
+        body = json.load(file)
+    with Server(write_model(directory, tool, member), "-t", 1, name="m") as server:
+        for number in range(3):
+            status, _, raw = server.request("POST", path, {**body, "model": "m", "stream": True})
+            if not check(status == 200, f"{agent}, turn {number + 1}: {status} {raw[:300]}"):
+                return
+            text, calls = turn(body, events_of(raw))
+            wanted = [(tool, {member: COMMANDS[number]})] if number < 2 else []
+            check(calls == wanted and text == ("" if wanted else "Done"), f"{agent}, {number + 1}: {text!r} {calls}")
+
+
+# ---- the agents ----
+
+
+def run(agent, folder, directory):
+    tool, member, arguments = AGENTS[agent]
+    work, home = os.path.join(directory, "work"), os.path.join(directory, "home")
+    os.makedirs(work)
+    os.makedirs(home)
+    path = os.path.join(folder, "node_modules", ".bin") + os.pathsep + os.environ["PATH"]
+    environment = {**os.environ, "PATH": path, "HOME": home, "PWD": work, "IS_SANDBOX": "1"}
+    environment.pop("APUS_API_KEY", None)
+    with Server(write_model(os.path.join(directory, "model"), tool, member), "-t", 1, name="m") as server:
+        launch = [BINARY, "launch", agent, "m", "--port", str(server.port)]
+        shown = subprocess.run([*launch, "--print"], capture_output=True, text=True, env=environment).stdout
+        check(
+            f"127.0.0.1:{server.port}" in shown and re.search(rf"^{agent}\b", shown, re.M), f"launch --print: {shown}"
+        )
+        done = subprocess.run(
+            [*launch, "--", *arguments], capture_output=True, text=True, cwd=work, env=environment, timeout=300,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        made = os.path.join(work, "made.txt")
+        text = open(made).read() if os.path.exists(made) else None
+        check(done.returncode == 0 and text == "first\nsecond\n", f"{agent}: {text!r} {done.stdout} {done.stderr}")
+        check("Done" in done.stdout + done.stderr, f"{agent}: {done.stdout} {done.stderr}")
+
+
+def test_launch():
+    """Without an agent or a server: what is missing is said."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Server(write_model(directory, "f", "x"), "-t", 1, "--api-key", "secret", name="m") as server,
+    ):
+        port = ["--port", str(server.port)]
+        bare = {**os.environ, "PATH": directory}
+        bare.pop("APUS_API_KEY", None)
+
+        def launch(*arguments):
+            done = subprocess.run([BINARY, "launch", *arguments], capture_output=True, text=True, env=bare)
+            return done.returncode, done.stdout + done.stderr
+
+        code, said = launch("codex", *port)
+        check(code == 2 and "wants a key" in said, f"without a key: {said}")
+        code, said = launch("codex", *port, "--api-key", "secret")
+        check(code == 1 and "npm install -g @openai/codex" in said and "secret" not in said, f"no such program: {said}")
+        code, said = launch("claude", "other", *port, "--api-key", "secret")
+        check(code == 1 and "does not serve other" in said, f"no such model: {said}")
+        code, said = launch("vim", *port)
+        check(code == 2 and "want codex" in said, f"no such agent: {said}")
+        for agent in ("claude", "codex", "opencode", "aider"):
+            code, said = launch(agent, "m", *port, "--api-key", "secret", "--print", "--", "--more")
+            fits = code == 0 and str(server.port) in said and said.rstrip().endswith("--more") and "secret" not in said
+            check(fits, f"{agent}: {said}")
+    code = subprocess.run([BINARY, "launch", "claude", "--port", "1"], capture_output=True, text=True)
+    check(code.returncode == 1 and "apus serve MODEL" in code.stderr, f"no server: {code.stderr}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as top:
+        if len(sys.argv) > 1:
+            run(sys.argv[1], sys.argv[2], top)
+        else:
+            test_launch()
+            for each in APIS:
+                replay(each, os.path.join(top, each))
+    check.done()
