@@ -109,12 +109,12 @@ static void print_models(const Server *server, const ServerOptions *options) {
         if (!server_model(server, i, &status)) continue;
         any = true;
         if (status.state != MODEL_LOADED) {
-            printf("  model    %s (loaded by its first request)\n", status.name);
+            printf("  model    %s  loaded by its first request\n", status.name);
             continue;
         }
         char form[64] = "";
         kv_format_name(&options->models.engine.kv_format, form, sizeof form);
-        printf("  model    %s: %d tokens of context, %d slots, KV cache of %.1f GB%s%s\n", status.name, status.context,
+        printf("  model    %s  %d tokens of context, %d slots, KV cache of %.1f GB%s%s\n", status.name, status.context,
             status.stats.slots, (double)status.stats.kv_bytes_total * 1e-9, form[0] ? " as " : "", form);
     }
     if (!any) printf("  model    none: the app or POST /v1/jobs loads one\n");
