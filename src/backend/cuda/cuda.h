@@ -1,7 +1,7 @@
 /* backend/cuda/: the backend on NVIDIA GPUs, a library of its own (apus-cuda.so, ../plugin.h). Host code is C; kernels
  * are in .cu files. Each folder has a header of its name, the contract between its kernels and the host code: gemm/
  * products with weights, attention/, moe/ experts and their router, kv/ pages and their quantisation, runtime/ the
- * rest. dispatch.h says which kernel runs what. Nothing here is linked into the program.
+ * rest. dispatch.h has the table of kernels. Nothing here is linked into the program.
  *
  * Weight.data of a bound matrix is the address of its CudaWeight; vectors (one f32 row) and everything else are device
  * memory. Operations enqueue kernels on one stream. A decode step whose shape repeats is captured as a CUDA graph and
@@ -72,41 +72,41 @@ typedef enum CudaSampling {
     SAMPLING_ANY,     /* tokens */
 } CudaSampling;
 
-/* Quantised pages: tables on the device, and which rows of the current step see such pages (kv/kv_quant.c). */
+/* Quantised pages: tables on the device, and the rows of the current step that read such pages (kv/kv_quant.c). */
 enum { CUDA_ROTATIONS_MAX = 8, CUDA_QUANT_LAYERS_MAX = 1024 };
 typedef struct CudaQuant {
     int layers;                                  /* largest KvLayer.index that was quantised so far, plus one */
-    int heads;                                   /* most kv heads of such a layer */
+    int heads;                                   /* most kv heads of a quantised layer */
     uint16_t layer_heads[CUDA_QUANT_LAYERS_MAX]; /* [KvLayer.index] kv heads */
     bool ready;                                  /* books and edges are filled */
     KvqCodebooks books;
     KvqEdges edges;
     Rotation rotations[CUDA_ROTATIONS_MAX];
-    Rotation *on_device; /* the same, owned device memory */
+    Rotation *on_device; /* copy of `rotations`, owned device memory */
     int rotation_count;
     CudaRoom jobs, queries;
     /* The current step: */
-    bool seen;         /* rows see quantised pages */
-    bool mixed;        /* other rows see none */
-    bool short_chunks; /* such other rows are in short chunks */
-    int long_chunks;   /* long chunks of such other rows */
-    bool quant_short;  /* rows that see quantised pages are in short chunks */
-    bool quant_long;   /* such rows are in long chunks */
-    int full_slices;   /* most full-precision slices that a row with quantised pages sees */
-    int pages;         /* most quantised pages that a row sees */
+    bool seen;         /* some rows read quantised pages */
+    bool mixed;        /* some rows read full-precision pages only */
+    bool short_chunks; /* rows of full precision alone are in short chunks */
+    int long_chunks;   /* long chunks with rows of full precision alone */
+    bool quant_short;  /* rows that read quantised pages are in short chunks */
+    bool quant_long;   /* rows that read quantised pages are in long chunks */
+    int full_slices;   /* most full-precision slices of a row that reads quantised pages */
+    int pages;         /* most quantised pages of a row */
     size_t records;    /* offset of the records in the step's numbers */
     int record_ints;   /* integers of a record */
-    uint64_t forms;    /* hash over the layers: which have KV_Q4 pages alone */
+    uint64_t forms;    /* hash of a flag per layer: all of its pages are KV_Q4 */
 } CudaQuant;
 
 /* Steps with equal keys launch the same kernels on the same memory, so they share a graph. */
 typedef struct CudaKey {
     int rows, decode_rows, uniform_matmul, outputs;
     int chunk_count;  /* sequences with rows in the step */
-    int layout;       /* bits: which kinds of sequences' rows it has (layout_of() in step.c) */
+    int layout;       /* bits: the kinds of chunks (layout_of() in step.c) */
     int pages;        /* pages of the longest sequence, rounded up to a power of two */
     int sampling_now; /* CudaSampling */
-    int quantised;    /* 0: no row sees quantised pages; 1: some do; 2: all do */
+    int quantised;    /* rows that read quantised pages: 0 none, 1 some, 2 all */
     int full_slices;  /* CudaQuant.full_slices */
     uint64_t forms;   /* CudaQuant.forms */
     uint64_t cache;   /* Step.cache */

@@ -1,6 +1,6 @@
 /* backend/cuda/attention/: attention of decode rows and prefill rows over full-precision pages (flash_*; attention.cu
- * for any shape) and over quantised ones (kvq_*). dispatch.h has the table. This header: what host code calls, as
- * runtime/runtime.h says.
+ * for any shape) and over quantised ones (kvq_*). dispatch.h has the table. This header: functions that host code
+ * calls, as runtime/runtime.h says.
  *
  * A chunk is the rows of one sequence in the step (SequenceChunk); a short chunk has less than ATTENTION_LONG_CHUNK
  * rows. */

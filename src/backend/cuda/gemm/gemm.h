@@ -1,5 +1,5 @@
 /* backend/cuda/gemm/: products with weights. dispatch.h has the table of their kernels; gemm.cu prepares the inputs and
- * calls one. This header: what host code and the other folders call, as runtime/runtime.h says. */
+ * calls one. This header: functions that host code and the other folders call, as runtime/runtime.h says. */
 #pragma once
 #include <cuda_runtime_api.h>
 #include <stdint.h>

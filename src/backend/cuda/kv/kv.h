@@ -1,5 +1,5 @@
 /* backend/cuda/kv/: the memory of the KV cache, its pages in canonical order, their quantisation and calibration. This
- * header: what host code calls, as runtime/runtime.h says. The formats are those of backend/kv_quant.h. */
+ * header: functions that host code calls, as runtime/runtime.h says. The formats are those of backend/kv_quant.h. */
 #pragma once
 #include <cuda_runtime_api.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* backend/cuda/moe/: routers, experts, and the MoE block of decode rows as one. This header: what host code calls, as
- * runtime/runtime.h says. */
+/* backend/cuda/moe/: routers, experts, and the MoE block of decode rows as one. This header: functions that host code
+ * calls, as runtime/runtime.h says. */
 #pragma once
 #include <cuda_runtime_api.h>
 #include <stdint.h>
