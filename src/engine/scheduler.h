@@ -15,7 +15,10 @@
  * Decode rows. Where the runner's decode arithmetic differs from that of prefill (runner_decode_rows_max), rows after
  * the prompt are decode rows in every step, also when they are computed again or are jump-ahead tokens: so the bits of
  * a token do not depend on how it came to be computed. Such sequences are shared up to the end of the prompt only,
- * because another request may have the same tokens in its prompt. */
+ * because another request may have the same tokens in its prompt.
+ *
+ * Draft tokens (speculation.h) follow the row of a running choice, as far as rows are left and worth their time. Where
+ * pages are short, drafts are dropped before a sequence is preempted. */
 #pragma once
 #include "engine/sequences.h"
 #include "engine/speculation.h"

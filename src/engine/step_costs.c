@@ -27,18 +27,19 @@ void step_costs_init(StepCosts *c, bool device, const float *fanout) {
         c->cost[rows] = between(device ? GPU : CPU, rows);
         /* Experts have most of the weights, and rows of one text share some of them. */
         if (fanout) c->cost[rows] = fmaxf(c->cost[rows], (c->cost[rows] + fanout[rows]) / 2);
+        c->least[rows] = (1 + between(device ? GPU : CPU, rows)) / 2;
     }
 }
 
 /* A ratio that was measured moves the row counts beside it, too, the less the further away they are. More rows never
  * cost less. */
 static void move_costs(StepCosts *c, int rows, float ratio) {
-    const float rate = 0.2f;
+    const float rate = ratio < 1 ? 0.2f : 0.1f; /* as of the unit: disturbed steps are longer */
     for (int r = 2; r <= STEP_COSTS_ROWS; r++)
         c->cost[r] *= 1 + rate * (ratio - 1) / (float)(1 << min_int(r > rows ? r - rows : rows - r, 20));
     for (int r = rows + 1; r <= STEP_COSTS_ROWS; r++) c->cost[r] = fmaxf(c->cost[r], c->cost[r - 1]);
     for (int r = rows - 1; r >= 1; r--) c->cost[r] = fminf(c->cost[r], c->cost[r + 1]);
-    for (int r = 1; r <= STEP_COSTS_ROWS; r++) c->cost[r] = fmaxf(c->cost[r], 1); /* the cost of one row */
+    for (int r = 1; r <= STEP_COSTS_ROWS; r++) c->cost[r] = fmaxf(c->cost[r], c->least[r]);
 }
 
 void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {

@@ -6,8 +6,9 @@
 enum { STEP_COSTS_ROWS = 64 };
 
 typedef struct StepCosts {
-    float cost[STEP_COSTS_ROWS + 1]; /* [rows]; cost[1] is 1 */
-    double unit_s;                   /* duration of cost 1; 0: not measured yet */
+    float cost[STEP_COSTS_ROWS + 1];  /* [rows]; cost[1] is 1 */
+    float least[STEP_COSTS_ROWS + 1]; /* [rows] measurements cannot say less: a busy machine disturbs them */
+    double unit_s;                    /* duration of cost 1; 0: not measured yet */
 } StepCosts;
 
 /* device: of a GPU, otherwise of a CPU. fanout: expert weights that rows read, relative to one row, [rows]; NULL: the

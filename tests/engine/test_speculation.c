@@ -378,6 +378,10 @@ static void check_streams(void) {
     }
     TEST_MSG(fabsf(costs.cost[5] - 4) < 0.1f && costs.cost[6] > costs.cost[5] * 0.9f, "%.2f %.2f",
         (double)costs.cost[5], (double)costs.cost[6]);
+    step_costs_init(&costs, false, NULL);
+    for (int i = 0; i < 100; i++) step_costs_note(&costs, 2 - i % 2, 1 - i % 2, 0.040);
+    TEST_MSG(
+        costs.cost[1] == 1 && costs.cost[2] > 1.04f, "rows that seem to cost nothing: %.3f", (double)costs.cost[2]);
     TEST(draft_length(&costs, &rules[0], 1, 1, 0.45f, 4) == 0 || costs.cost[2] < 1.5f);
 }
 

@@ -66,6 +66,7 @@ static void read_answer(Request *request, int choices, Answer *answer) {
 typedef struct Setting {
     const char *name, *directory, *cpu;
     bool quantised;
+    bool streamed; /* experts come from their file */
 } Setting;
 
 static DraftStats run_requests(const Setting *s, const SpeculationOptions *speculation, Answer *out) {
@@ -75,7 +76,7 @@ static DraftStats run_requests(const Setting *s, const SpeculationOptions *specu
     SpeculationOptions own = *speculation;
     own.script_context = &vocab;
     const EngineOptions options = {.directory = s->directory,
-        .model = {.context = 512},
+        .model = {.context = 512, .experts = {.stream = s->streamed, .bytes_max = s->streamed ? 1 << 19 : 0}},
         .backend = fixture_backend(s->cpu, 2, 0),
         .slots = 4,
         .queue_max = REQUESTS,
@@ -134,13 +135,14 @@ static void check_fixture(const char *name, bool every_backend) {
     Fixture f;
     char directory[64];
     if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
-    check_setting(&(Setting){name, directory, "auto", false});
+    check_setting(&(Setting){name, directory, "auto", false, false});
     for (size_t i = 0; i < COUNT_OF(fixture_cpus) && every_backend; i++) {
         if (!fixture_cpu_here(fixture_cpus[i])) continue;
-        check_setting(&(Setting){name, directory, fixture_cpus[i], i % 2 == 0});
+        check_setting(&(Setting){name, directory, fixture_cpus[i], i % 2 == 0, false});
     }
-    if (every_backend) check_setting(&(Setting){name, directory, "generated", false});
-    if (!every_backend) check_setting(&(Setting){name, directory, "auto", true});
+    if (every_backend) check_setting(&(Setting){name, directory, "generated", false, false});
+    if (!every_backend) check_setting(&(Setting){name, directory, "auto", true, false});
+    if (!strcmp(name, "olmoe")) check_setting(&(Setting){name, directory, "auto", false, true});
     fixture_remove(directory);
     fixture_close(&f);
 }
@@ -148,14 +150,14 @@ static void check_fixture(const char *name, bool every_backend) {
 int main(int argc, char **argv) {
     static char names[NAMES_MAX][64];
     if (argc > 1) {
-        check_setting(&(Setting){argv[1], argv[1], "auto", false});
-        check_setting(&(Setting){argv[1], argv[1], "auto", true});
+        check_setting(&(Setting){argv[1], argv[1], "auto", false, false});
+        check_setting(&(Setting){argv[1], argv[1], "auto", true, false});
         return test_done();
     }
     const int count = fixture_names(names, NAMES_MAX);
     for (int i = 0; i < count; i++) {
         const bool every_backend = !strcmp(names[i], "llama") || !strcmp(names[i], "gemma3-text");
-        if (test_sampled() && i % 12 && !every_backend) continue;
+        if (test_sampled() && i % 12 && !every_backend && strcmp(names[i], "olmoe")) continue;
         check_fixture(names[i], every_backend);
     }
     return test_done();
