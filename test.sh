@@ -125,8 +125,8 @@ export TSAN_OPTIONS=halt_on_error=1
 
 if [ "$mode" = long ]; then
     step unit-whole unit build
-    step asan-build build asan build-asan -- -DAPUS_SANITIZE_KERNELS=ON -DAPUS_KERNELS= && step asan unit build-asan
-    step tsan-build build tsan build-tsan -- -DAPUS_SANITIZE_KERNELS=ON -DAPUS_KERNELS= && step tsan unit build-tsan -L '^threads$'
+    step asan-build build asan build-asan -- -DAPUS_SANITIZE_KERNELS=ON && step asan unit build-asan
+    step tsan-build build tsan build-tsan -- -DAPUS_SANITIZE_KERNELS=ON && step tsan unit build-tsan -L '^threads$'
     step cuda-build cuda_build
     step emulated-build emulated_build && step emulated tests/emulated.sh build all
     step aarch64 tests/aarch64.sh all
