@@ -27,7 +27,7 @@ typedef struct Partial {
 
 /* Weighted values of one or more queries, [value_stride] each. */
 typedef struct Values {
-    float *exact, *coded;
+    float *full, *quantised;
 } Values;
 
 /* ---- memory of a thread ---- */
@@ -51,8 +51,8 @@ static Space thread_space(const Job *job, int index) {
     return (Space){.q = floats,
         .o = floats + SPACE_FLOATS,
         .total = floats + 2 * SPACE_FLOATS,
-        .coded = floats + 3 * SPACE_FLOATS,
-        .coded_total = floats + 4 * SPACE_FLOATS,
+        .quantised = floats + 3 * SPACE_FLOATS,
+        .quantised_total = floats + 4 * SPACE_FLOATS,
         .records = records,
         .work = (ScanWork *)(void *)(records + records_bytes())};
 }
@@ -226,7 +226,7 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->softcap = job->op->softcap;
     tile->q = tile->latent = NULL; /* packed at the first full-precision page */
     tile->o = space->o;
-    tile->coded = job->coded ? space->coded : NULL;
+    tile->quantised = job->quantised ? space->quantised : NULL;
     for (int i = 0; i < place->count; i++) {
         const int row = row_of(job, place, i), position = place->chunk->position + row - place->chunk->row;
         const AttentionRange seen = attention_range(place->chunk, job->op->window, position);
@@ -261,7 +261,7 @@ static void pack_tile(const Job *job, const Place *place, const Space *space, At
 }
 
 /* Processes the full-precision page at `base` for the first queries. */
-static void visit_exact(
+static void visit_full(
     const Job *job, const Place *place, const Space *space, AttentionTile *tile, int queries, int base) {
     const int next = base + KV_PAGE_TOKENS, all = tile->queries;
     const KvLayer *kv = &job->op->kv;
@@ -284,15 +284,15 @@ static void visit_exact(
 
 /* Number of queries that read the page at `base` in full precision: the first ones, as the others are later in the
  * text. */
-static int exact_queries(const Job *job, const Place *place, const CodedTile *coded, int base) {
-    if (!job->coded || !place->chunk->quant || base < place->chunk->quant->sink) return place->count;
-    int exact = 0;
-    while (exact < place->count && coded->end[exact] <= base) exact++;
-    return exact;
+static int full_queries(const Job *job, const Place *place, const QuantTile *quantised, int base) {
+    if (!job->quantised || !place->chunk->quant || base < place->chunk->quant->sink) return place->count;
+    int full = 0;
+    while (full < place->count && quantised->end[full] <= base) full++;
+    return full;
 }
 
 static void visit_span(
-    const Job *job, const Place *place, const Space *space, CodedTile *coded, AttentionTile *tile, int span) {
+    const Job *job, const Place *place, const Space *space, QuantTile *quantised, AttentionTile *tile, int span) {
     const int from = span * ATTENTION_SPAN, to = from + ATTENTION_SPAN;
     const int first = tile->first[0] < from ? from : tile->first[0];
     const int last = tile->last[tile->queries - 1] > to ? to : tile->last[tile->queries - 1];
@@ -303,12 +303,12 @@ static void visit_span(
     }
     const size_t bytes = (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float);
     memset(tile->o, 0, bytes);
-    if (tile->coded) memset(tile->coded, 0, bytes);
+    if (tile->quantised) memset(tile->quantised, 0, bytes);
     for (int base = first / KV_PAGE_TOKENS * KV_PAGE_TOKENS; base < last; base += KV_PAGE_TOKENS) {
-        const int exact = exact_queries(job, place, coded, base);
-        if (exact > 0) visit_exact(job, place, space, tile, exact, base);
-        if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->work);
-        for (int i = 0; i < tile->queries; i++) tile->kinds[i] |= i < exact ? ATTENTION_EXACT : ATTENTION_CODED;
+        const int full = full_queries(job, place, quantised, base);
+        if (full > 0) visit_full(job, place, space, tile, full, base);
+        if (full < tile->queries) codes_visit(job, place, quantised, tile, full, base, space->work);
+        for (int i = 0; i < tile->queries; i++) tile->kinds[i] |= i < full ? ATTENTION_FULL : ATTENTION_QUANTISED;
     }
 }
 
@@ -326,35 +326,35 @@ static void merge(const Job *job, Partial *total, const Values *sums, const Part
     if (part->l == 0) return;
     const float most = total->m > part->m ? total->m : part->m;
     const float a = total->m == most ? 1 : expf(total->m - most), b = part->m == most ? 1 : expf(part->m - most);
-    mix(job, ATTENTION_EXACT, total, sums->exact, a, part, more->exact, b);
-    mix(job, ATTENTION_CODED, total, sums->coded, a, part, more->coded, b);
+    mix(job, ATTENTION_FULL, total, sums->full, a, part, more->full, b);
+    mix(job, ATTENTION_QUANTISED, total, sums->quantised, a, part, more->quantised, b);
     *total = (Partial){most, total->l * a + part->l * b, total->kinds | part->kinds};
 }
 
 static void start_total(const Job *job, int head, Partial *total, const Values *sums) {
     *total = job->op->sinks ? (Partial){job->op->sinks[head], 1, 0} : (Partial){-INFINITY, 0, 0};
-    memset(sums->exact, 0, (size_t)job->value_stride * sizeof *sums->exact);
-    if (job->coded) memset(sums->coded, 0, (size_t)job->value_stride * sizeof *sums->coded);
+    memset(sums->full, 0, (size_t)job->value_stride * sizeof *sums->full);
+    if (job->quantised) memset(sums->quantised, 0, (size_t)job->value_stride * sizeof *sums->quantised);
 }
 
 static void finish_query(const Job *job, int row, int head, const Partial *total, const Values *sums) {
     const int width = job->layout->value_dim;
-    if (total->kinds & ATTENTION_CODED) codes_add(job, sums->coded, sums->exact);
+    if (total->kinds & ATTENTION_QUANTISED) codes_add(job, sums->quantised, sums->full);
     const int64_t at = ((int64_t)row * job->op->heads + head) * width;
     const float *gate = job->op->gate ? job->op->gate + at : NULL;
     float *out = job->op->out + at;
-    for (int i = 0; i < width; i++) out[i] = sums->exact[i] / total->l;
+    for (int i = 0; i < width; i++) out[i] = sums->full[i] / total->l;
     for (int i = 0; gate && i < width; i++) out[i] /= 1.0f + expf(-gate[i]);
 }
 
-static Values values_at(const Job *job, float *exact, float *coded, int query) {
+static Values values_at(const Job *job, float *full, float *quantised, int query) {
     const size_t at = (size_t)query * (size_t)job->value_stride;
-    return (Values){exact + at, coded + at};
+    return (Values){full + at, quantised + at};
 }
 
-static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {
+static void make_records(const Job *job, const Place *place, const QuantTile *quantised, const Space *space) {
     for (int i = 0; i < place->count; i++) {
-        if (!coded->end[i]) continue;
+        if (!quantised->end[i]) continue;
         uint8_t *record = space->records + (size_t)i * codes_record_bytes(job->layout);
         codes_record(job, place->chunk, row_of(job, place, i), head_of(job, place, i), (ScanQuery *)(void *)record);
     }
@@ -362,24 +362,24 @@ static void make_records(const Job *job, const Place *place, const CodedTile *co
 
 static void whole_tile(const Job *job, const Place *place, const Space *space) {
     AttentionTile tile;
-    CodedTile coded;
+    QuantTile quantised;
     Partial total[ATTENTION_QUERIES];
     Values sums[ATTENTION_QUERIES];
     fill_tile(job, place, space, &tile);
-    if (job->coded) {
-        codes_tile(job, place, (const ScanQuery *)(const void *)space->records, &coded);
-        make_records(job, place, &coded, space);
+    if (job->quantised) {
+        codes_tile(job, place, (const ScanQuery *)(const void *)space->records, &quantised);
+        make_records(job, place, &quantised, space);
     }
     for (int i = 0; i < tile.queries; i++) {
-        sums[i] = values_at(job, space->total, space->coded_total, i);
+        sums[i] = values_at(job, space->total, space->quantised_total, i);
         start_total(job, head_of(job, place, i), &total[i], &sums[i]);
     }
     const int last = (tile.last[tile.queries - 1] - 1) / ATTENTION_SPAN;
     for (int span = tile.first[0] / ATTENTION_SPAN; span <= last; span++) {
-        visit_span(job, place, space, &coded, &tile, span);
+        visit_span(job, place, space, &quantised, &tile, span);
         for (int i = 0; i < tile.queries; i++) {
             const Partial part = {tile.m[i], tile.l[i], tile.kinds[i]};
-            const Values more = values_at(job, space->o, space->coded, i);
+            const Values more = values_at(job, space->o, space->quantised, i);
             merge(job, &total[i], &sums[i], &part, &more);
         }
     }
@@ -389,7 +389,7 @@ static void whole_tile(const Job *job, const Place *place, const Space *space) {
 
 /* ---- distributed spans ---- */
 
-static int64_t partial_floats(const Job *job) { return 16 + job->value_stride * (job->coded ? 2 : 1); }
+static int64_t partial_floats(const Job *job) { return 16 + job->value_stride * (job->quantised ? 2 : 1); }
 
 /* The partial result of a query over a span: [row of step][head][span]. */
 static float *partial_of(const Job *job, int row, int head, int span) {
@@ -399,24 +399,24 @@ static float *partial_of(const Job *job, int row, int head, int span) {
 
 static void span_of_tile(const Job *job, const Place *place, int span, const Space *space) {
     AttentionTile tile;
-    CodedTile coded;
+    QuantTile quantised;
     const size_t stride = (size_t)job->value_stride;
     fill_tile(job, place, space, &tile);
-    if (job->coded)
-        codes_tile(job, place, codes_shared_record(job, place->chunk, place->kv_head, place->first), &coded);
-    visit_span(job, place, space, &coded, &tile, job->first_span + span);
+    if (job->quantised)
+        codes_tile(job, place, codes_shared_record(job, place->chunk, place->kv_head, place->first), &quantised);
+    visit_span(job, place, space, &quantised, &tile, job->first_span + span);
     for (int i = 0; i < tile.queries; i++) {
         float *to = partial_of(job, row_of(job, place, i), head_of(job, place, i), span);
         const Partial part = {tile.m[i], tile.l[i], tile.kinds[i]};
-        const Values from = values_at(job, space->o, space->coded, i);
+        const Values from = values_at(job, space->o, space->quantised, i);
         memcpy(to, &part, sizeof part);
-        if (part.kinds & ATTENTION_EXACT) memcpy(to + 16, from.exact, stride * sizeof *to);
-        if (part.kinds & ATTENTION_CODED) memcpy(to + 16 + stride, from.coded, stride * sizeof *to);
+        if (part.kinds & ATTENTION_FULL) memcpy(to + 16, from.full, stride * sizeof *to);
+        if (part.kinds & ATTENTION_QUANTISED) memcpy(to + 16 + stride, from.quantised, stride * sizeof *to);
     }
 }
 
 static void merge_query(const Job *job, int row, int head, const Space *space) {
-    const Values sums = {space->total, space->coded_total};
+    const Values sums = {space->total, space->quantised_total};
     Partial total;
     start_total(job, head, &total, &sums);
     for (int span = 0; span < job->spans; span++) {
@@ -469,7 +469,7 @@ static int64_t plan_job(Job *job) {
     job->first_span = first / ATTENTION_SPAN;
     job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;
     const int64_t queries = (int64_t)step->rows * job->op->heads, partials = queries * job->spans * partial_floats(job),
-                  records = job->coded ? queries * (int64_t)codes_record_bytes(job->layout) / 4 : 0;
+                  records = job->quantised ? queries * (int64_t)codes_record_bytes(job->layout) / 4 : 0;
     job->shared = job->spans > 1 && job->items < (int64_t)pool_threads(job->cpu->pool) * ITEMS_PER_THREAD &&
         partials + 16 + records <= SHARED_FLOATS;
     job->records = job->cpu->attention + (partials + 15) / 16 * 64;

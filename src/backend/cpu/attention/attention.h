@@ -14,9 +14,9 @@
 
 enum {
     ATTENTION_SPAN = 1024, /* a multiple of KV_PAGE_TOKENS: beginning and merging a span costs as much as half a page */
-    ATTENTION_QUERIES = 48, /* queries of one kv head that visit a page together */
-    ATTENTION_EXACT = 1,    /* some visible key lay in a full-precision page */
-    ATTENTION_CODED = 2,    /* some visible key lay in a quantised page */
+    ATTENTION_QUERIES = 48,  /* queries of one kv head that visit a page together */
+    ATTENTION_FULL = 1,      /* some visible key lay in a full-precision page */
+    ATTENTION_QUANTISED = 2, /* some visible key lay in a quantised page */
 };
 
 static inline int attention_value_stride(int value_dim) { return (value_dim + 15) / 16 * 16; }
@@ -49,12 +49,12 @@ typedef struct AttentionTile {
     const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
-    int kinds[ATTENTION_QUERIES]; /* bits ATTENTION_EXACT, ATTENTION_CODED: the kinds of pages visited, a function of
+    int kinds[ATTENTION_QUERIES]; /* bits ATTENTION_FULL, ATTENTION_QUANTISED: the kinds of pages visited, a function of
                                      the positions */
     const float
-        *latent;  /* [queries][value_stride] MLA: its products with the values are added to the scores; NULL: none */
-    float *o;     /* [queries][value_stride] */
-    float *coded; /* like o, for quantised values, in their rotated space; NULL: no quantised page is visible */
+        *latent; /* [queries][value_stride] MLA: its products with the values are added to the scores; NULL: none */
+    float *o;    /* [queries][value_stride] */
+    float *quantised; /* like o, for quantised values, in their rotated space; NULL: no quantised page is visible */
 } AttentionTile;
 
 typedef struct ScanKernels ScanKernels; /* scan.h */

@@ -100,9 +100,9 @@ void codes_plan(Job *job) {
         const KvQuant *code = code_of(job, chunk);
         open_form(job, &job->keys[code->k], code->k, false);
         open_form(job, &job->values[code->v], code->v, true);
-        job->coded = true;
+        job->quantised = true;
     }
-    if (job->coded) prepare_turns(job);
+    if (job->quantised) prepare_turns(job);
 }
 
 /* ---- queries ---- */
@@ -147,7 +147,7 @@ ScanQuery *codes_shared_record(const Job *job, const SequenceChunk *chunk, int k
 
 /* ---- tiles ---- */
 
-void codes_tile(const Job *job, const Place *place, const ScanQuery *records, CodedTile *tile) {
+void codes_tile(const Job *job, const Place *place, const ScanQuery *records, QuantTile *tile) {
     const SequenceChunk *chunk = place->chunk;
     for (int i = 0; i < place->count; i++)
         tile->end[i] = codes_end(job, chunk, chunk->position + (place->first + i) / job->group);
@@ -169,22 +169,22 @@ void codes_tile(const Job *job, const Place *place, const ScanQuery *records, Co
     }
 }
 
-void codes_visit(
-    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work) {
+void codes_visit(const Job *job, const Place *place, QuantTile *quantised, AttentionTile *tile, int first, int base,
+    ScanWork *work) {
     const KvLayer *kv = &job->op->kv;
     const KvQuantView *quant = place->chunk->quant;
     const int number = base / KV_PAGE_TOKENS;
-    const bool next = base + KV_PAGE_TOKENS < coded->end[tile->queries - 1];
+    const bool next = base + KV_PAGE_TOKENS < quantised->end[tile->queries - 1];
     const int32_t *k_pages = quant->k_pages[kv->index] + number, *v_pages = quant->v_pages[kv->index] + number;
-    const KvForm k = coded->code->k, v = coded->code->v;
-    ScanPage *page = &coded->page;
+    const KvForm k = quantised->code->k, v = quantised->code->v;
+    ScanPage *page = &quantised->page;
     page->k = kv_quant_head(kv, k, false, k_pages[0], place->kv_head);
     page->v = kv_quant_head(kv, v, true, v_pages[0], place->kv_head);
     page->next_k = next ? kv_quant_head(kv, k, false, k_pages[1], place->kv_head) : page->k;
     for (int n = 0; n < page->pairs; n++) {
-        const struct BiasTurns *turns = &job->cpu->turns[coded->turns[n]];
+        const struct BiasTurns *turns = &job->cpu->turns[quantised->turns[n]];
         const KvRotation start =
-            number < turns->pages ? turns->start[number] : kv_bias_rotation(kv->rope, coded->pairs[n], base);
+            number < turns->pages ? turns->start[number] : kv_bias_rotation(kv->rope, quantised->pairs[n], base);
         page->start_cosine[n] = start.cosine;
         page->start_sine[n] = start.sine;
     }
@@ -192,8 +192,8 @@ void codes_visit(
     (job->layout->latent ? scan->latent_page : scan->page)(tile, first, page, work);
 }
 
-void codes_add(const Job *job, float *coded, float *o) {
+void codes_add(const Job *job, float *quantised, float *o) {
     const int d = job->layout->value_dim;
-    kv_rotate_back(d, 1, coded);
-    for (int i = 0; i < d; i++) o[i] += coded[i];
+    kv_rotate_back(d, 1, quantised);
+    for (int i = 0; i < d; i++) o[i] += quantised[i];
 }

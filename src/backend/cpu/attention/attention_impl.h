@@ -216,7 +216,7 @@ static void scale_row(int count, float factor, float *o) {
 static void scale_both(AttentionTile *t, int query, float factor) {
     const int64_t at = (int64_t)query * t->value_stride;
     scale_row(t->value_stride, factor, t->o + at);
-    if (t->coded) scale_row(t->value_stride, factor, t->coded + at);
+    if (t->quantised) scale_row(t->value_stride, factor, t->quantised + at);
 }
 
 static int clamp_to_page(int position) { return position < 0 ? 0 : position > PAGE ? PAGE : position; }

@@ -17,16 +17,16 @@ typedef struct Job {
     int first_span, spans;
     bool shared; /* spans are distributed over threads */
     int64_t items;
-    bool coded;                                /* some row reads quantised pages */
+    bool quantised;                            /* some row reads quantised pages */
     uint8_t *records;                          /* ScanQuery records of the step's queries, if `shared` */
     ScanForm keys[KV_FORMS], values[KV_FORMS]; /* by format, for the formats that rows read */
 } Job;
 
 /* Memory of a thread. */
 typedef struct Space {
-    float *q, *o, *total;       /* [ATTENTION_QUERIES][ATTENTION_HEAD_MAX] */
-    float *coded, *coded_total; /* the same for quantised values, in their rotated space */
-    uint8_t *records;           /* ScanQuery records of a tile's queries */
+    float *q, *o, *total;               /* [ATTENTION_QUERIES][ATTENTION_HEAD_MAX] */
+    float *quantised, *quantised_total; /* the same for quantised values, in their rotated space */
+    uint8_t *records;                   /* ScanQuery records of a tile's queries */
     ScanWork *work;
 } Space;
 
@@ -36,12 +36,12 @@ typedef struct Place { /* queries of a kv head of a chunk: numbers first … fir
 } Place;
 
 /* State shared by the scans of a tile's quantised pages. */
-typedef struct CodedTile {
+typedef struct QuantTile {
     ScanPage page;
     const KvQuant *code;
     int pairs[KV_QUANT_BIAS_PAIRS], turns[KV_QUANT_BIAS_PAIRS]; /* RoPE pairs; indices of rotation tables */
     int end[ATTENTION_QUERIES]; /* end of the quantised positions of each query; does not decrease */
-} CodedTile;
+} QuantTile;
 
 /* Prepares formats and tables for chunks whose rows read quantised pages; called before the threads begin. */
 void codes_plan(Job *job);
@@ -54,9 +54,9 @@ void codes_record(const Job *job, const SequenceChunk *chunk, int row, int head,
 /* The shared record of a query, if spans are distributed; query: number in its chunk, in the order (row, head). */
 ScanQuery *codes_shared_record(const Job *job, const SequenceChunk *chunk, int kv_head, int query);
 /* Prepares a tile at this place; the records may be filled in later. */
-void codes_tile(const Job *job, const Place *place, const ScanQuery *records, CodedTile *tile);
+void codes_tile(const Job *job, const Place *place, const ScanQuery *records, QuantTile *tile);
 /* Processes the quantised page at `base` for the queries from `first` on, which read it. */
 void codes_visit(
-    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work);
-/* o += coded, weighted sums of quantised values, rotated back. coded is overwritten. */
-void codes_add(const Job *job, float *coded, float *o);
+    const Job *job, const Place *place, QuantTile *quantised, AttentionTile *tile, int first, int base, ScanWork *work);
+/* o += quantised, weighted sums of quantised values, rotated back. quantised is overwritten. */
+void codes_add(const Job *job, float *quantised, float *o);

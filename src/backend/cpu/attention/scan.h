@@ -108,7 +108,7 @@ struct ScanKernels {
     int (*most)(KvForm form, bool values);
     /* o[i] ← o[i] · work->factor[i] + work->p[i] · values, in the rotated space; o [count][stride]. */
     void (*values)(const ScanPage *page, int count, ScanWork *work, int stride, float *o);
-    /* Processes a page for the tile's queries from `first` on, which see all of it; updates m, l and `coded`. */
+    /* Processes a page for the tile's queries from `first` on, which see all of it; updates m, l and `quantised`. */
     void (*page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);
     /* The same for a page of MLA latents and rotated keys. */
     void (*latent_page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);

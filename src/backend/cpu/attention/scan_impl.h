@@ -344,7 +344,7 @@ static void soften_page(AttentionTile *t, int first, int count, ScanWork *work) 
             sum = vec_add(sum, e);
         }
         t->l[first + i] = fmaf(t->l[first + i], factor[i], vec_sum(sum));
-        if (t->kinds[first + i] & ATTENTION_EXACT && factor[i] != 1)
+        if (t->kinds[first + i] & ATTENTION_FULL && factor[i] != 1)
             scale_row(t->value_stride, factor[i], t->o + (int64_t)(first + i) * t->value_stride);
     }
 }
@@ -355,7 +355,7 @@ static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanWor
     scan_scores(page, first, count, work);
     soften_page(t, first, count, work);
     start_fetching(work, page->next_k, page->keys->layout.bytes, page->fetch_k);
-    scan_values(page, count, work, stride, t->coded + (int64_t)first * stride);
+    scan_values(page, count, work, stride, t->quantised + (int64_t)first * stride);
 }
 
 #include "backend/cpu/attention/scan_latent.h"

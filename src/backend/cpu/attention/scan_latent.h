@@ -147,5 +147,5 @@ static void scan_latent_page(AttentionTile *t, int first, const ScanPage *page, 
         work->weight[i] = vec_sum(sum);
     }
     weigh(page->keys, page->k, count, work);
-    add_latents_of(&latent, count, work, t->value_stride, t->coded + (int64_t)first * t->value_stride);
+    add_latents_of(&latent, count, work, t->value_stride, t->quantised + (int64_t)first * t->value_stride);
 }
