@@ -3,6 +3,7 @@
  * ordered by key heads. References: mlx_lm/models/qwen3_next.py, qwen3_5.py; where config.json has rope_theta and
  * partial_rotary_factor outside of rope_parameters: transformers/models/qwen3_5. */
 #include "family/recurrent.h"
+#include "family/vision.h"
 
 #include <math.h>
 
@@ -50,7 +51,10 @@ static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
     q.types = load_list(ld, "layer_types", spec->layer_count);
     q.net = family_delta_net_open(ld, &q.d);
     q.rope = load_rope(ld,
-        &(RopeOptions){.head_dim = q.d.head_dim, .dims = load_rotary_dims(ld, q.d.head_dim, 0.25), .theta = 100000});
+        &(RopeOptions){.head_dim = q.d.head_dim,
+            .dims = load_rotary_dims(ld, q.d.head_dim, 0.25),
+            .theta = 100000,
+            .mrope = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "attn_output_gate", true);
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_ssm_dtype", "mtp_num_hidden_layers",
@@ -98,8 +102,11 @@ static Moe load_moe(Loader *ld, const Qwen *q, bool norm_topk_prob) {
 }
 
 static void load_dense(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
     const Qwen q = load_fields(ld, spec, 0);
     for (int i = 0; i < spec->layer_count; i++) load_block(ld, spec, &q, i, NULL);
+    load_return(ld, &root);
+    vision_load_qwen3(ld, spec);
 }
 
 static void load_mixture(Loader *ld, Spec *spec, bool norm_topk_prob) {
@@ -112,7 +119,12 @@ static void load_mixture(Loader *ld, Spec *spec, bool norm_topk_prob) {
 }
 
 static void load_next(Loader *ld, Spec *spec) { load_mixture(ld, spec, false); }
-static void load_moe_5(Loader *ld, Spec *spec) { load_mixture(ld, spec, true); }
+static void load_moe_5(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    load_mixture(ld, spec, true);
+    load_return(ld, &root);
+    vision_load_qwen3(ld, spec);
+}
 
 const Family qwen3_5_family = {.load = load_dense};
 const Family qwen3_5_moe_family = {.load = load_moe_5};

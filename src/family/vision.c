@@ -57,6 +57,16 @@ void vision_check_rule(Loader *ld, const ImageRule *rule) {
             (long long)rule->pixels_max, IMAGE_PIXELS_MAX);
 }
 
+void vision_check_rope(Loader *ld, const Spec *spec) {
+    bool ok = false;
+    for (int i = 0; i < spec->layer_count && !ok; i++) {
+        const Component *first = &spec->layers[i].components[0];
+        const Rope *rope = first->kind == COMPONENT_ATTENTION ? first->attention.op.rope : NULL;
+        ok = rope && rope->mrope_section[1] > 0;
+    }
+    load_require(ld, ok, "a model that takes images needs mrope_section");
+}
+
 ImageRule vision_area_rule(Loader *ld, int patch, int merge) {
     const Json *processor = load_processor(ld), *size = json_get(processor, "size");
     ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);

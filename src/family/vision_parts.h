@@ -13,6 +13,8 @@ int64_t vision_count(Loader *ld, const Json *object, const char *field, int64_t 
 /* Filter, mean and deviation; filter: the one that the family has by default. */
 ImageRule vision_rule(Loader *ld, ImageFilter filter);
 void vision_check_rule(Loader *ld, const ImageRule *rule);
+/* Positions of images have three dimensions. */
+void vision_check_rope(Loader *ld, const Spec *spec);
 /* Images of an area between two limits, as Qwen2-VL and later ones take them. */
 ImageRule vision_area_rule(Loader *ld, int patch, int merge);
 /* Adds a component behind a norm to a layer of the tower. */

@@ -8,6 +8,7 @@ static const float norm_eps = 1e-6F;
 static VisionSpec *open_vision(Loader *ld, const Spec *spec, Dims *d, const char *out_field) {
     VisionSpec *vision = load_vision_part(ld);
     if (!vision) return NULL;
+    vision_check_rope(ld, spec);
     d->heads = d->kv_heads = load_int_or(ld, "num_heads", 16);
     vision->tower.layer_count = load_int_or(ld, "depth", 32);
     const int out = load_int_or(ld, out_field, spec->hidden), patch = load_int_or(ld, "patch_size", 14);

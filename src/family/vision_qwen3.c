@@ -53,6 +53,7 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     VisionSpec *vision = load_vision_part(ld);
     if (!vision) return;
     Spec *tower = &vision->tower;
+    vision_check_rope(ld, spec);
     Dims d = {.hidden = load_int(ld, "hidden_size"),
         .heads = load_int(ld, "num_heads"),
         .intermediate_size = load_int(ld, "intermediate_size")};

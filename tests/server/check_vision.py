@@ -82,6 +82,29 @@ def check_caching(model, server, name):
     check(not wrong, f"{name}: beside others: {wrong}")
 
 
+def check_limits(model, name):
+    """Steps that are smaller than a prompt, pages for few prompts, and pages that come back from a disk."""
+    prompts = [user(f"Look {seed}: ", picture(seed), " what is it, and where?" * 9) for seed in range(6)]
+    with Server(model, "--no-prefix-cache", "--slots", 1) as cold:
+        expected = [answer(cold, messages)[2] for messages in prompts]
+    few = ("--prefill-size", 40, "--slots", 6, "--kv-memory", "1M")
+    with Server(model, *few) as server, concurrent.futures.ThreadPoolExecutor(6) as pool:
+        got = [found[2] for found in pool.map(lambda messages: answer(server, messages), prompts * 3)]
+        check(got == expected * 3, f"{name}: small steps, few pages")
+    with tempfile.TemporaryDirectory() as pages:
+        for run in ("first", "second"):
+            with Server(model, "--cache-dir", pages) as server:
+                found = [answer(server, messages) for messages in prompts]
+                check([f[2] for f in found] == expected, f"{name}: with a disk cache, {run} run")
+                server.wait_idle()
+        check(name == "gemma3" or all(f[1] > 100 for f in found), f"{name}: from disk {[f[1] for f in found]}")
+    if name == "gemma3":
+        with Server(model, "--prefill-size", 3) as server:
+            status, body = server.chat(prompts[0], max_tokens=1)
+            check(status == 400 and "--prefill-size" in body["error"]["message"], body)
+            check(server.chat("text", max_tokens=1)[0] == 200, "text after an image that does not fit a step")
+
+
 def check_turns(server, name):
     turns = [
         *user("First ", picture(4)),
@@ -206,11 +229,12 @@ def check_apis(server, name):
 
 
 def main():
-    for name in ("gemma3", "qwen2-5-vl", "qwen3-vl"):
+    for name in ("gemma3", "qwen2-5-vl", "qwen3-vl", "qwen3-5"):
         with tempfile.TemporaryDirectory() as directory:
             fixture = write_tiny_vision(directory, name)
             with Server(directory) as server:
                 check_caching(directory, server, name)
+                check_limits(directory, name)
                 check_turns(server, name)
                 check_files(server, name)
                 check_text(server, fixture, name)

@@ -29,6 +29,10 @@ import make_images  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 VALUES = {  # ranges of tensors that are no usual matrices or norms (weights.py)
+    **weights.RULES,
+    "norm1.weight": (1.0, 0.4),
+    "norm2.weight": (1.0, 0.4),
+    "merger.norm.weight": (1.0, 0.4),
     "patch_embed.proj.weight": (0.0, 0.15),
     "patch_embedding.weight": (0.0, 0.15),
     "pos_embed.weight": (0.0, 1.0),
@@ -92,6 +96,10 @@ class Qwen(Family):
         return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
 
 
+class Qwen35(Qwen):
+    norm_offset = 0  # and with the convolutions of PyTorch, as published
+
+
 class Gemma3(Family):
     norm_offset, embedding_range = 0, 0.15
     names = (
@@ -118,7 +126,7 @@ class Gemma3(Family):
         return found.reshape(-1, found.shape[-1])
 
 
-FAMILIES = {"qwen2_vl": Qwen, "qwen2_5_vl": Qwen, "qwen3_vl": Qwen, "qwen3_5": Qwen, "gemma3": Gemma3}
+FAMILIES = {"qwen2_vl": Qwen, "qwen2_5_vl": Qwen, "qwen3_vl": Qwen, "qwen3_5": Qwen35, "gemma3": Gemma3}
 
 
 def build(case, family):

@@ -117,10 +117,10 @@ typedef struct KernelStrides {
 
 /* Channels last as MLX has them, or first. False: it is no such tensor. */
 static bool kernel_strides(const Tensor *t, int64_t out, int64_t in, int64_t size, int64_t times, KernelStrides *s) {
-    const int64_t timed = times > 1, rank = 4 + timed;
+    const bool timed = t->rank == 5; /* else there is no dimension of time */
     const int64_t last[] = {out, times, size, size, in}, first[] = {out, in, times, size, size};
-    bool is_last = t->rank == rank, is_first = is_last;
-    for (int i = 0; i < rank && t->rank == rank; i++) {
+    bool is_last = t->rank == 4 + timed && (timed || times == 1), is_first = is_last;
+    for (int i = 0; i < 4 + timed && is_last + is_first > 0; i++) {
         is_last = is_last && t->shape[i] == last[i + (!timed && i > 0)];
         is_first = is_first && t->shape[i] == first[i + (!timed && i > 1)];
     }

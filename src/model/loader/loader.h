@@ -78,7 +78,7 @@ typedef struct RopeOptions {
     bool interleaved;
     bool alpha;    /* dynamic scaling has a constant factor (Hunyuan), instead of one that grows with the text */
     bool unscaled; /* rope_scaling does not apply to these layers */
-    bool mrope;    /* positions have three dimensions: mrope_section and mrope_interleaved apply */
+    bool mrope;    /* positions have three dimensions where the file has mrope_section; mrope_interleaved applies */
     const char *layer_type; /* key of rope_parameters, if the file has them by layer type; NULL: none */
     int original_positions; /* longrope: default; 0: the file must have it */
 } RopeOptions;

@@ -201,6 +201,7 @@ static void read_sections(const Scaling *s, Rope *rope) {
     const Json *sections = loader_get(s->ld, s->fields, "mrope_section");
     const Json *interleaved = loader_get(s->ld, s->fields, "mrope_interleaved");
     int pairs = 0, dim = 0;
+    if (!sections) return;
     bool ok = sections && sections->type == JSON_ARRAY && sections->size == POSITION_DIMS_MAX;
     if (ok)
         for (JSON_EACH(section, sections)) {
