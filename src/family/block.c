@@ -1,4 +1,5 @@
 /* The layer that most families have. */
+#include <math.h>
 #include <stdio.h>
 
 #include "family/family.h"
@@ -51,6 +52,30 @@ static void add_component(Loader *ld, Spec *spec, Layer *layer, const Block *b, 
     if (b->residual_scale != 0) own->residual_scale = b->residual_scale;
     if (input) own->input_norm = norms->load(ld, input, b->dims->hidden, b->dims->eps);
     if (output) own->output_norm = norms->load(ld, output, b->dims->hidden, b->dims->eps);
+}
+
+void family_layer_inputs(Loader *ld, Spec *spec, int width, int rows, float eps) {
+    const int64_t all = (int64_t)width * spec->layer_count;
+    load_require(ld, all <= MATRIX_COLS_MAX, "hidden_size_per_layer_input is %d, too much for %d layers", width,
+        spec->layer_count);
+    /* The projection is divided by √hidden before its norm; the norm's eps makes up for it. */
+    spec->layer_inputs = (LayerInputs){.width = width,
+        .embedding = load_linear(ld, "model.embed_tokens_per_layer", rows, all, false),
+        .projection = load_linear(ld, "model.per_layer_model_projection", all, spec->hidden, false),
+        .norm = load_rms(ld, "model.per_layer_projection_norm", width, eps * (float)spec->hidden),
+        .scale = sqrtf(0.5f),
+        .embedding_scale = sqrtf((float)width)};
+}
+
+void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps) {
+    const int width = spec->layer_inputs.width;
+    Component *component = layer_add(spec, layer, COMPONENT_LAYER_INPUT);
+    component->layer_input =
+        (LayerInputComponent){.gate = load_linear(ld, "per_layer_input_gate", width, spec->hidden, false),
+            .projection = load_linear(ld, "per_layer_projection", spec->hidden, width, false),
+            .activation = {.kind = ACT_GELU_TANH},
+            .layer = i};
+    component->output_norm = load_rms(ld, "post_per_layer_input_norm", spec->hidden, eps);
 }
 
 Layer *family_block(Loader *ld, Spec *spec, int i, const Block *b) {

@@ -85,6 +85,11 @@ Layer *family_block(Loader *ld, Spec *spec, int i, const Block *block);
 /* Adds a component that the family has loaded; its norms, cache entry and scale are the default ones. */
 Component *family_add(Spec *spec, Layer *layer, const Component *loaded);
 
+/* Per-layer inputs (LayerInputs): model.embed_tokens_per_layer with `rows` rows, per_layer_model_projection and
+ * per_layer_projection_norm; and the component of layer i that adds them, behind the feed-forward network. */
+void family_layer_inputs(Loader *ld, Spec *spec, int width, int rows, float eps);
+void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps);
+
 /* ---- MoE blocks ---- */
 
 /* Names of an MoE block under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj, or one by one as

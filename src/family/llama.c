@@ -1,6 +1,6 @@
-/* Llama 2 and 3, Mistral: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py, which knows
- * a sliding window only together with layer_types. Llama has none otherwise; Mistral was trained with it in every layer
- * (transformers/models/mistral). */
+/* Llama 2 and 3, Mistral, Ministral 3: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py,
+ * which knows a sliding window only together with layer_types. Llama has none otherwise; Mistral was trained with it in
+ * every layer (transformers/models/mistral). */
 #include "family/family.h"
 
 static void load(Loader *ld, Spec *spec, bool window_everywhere) {
@@ -27,7 +27,27 @@ static void load(Loader *ld, Spec *spec, bool window_everywhere) {
 
 void llama_load(Loader *ld, Spec *spec) { load(ld, spec, false); }
 
+static void ministral3_load(Loader *ld, Spec *spec) {
+    const QueryScaling scaling = load_query_scaling(ld);
+    load(ld, spec, false);
+    for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].attention.query_scaling = scaling;
+}
+
 static void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true); }
+
+/* The text model of Mistral Small 3, Ministral 3, Devstral. */
+static void mistral3_load(Loader *ld, Spec *spec) {
+    load_ignore(
+        ld, "spatial_merge_size", "multimodal_projector_bias", "projector_hidden_act", "vision_feature_layer", NULL);
+    load_text_part(ld);
+    if (load_text_is(ld, "model_type", "ministral3"))
+        ministral3_load(ld, spec);
+    else
+        mistral_load(ld, spec);
+}
+
+const Family ministral3_family = {.load = ministral3_load};
+const Family mistral3_family = {.load = mistral3_load};
 
 const Family llama_family = {
     .load = llama_load,

@@ -264,6 +264,11 @@ bool load_text_is(Loader *ld, const char *field, const char *wanted) {
     return value && value->type == JSON_STRING && slice_is(json_slice(value), wanted);
 }
 
+bool load_null(Loader *ld, const char *field) {
+    const Json *value = json_get(ld->fields, field);
+    return value && value->type == JSON_NULL;
+}
+
 Slice load_string(Loader *ld, const char *field) {
     const Json *value = loader_get(ld, ld->fields, field);
     return value && value->type == JSON_STRING ? json_slice(value) : (Slice){0};

@@ -26,6 +26,7 @@ int load_count_or(Loader *ld, const char *field, int absent);      /* 0 … 2^24
 float load_positive(Loader *ld, const char *field);                /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
+bool load_null(Loader *ld, const char *field);                       /* there, and null */
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
 Slice load_string(Loader *ld, const char *field);                    /* a string; empty: absent, or of another type */
 /* An array of exactly count elements (−1: of numbers of layers, as many as there can be), or NULL when absent. */
@@ -80,9 +81,12 @@ typedef struct RopeOptions {
     bool unscaled; /* rope_scaling does not apply to these layers */
     bool mrope;    /* positions have three dimensions where the file has mrope_section; mrope_interleaved applies */
     const char *layer_type; /* key of rope_parameters, if the file has them by layer type; NULL: none */
+    double proportional;    /* part of the pairs that rotates ("proportional") where the file says nothing; 0: all */
     int original_positions; /* longrope: default; 0: the file must have it */
 } RopeOptions;
 
+/* Factor on the queries of long sequences, from rope_parameters (llama_4_scaling_beta); none: its scale is 0. */
+QueryScaling load_query_scaling(Loader *ld);
 /* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
 const Rope *load_rope(Loader *ld, const RopeOptions *options);
 /* RoPE of the patches of an image: the first half of the pairs turns by the row, the other half by the column. */
@@ -146,6 +150,10 @@ const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float
 const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);   /* NAME.weight, NAME.bias */
 /* The same whose weights are stored without `plus`. */
 const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus);
+/* This vector times a factor as the weights of an RMS norm. */
+const Norm *load_rms_times(Loader *ld, const char *name, int64_t width, float eps, float factor);
+/* NAME's tensors, if there are any, are not reported as unused. */
+void load_leave(Loader *ld, const char *name);
 /* Tensors whose full name contains this text are not reported as unused. */
 void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 

@@ -166,8 +166,8 @@ static float fill_longrope(const Scaling *s, float *out, int dims, float theta, 
     return scale;
 }
 
-static void fill_proportional(const Scaling *s, float *out, int dims, float theta) {
-    const int rotated = (int)(dims * fmin(scaling_number(s, "partial_rotary_factor", 1), 1));
+static void fill_proportional(const Scaling *s, double absent, float *out, int dims, float theta) {
+    const int rotated = (int)(dims * fmin(scaling_number(s, "partial_rotary_factor", absent), 1));
     const float factor = (float)scaling_number(s, "factor", 1);
     for (int i = 0; i < rotated / 2; i++) { /* the rest stay 0: their distance in the head is as if all rotated */
         out[i] = 1 / (factor * period(theta, i, dims));
@@ -234,7 +234,7 @@ static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope
     } else if (slice_is(kind, "dynamic")) {
         fill_dynamic(s, rope, out, theta);
     } else if (slice_is(kind, "proportional")) {
-        fill_proportional(s, out, dims, theta);
+        fill_proportional(s, options->proportional > 0 ? options->proportional : 1, out, dims, theta);
     } else {
         loader_fail(
             s->ld, ERROR_UNSUPPORTED, "config.json: %srope_type \"%.*s\" is unknown", s->where, SLICE_SHOWN(kind));
@@ -255,6 +255,16 @@ static double find_theta(const Scaling *s, const RopeOptions *options) {
     }
     load_require(s->ld, options->theta > 0, "%s is missing", field);
     return options->theta;
+}
+
+QueryScaling load_query_scaling(Loader *ld) {
+    const Scaling s = find_scaling(ld, &(RopeOptions){0});
+    const Json *beta = loader_get(ld, s.fields, "llama_4_scaling_beta");
+    if (!beta || (json_is_number(beta) && json_number(beta) == 0)) return (QueryScaling){0};
+    const double length = scaling_number(&s, "original_max_position_embeddings", 0);
+    load_require(ld, length >= 1 && length <= INT32_MAX, "original_max_position_embeddings must be from 1 on");
+    return (QueryScaling){.scale = (float)loader_positive(ld, beta, s.where, "llama_4_scaling_beta"),
+        .length = length >= 1 && length <= INT32_MAX ? (int)length : 1};
 }
 
 float load_yarn_attention(Loader *ld) {
@@ -286,6 +296,7 @@ const Rope *load_rope(Loader *ld, const RopeOptions *options) {
     Slice kind = SLICE("default");
     const Json *type = loader_get(ld, scaling.fields, "type"), *rope_type = loader_get(ld, scaling.fields, "rope_type");
     type = type ? type : rope_type;
+    if (!type && options->proportional > 0) kind = SLICE("proportional");
     if (type && (scaling.of_layer_type || !options->unscaled)) {
         kind = type->type == JSON_STRING ? json_slice(type) : SLICE("?");
     }

@@ -454,6 +454,21 @@ const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float e
     return load_layer_norm_plus(ld, name, width, eps, 0);
 }
 
+const Norm *load_rms_times(Loader *ld, const char *name, int64_t width, float eps, float factor) {
+    const float *from = load_vector(ld, name, width, 0);
+    float *weight = loader_alloc(ld, (size_t)width, sizeof *weight);
+    for (int64_t i = 0; from && weight && i < width; i++) weight[i] = factor * from[i];
+    return load_norm(ld, NULL, (Norm){.kind = NORM_RMS, .width = width, .eps = eps, .weight = weight}, 0);
+}
+
+void load_leave(Loader *ld, const char *name) {
+    static const char *const parts[] = {".weight", ".scales", ".biases", ".bias"};
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        const TensorEntry *entry = find(ld, name, parts[i]);
+        if (entry) ld->tensor_used[entry - ld->source->checkpoint->entries] = 1;
+    }
+}
+
 void load_skip(Loader *ld, const char *format, ...) {
     va_list arguments;
     CHECK(ld->skip_count < SKIP_MAX);

@@ -1,0 +1,171 @@
+/* Gemma 4, text: sandwich norms, layers with a window and without, each kind with its own heads and rotary embedding;
+ * values are normalised, and in full layers of the large models they are the keys as projected. The last layers of the
+ * small models attend to keys and values of earlier ones, and every layer adds an input of the token's own; 26B-A4B has
+ * experts beside a feed-forward network. References: mlx_lm/models/gemma4_text.py, gemma4.py;
+ * transformers/models/gemma4.
+ */
+#include "family/family.h"
+
+#include <math.h>
+
+typedef struct Gemma4 {
+    Dims d;
+    int full_head_dim, full_kv_heads, shared_from, input_width; /* shared_from: first layer without keys of its own */
+    int experts, top_k, expert_size;                            /* experts 0: none */
+    bool k_is_v, double_wide;
+    Windows windows;
+    const Rope *full_rope, *sliding_rope;
+    int entries[2]; /* the last cache entry of full layers, of those with a window */
+} Gemma4;
+
+static Gemma4 load_config(Loader *ld, Spec *spec) {
+    Gemma4 s = {.d = {.hidden = load_int_or(ld, "hidden_size", 1536),
+                    .heads = load_int_or(ld, "num_attention_heads", 8),
+                    .kv_heads = load_int_or(ld, "num_key_value_heads", 1),
+                    .head_dim = load_int_or(ld, "head_dim", 256),
+                    .intermediate_size = load_int_or(ld, "intermediate_size", 6144),
+                    .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)}};
+    spec->hidden = s.d.hidden;
+    spec->layer_count = load_int_or(ld, "num_hidden_layers", 35);
+    spec->positions = load_int_or(ld, "max_position_embeddings", 131072);
+    const int shared = load_count_or(ld, "num_kv_shared_layers", 20);
+    load_require(ld, shared < spec->layer_count, "num_kv_shared_layers must be less than num_hidden_layers");
+    s.shared_from = spec->layer_count - shared;
+    s.full_head_dim = load_int_or(ld, "global_head_dim", s.d.head_dim);
+    s.k_is_v = load_bool_or(ld, "attention_k_eq_v", false);
+    s.full_kv_heads = load_int_or(ld, "num_global_key_value_heads", s.d.kv_heads);
+    s.full_kv_heads = s.k_is_v ? s.full_kv_heads : s.d.kv_heads;
+    s.double_wide = load_bool_or(ld, "use_double_wide_mlp", true);
+    s.input_width = load_count_or(ld, "hidden_size_per_layer_input", 256);
+    s.windows = (Windows){.types = load_list(ld, "layer_types", spec->layer_count),
+        .width = load_int_or(ld, "sliding_window", 512),
+        .full_every = load_int_or(ld, "sliding_window_pattern", 5)};
+    if (load_bool_or(ld, "enable_moe_block", false)) {
+        s.experts = load_int(ld, "num_experts");
+        s.top_k = load_int(ld, "top_k_experts");
+        s.expert_size = load_int(ld, "moe_intermediate_size");
+        load_require(ld, s.top_k <= s.experts && s.top_k <= EXPERTS_USED_MAX, "top_k_experts is %d of %d, at most %d",
+            s.top_k, s.experts, EXPERTS_USED_MAX);
+    }
+    family_check(ld, &s.d);
+    load_require(ld, s.d.heads % s.full_kv_heads == 0 && s.full_head_dim <= ATTENTION_HEAD_MAX,
+        "heads of full layers do not fit: num_global_key_value_heads %d, global_head_dim %d", s.full_kv_heads,
+        s.full_head_dim);
+    s.full_rope = load_rope(ld,
+        &(RopeOptions){
+            .head_dim = s.full_head_dim, .theta = 1e6, .layer_type = "full_attention", .proportional = 0.25});
+    s.sliding_rope =
+        load_rope(ld, &(RopeOptions){.head_dim = s.d.head_dim, .theta = 1e4, .layer_type = "sliding_attention"});
+    load_expect_text(ld, "hidden_activation", "gelu_pytorch_tanh");
+    load_expect_bool(ld, "attention_bias", false);
+    load_ignore(ld, "use_bidirectional_attention", "global_partial_rotary_factor", "partial_rotary_factor", NULL);
+    return s;
+}
+
+static void load_attention(Loader *ld, Spec *spec, Layer *layer, Gemma4 *s, int i) {
+    const int window = family_window(ld, &s->windows, i);
+    Dims d = s->d;
+    d.head_dim = window ? d.head_dim : s->full_head_dim;
+    d.kv_heads = window ? d.kv_heads : s->full_kv_heads;
+    const int64_t q = (int64_t)d.heads * d.head_dim, kv = (int64_t)d.kv_heads * d.head_dim;
+    Component *component = layer_add(spec, layer, COMPONENT_ATTENTION);
+    AttentionComponent attention = family_attention_op(&d, window ? s->sliding_rope : s->full_rope);
+    attention.op.scale = 1;
+    attention.op.window = window;
+    attention.q = load_linear(ld, "self_attn.q_proj", q, d.hidden, false);
+    attention.o = load_linear(ld, "self_attn.o_proj", d.hidden, q, false);
+    attention.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
+    if (i >= s->shared_from) {
+        component->cache_entry = s->entries[window > 0];
+        spec->cache_entries--;
+        load_require(ld, component->cache_entry >= 0, "layer %d has no earlier layer of its kind to share keys of", i);
+        load_leave(ld, "self_attn.k_proj");
+        load_leave(ld, "self_attn.v_proj");
+        load_leave(ld, "self_attn.k_norm");
+    } else {
+        s->entries[window > 0] = component->cache_entry;
+        attention.k = load_linear(ld, "self_attn.k_proj", kv, d.hidden, false);
+        if (window || !s->k_is_v) attention.v = load_linear(ld, "self_attn.v_proj", kv, d.hidden, false);
+        attention.op.k_norm = load_rms(ld, "self_attn.k_norm", d.head_dim, d.eps);
+        attention.v_norm = load_rms(ld, NULL, d.head_dim, d.eps);
+    }
+    component->attention = attention;
+    component->input_norm = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+    component->output_norm = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+}
+
+static MoeComponent load_moe(Loader *ld, const Gemma4 *s, GluComponent dense) {
+    const int hidden = s->d.hidden, inner = s->expert_size;
+    MoeComponent moe = {.experts = s->experts,
+        .top_k = s->top_k,
+        .score = ROUTE_TOP_SOFTMAX,
+        .scale = 1,
+        .activation = dense.activation,
+        .dense = dense};
+    moe.router = load_linear(ld, "router.proj", s->experts, hidden, false);
+    moe.router_norm = load_rms_times(ld, "router.scale", hidden, s->d.eps, 1 / sqrtf((float)hidden));
+    moe.expert_scale = load_vector(ld, "router.per_expert_scale", s->experts, 0);
+    if (load_has(ld, "experts.gate_up_proj")) { /* as published */
+        moe.gate = load_experts(ld, "experts.gate_up_proj", NULL, s->experts, 0, 2 * (int64_t)inner, hidden, false);
+        moe.up = load_halves(ld, moe.gate, s->experts, 0);
+        moe.down = load_experts(ld, "experts.down_proj", NULL, s->experts, 0, hidden, inner, false);
+    } else {
+        moe.gate = load_experts(ld, "experts.switch_glu.gate_proj", NULL, s->experts, 0, inner, hidden, false);
+        moe.up = load_experts(ld, "experts.switch_glu.up_proj", NULL, s->experts, 0, inner, hidden, false);
+        moe.down = load_experts(ld, "experts.switch_glu.down_proj", NULL, s->experts, 0, hidden, inner, false);
+    }
+    moe.dense_input_norm = load_rms(ld, "pre_feedforward_layernorm", hidden, s->d.eps);
+    moe.dense_output_norm = load_rms(ld, "post_feedforward_layernorm_1", hidden, s->d.eps);
+    moe.experts_output_norm = load_rms(ld, "post_feedforward_layernorm_2", hidden, s->d.eps);
+    return moe;
+}
+
+static void load_ffn(Loader *ld, Spec *spec, Layer *layer, const Gemma4 *s, int i) {
+    const int wide = s->double_wide && i >= s->shared_from ? 2 : 1;
+    const GluComponent glu =
+        family_glu(ld, "mlp", s->d.hidden, wide * s->d.intermediate_size, (Activation){.kind = ACT_GELU_TANH}, false);
+    Component *component = layer_add(spec, layer, s->experts ? COMPONENT_MOE : COMPONENT_GLU);
+    if (s->experts)
+        component->moe = load_moe(ld, s, glu);
+    else
+        component->glu = glu;
+    component->input_norm =
+        load_rms(ld, s->experts ? "pre_feedforward_layernorm_2" : "pre_feedforward_layernorm", s->d.hidden, s->d.eps);
+    component->output_norm = load_rms(ld, "post_feedforward_layernorm", s->d.hidden, s->d.eps);
+}
+
+static void load_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
+    Layer *layer = family_layer(ld, spec, i);
+    load_attention(ld, spec, layer, s, i);
+    load_ffn(ld, spec, layer, s, i);
+    if (s->input_width) family_layer_input(ld, spec, layer, i, s->d.eps);
+    const float *scalar = load_vector(ld, "layer_scalar", 1, 0);
+    if (scalar) layer_add(spec, layer, COMPONENT_SCALE)->scale_factor = *scalar;
+}
+
+static void load_model(Loader *ld, Spec *spec, int vocab) {
+    Gemma4 s = load_config(ld, spec);
+    s.entries[0] = s.entries[1] = -1;
+    spec->vocab = vocab;
+    spec->precise = true; /* as Gemma 3 */
+    spec->logit_softcap =
+        load_null(ld, "final_logit_softcapping") ? 0 : load_positive_or(ld, "final_logit_softcapping", 30);
+    load_scope(ld, "%s", "");
+    spec->embedding = load_linear(ld, "model.embed_tokens", vocab, s.d.hidden, false);
+    spec->embedding_scale = sqrtf((float)s.d.hidden);
+    spec->final_norm = load_rms(ld, "model.norm", s.d.hidden, s.d.eps);
+    family_head(ld, spec, &s.d, load_bool_or(ld, "tie_word_embeddings", true));
+    const int rows = load_int_or(ld, "vocab_size_per_layer_input", 262144);
+    if (s.input_width) family_layer_inputs(ld, spec, s.input_width, rows, s.d.eps);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const int outer = load_int_or(ld, "vocab_size", 0);
+    load_text_part(ld);
+    const int inner = load_int_or(ld, "vocab_size", 262144);
+    load_model(ld, spec, outer ? outer : inner);
+}
+
+const Family gemma4_family = {.load = load};
