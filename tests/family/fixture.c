@@ -98,10 +98,11 @@ const float *fixture_golden(const Fixture *f, int variant) {
 int fixture_names(char names[][64], int capacity) {
     int count = 0;
     DIR *folder = opendir(FIXTURE_DATA);
-    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL && count < capacity;) {
+    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
         const char *dot = strrchr(entry->d_name, '.');
         if (dot && strcmp(dot, ".json") == 0) {
             const size_t length = (size_t)(dot - entry->d_name) < 63 ? (size_t)(dot - entry->d_name) : 63;
+            CHECK(count < capacity);
             memcpy(names[count++], entry->d_name, length);
         }
     }

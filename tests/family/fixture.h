@@ -28,6 +28,7 @@ void fixture_close(Fixture *f);
 const Json *fixture_variant(const Fixture *f, int variant);
 const float *fixture_golden(const Fixture *f, int variant); /* logits [count, vocab] */
 /* Names of all fixtures, in the order of the folder's entries; returns how many. */
+enum { FIXTURE_NAMES_MAX = 512 };
 int fixture_names(char names[][64], int capacity);
 
 /* ---- writing ---- */

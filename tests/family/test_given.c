@@ -3,8 +3,6 @@
 #include "fixture.h"
 #include "model/spec.h"
 
-enum { NAMES_MAX = 128 };
-
 /* Embeddings in place of tokens. */
 typedef struct Given {
     const int32_t *tokens;
@@ -132,8 +130,8 @@ static void check_backend(const Fixture *fixture, const char *directory, const c
 
 /* Every family, its table as it is stored last: quantised where the fixture has that. */
 int main(void) {
-    static char names[NAMES_MAX][64];
-    const int total = fixture_names(names, NAMES_MAX);
+    static char names[FIXTURE_NAMES_MAX][64];
+    const int total = fixture_names(names, FIXTURE_NAMES_MAX);
     bool here[COUNT_OF(fixture_cpus)];
     for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) here[c] = fixture_cpu_due(fixture_cpus[c]);
     for (int i = 0; i < total; i++) {

@@ -1,8 +1,6 @@
 /* Every family, every way to store its weights, against mlx-lm: logits at every position, prompt and single steps. */
 #include "compare.h"
 
-enum { NAMES_MAX = 128 };
-
 static int warnings;
 static void count_warning(void *context, const char *line) {
     warnings++;
@@ -32,14 +30,14 @@ static void test_variant(Fixture *f, int variant, const char *cpu, const char *d
 
 /* test_golden [--backend BACKEND] [NAME…]: this backend and these fixtures only. */
 int main(int count, char **arguments) {
-    static char names[NAMES_MAX][64];
+    static char names[FIXTURE_NAMES_MAX][64];
     const char *only = NULL;
     if (count > 2 && strcmp(arguments[1], "--backend") == 0) {
         only = arguments[2];
         arguments += 2;
         count -= 2;
     }
-    int total = fixture_names(names, NAMES_MAX);
+    int total = fixture_names(names, FIXTURE_NAMES_MAX);
     for (int i = 1; i < count; i++) snprintf(names[i - 1], sizeof names[0], "%s", arguments[i]);
     total = count > 1 ? count - 1 : total;
     TEST_MSG(total > 0, "no fixtures in " FIXTURE_DATA " (run from the project's root)");

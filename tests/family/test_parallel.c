@@ -90,9 +90,8 @@ static void check_variant(const Fixture *f, int variant, const char *cpu, const 
 }
 
 int main(int count, char **arguments) {
-    enum { NAMES_MAX = 128 };
-    static char names[NAMES_MAX][64];
-    int total = fixture_names(names, NAMES_MAX);
+    static char names[FIXTURE_NAMES_MAX][64];
+    int total = fixture_names(names, FIXTURE_NAMES_MAX);
     for (int i = 1; i < count; i++) snprintf(names[i - 1], sizeof names[0], "%s", arguments[i]);
     total = count > 1 ? count - 1 : total;
     for (int i = 0; i < total; i++) {

@@ -8,7 +8,7 @@ static const struct {
     const char *name;
     int variant;
 } cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi3", 1}, {"rope-dynamic", 0}, {"deepseek-v3", 2},
-    {"mimo-v2-flash", 1}};
+    {"mimo-v2-flash", 1}, {"gemma4-e2b", 1}};
 
 /* The pages of a sequence in canonical order, in host memory. */
 typedef struct Saved {

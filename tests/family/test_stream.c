@@ -17,8 +17,8 @@ typedef struct Case {
     int variant;
 } Case;
 
-static const Case cases[] = {
-    {"olmoe", 0}, {"olmoe", 1}, {"olmoe-norm", 0}, {"qwen3-moe", 0}, {"qwen2-moe", 1}, {"mixtral", 0}};
+static const Case cases[] = {{"olmoe", 0}, {"olmoe", 1}, {"olmoe-norm", 0}, {"qwen3-moe", 0}, {"qwen2-moe", 1},
+    {"mixtral", 0}, {"gemma4-a4b", 0}};
 
 typedef struct Setup {
     Fixture f;

@@ -8,7 +8,7 @@
 
 #include "import/gguf_builder.h"
 
-enum { NAMES_MAX = 128, MODELS_MAX = 64, ROWS_MAX = 256, F32 = 0, F16 = 1, BF16 = 30 };
+enum { MODELS_MAX = 128, ROWS_MAX = 256, F32 = 0, F16 = 1, BF16 = 30 };
 
 typedef struct Case {
     Fixture *f;
@@ -512,9 +512,9 @@ static void check_names(const Case *c) {
 }
 
 int main(void) {
-    static char names[NAMES_MAX][64], why[MODELS_MAX][256];
+    static char names[FIXTURE_NAMES_MAX][64], why[MODELS_MAX][256];
     int compared[MODELS_MAX] = {0};
-    const int total = fixture_names(names, NAMES_MAX);
+    const int total = fixture_names(names, FIXTURE_NAMES_MAX);
     for (int i = 0; i < total; i++) {
         Fixture f;
         size_t index;
