@@ -121,3 +121,6 @@ void bench_walk_json(const BenchWalk *bench, const BenchPlan *plan, Buffer *out)
 NODISCARD bool bench_print(const Buffer *text, Error *error);
 /* text, then blanks up to a width in characters. */
 void bench_pad(Buffer *out, const char *text, int width);
+
+/* `apus bench matrix`; argv behind the word. Returns the exit code. */
+int command_bench_matrix(int argc, char **argv);

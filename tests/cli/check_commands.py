@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
 from apus_server import BINARY, Checks, Server
@@ -92,6 +93,20 @@ def check_input(cache):
     check(code == 2 and "option --temp:" in error, f"an option is named as it was called: {error}")
 
 
+def check_matrix(cache, directory):
+    """Both lengths in the forms that a dense model allows, and why there are no others."""
+    table = f"{directory}/matrix.md"
+    words = ["--tokens", "16,32", "-r", "1", "-n", "4", "-t", "1", "--markdown", table]
+    code, out, error = apus("bench", "matrix", "echo-large", *words, environment=cache)
+    rows = [line.split("|")[1:-1] for line in Path(table).read_text().splitlines() if line.startswith("| ")]
+    empty = [[not cell.strip() for cell in row] for row in rows[1:]]
+    check(code == 0 and "█" in out and "no experts to stream" in out, f"{out} {error}")
+    check([row[0].strip() for row in rows] == ["tokens", "16", "32"], rows)
+    check(empty == [[False, False, True, False, True]] * 2, rows)
+    code, _, error = apus("bench", "matrix", "echo-large", "--tokens", "16,x", environment=cache)
+    check(code == 2 and "--tokens 16,x" in error, error)
+
+
 def check_chat(cache, directory):
     saved = os.path.join(directory, "saved.json")
     lines = [
@@ -154,6 +169,7 @@ if __name__ == "__main__":
         check_words(cache)
         check_names(cache)
         check_input(cache)
+        check_matrix(cache, directory)
         check_chat(cache, directory)
         check_server(cache, directory)
         check_events(cache)

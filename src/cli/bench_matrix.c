@@ -1,0 +1,207 @@
+/* `apus bench matrix`: a model at several lengths, plain, with experts from disk, with a quantised KV cache, and with
+ * both. Each cell is a process of its own, so that none finds what another has left in memory. */
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/bench.h"
+#include "cli/commands.h"
+
+extern char **environ;
+
+enum { LENGTHS_MAX = 8, MODES = 4, WORDS_MAX = 32, BAR_WIDTH = 30 };
+
+static const Command command = {"bench matrix", "MODEL",
+    "Measures a model at several lengths: plain, with experts from disk, with a quantised KV cache, and with both.",
+    "pp: prompt tokens per second of a prompt of that length; tg: tokens per second generated behind it. A form that "
+    "the\n"
+    "model or the machine does not allow is left empty, with the reason below the table.\n"
+    "  apus bench matrix qwen3-30b-a3b --memory-budget 12G --markdown docs/profiling/laptop.md\n"};
+
+static const struct Mode {
+    const char *name;
+    bool disk, turbo;
+} modes[MODES] = {{"plain", false, false}, {"SSD", true, false}, {"turbo", false, true}, {"SSD + turbo", true, true}};
+
+typedef struct Matrix {
+    const char *model, *budget, *threads; /* budget, threads: NULL: not given */
+    int64_t lengths[LENGTHS_MAX];
+    int length_count;
+    int64_t rounds, generate;
+    double pp[MODES][LENGTHS_MAX], tg[MODES][LENGTHS_MAX]; /* tokens per second; 0: not measured */
+    char why[MODES][160];                                  /* why a mode has no figures; "": it has */
+    char machine[160];
+} Matrix;
+
+static bool read_lengths(const char *text, Matrix *m, Error *error) {
+    for (const char *at = text; *at;) {
+        char *end;
+        const long length = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || length < 1 || m->length_count == LENGTHS_MAX)
+            return fail(error, ERROR_USAGE, "--tokens %s: want 1 to %d lengths, as in 512,40000", text, LENGTHS_MAX);
+        m->lengths[m->length_count++] = length;
+        at = *end ? end + 1 : end;
+    }
+    return m->length_count > 0 || fail(error, ERROR_USAGE, "--tokens: want a length");
+}
+
+/* ---- a cell ---- */
+
+/* Runs this program with the words; appends what it prints. False: it failed, and the last line of its errors is in
+ * `why`. */
+static bool run_self(const char **words, Buffer *out, char *why, size_t size) {
+    int pipes[2][2] = {{-1, -1}, {-1, -1}};
+    Buffer errors = {0};
+    pid_t child = -1;
+    int status = 1;
+    posix_spawn_file_actions_t actions;
+    if (pipe(pipes[0]) || pipe(pipes[1]) || posix_spawn_file_actions_init(&actions)) return false;
+    for (int i = 0; i < 2; i++) {
+        posix_spawn_file_actions_adddup2(&actions, pipes[i][1], i + 1);
+        posix_spawn_file_actions_addclose(&actions, pipes[i][0]);
+    }
+    const bool started =
+        !posix_spawn(&child, "/proc/self/exe", &actions, NULL, (char *const *)(uintptr_t)words, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    for (int i = 0; i < 2; i++) {
+        char block[4096];
+        close(pipes[i][1]);
+        /* Errors are a few lines, which the pipe holds until the output has ended. */
+        for (ssize_t got; started && (got = read(pipes[i][0], block, sizeof block)) > 0;)
+            buffer_append(i ? &errors : out, block, (size_t)got);
+        close(pipes[i][0]);
+    }
+    while (started && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    const bool ok = started && WIFEXITED(status) && WEXITSTATUS(status) == 0 && !out->failed;
+    while (errors.size > 0 && errors.data[errors.size - 1] == '\n') errors.size--;
+    const char *line = errors.size ? memrchr(errors.data, '\n', errors.size) : NULL;
+    Slice last = line ? (Slice){line + 1, errors.size - (size_t)(line + 1 - errors.data)} : buffer_view(&errors);
+    if (last.size > 6 && !memcmp(last.data, "apus: ", 6)) last = (Slice){last.data + 6, last.size - 6};
+    if (!ok) snprintf(why, size, "%.*s", last.size ? (int)last.size : 6, last.size ? last.data : "failed");
+    buffer_free(&errors);
+    return ok;
+}
+
+/* One figure of a run. prompt: of reading a prompt of that length; else of generating behind it. */
+static bool measure(Matrix *m, int mode, int64_t length, bool prompt, double *speed) {
+    char count[24], depth[24], tokens[24], rounds[24];
+    const char *words[WORDS_MAX] = {
+        "apus", "bench", m->model, "--json", "-p", count, "-n", tokens, "-d", depth, "-r", rounds};
+    int at = 12;
+    snprintf(count, sizeof count, "%lld", prompt ? (long long)length : 0LL);
+    snprintf(tokens, sizeof tokens, "%lld", prompt ? 0LL : (long long)m->generate);
+    snprintf(depth, sizeof depth, "%lld", prompt ? 0LL : (long long)length);
+    snprintf(rounds, sizeof rounds, "%lld", (long long)m->rounds);
+    if (modes[mode].turbo) words[at++] = "--kv-cache", words[at++] = "turbo";
+    if (modes[mode].disk) words[at++] = "--stream-experts";
+    if (modes[mode].disk && m->budget) words[at++] = "--memory-budget", words[at++] = m->budget;
+    if (m->threads) words[at++] = "--threads", words[at++] = m->threads;
+    Buffer out = {0};
+    Arena arena = {0};
+    Error why = {0};
+    bool ok = run_self(words, &out, m->why[mode], sizeof m->why[mode]);
+    const Json *line = ok ? json_parse(&arena, buffer_view(&out), &why) : NULL;
+    const Json *figure = json_get(line, prompt ? "pp" : "tg"), *machine = json_get(line, "backend");
+    ok = json_is_number(figure);
+    if (ok) *speed = json_number(figure);
+    if (ok && machine && machine->type == JSON_STRING)
+        snprintf(m->machine, sizeof m->machine, "%.*s", (int)machine->size, machine->string);
+    if (!ok && !m->why[mode][0]) snprintf(m->why[mode], sizeof m->why[mode], "the run printed no figure");
+    arena_free(&arena);
+    buffer_free(&out);
+    return ok;
+}
+
+static void measure_all(Matrix *m) {
+    for (int mode = 0; mode < MODES; mode++) {
+        for (int i = 0; i < m->length_count && !m->why[mode][0]; i++) {
+            if (isatty(STDERR_FILENO))
+                fprintf(stderr, "\r\033[K  %s, %lld tokens", modes[mode].name, (long long)m->lengths[i]);
+            if (measure(m, mode, m->lengths[i], true, &m->pp[mode][i]))
+                (void)measure(m, mode, m->lengths[i], false, &m->tg[mode][i]);
+        }
+    }
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+}
+
+/* ---- what was found ---- */
+
+static void print_bars(Matrix *m, const char *title, double (*speeds)[LENGTHS_MAX]) {
+    double most = 0;
+    for (int mode = 0; mode < MODES; mode++)
+        for (int i = 0; i < m->length_count; i++) most = speeds[mode][i] > most ? speeds[mode][i] : most;
+    printf("\n%s\n", title);
+    for (int i = 0; i < m->length_count; i++) {
+        for (int mode = 0; mode < MODES; mode++) {
+            const double speed = speeds[mode][i];
+            if (speed <= 0) continue;
+            printf("  %7lld  %-11s %10.1f  ", (long long)m->lengths[i], modes[mode].name, speed);
+            for (int k = 0; k < (int)(speed / most * BAR_WIDTH + 0.5); k++) printf("█");
+            printf("\n");
+        }
+    }
+}
+
+static void write_markdown(const Matrix *m, Buffer *out) {
+    buffer_printf(out,
+        "# %s\n\n%s. Tokens per second, medians of %lld rounds: prompt / generation behind it.\n\n| tokens |", m->model,
+        m->machine, (long long)m->rounds);
+    for (int mode = 0; mode < MODES; mode++) buffer_printf(out, " %s |", modes[mode].name);
+    buffer_text(out, "\n|---:|");
+    for (int mode = 0; mode < MODES; mode++) buffer_text(out, "---:|");
+    for (int i = 0; i < m->length_count; i++) {
+        buffer_printf(out, "\n| %lld |", (long long)m->lengths[i]);
+        for (int mode = 0; mode < MODES; mode++) {
+            if (m->pp[mode][i] > 0)
+                buffer_printf(out, " %.1f / %.1f |", m->pp[mode][i], m->tg[mode][i]);
+            else
+                buffer_text(out, " |");
+        }
+    }
+    buffer_byte(out, '\n');
+    for (int mode = 0; mode < MODES; mode++)
+        if (m->why[mode][0]) buffer_printf(out, "\n%s: %s\n", modes[mode].name, m->why[mode]);
+}
+
+int command_bench_matrix(int argc, char **argv) {
+    const char *lengths = "512,40000,100000", *markdown = NULL;
+    static Matrix matrix;
+    Matrix *m = &matrix;
+    *m = (Matrix){.rounds = 3, .generate = 32};
+    const Option options[] = {
+        {"--tokens", NULL, OPTION_TEXT, &lengths, 0, 0, "N,…", "lengths of the prompt (512,40000,100000)"},
+        {"--rounds", "-r", OPTION_INTEGER, &m->rounds, 1, 100, "N", "rounds of each measurement (3)"},
+        {"--generate", "-n", OPTION_INTEGER, &m->generate, 1, 4096, "N", "tokens to generate (32)"},
+        {"--memory-budget", NULL, OPTION_TEXT, &m->budget, 0, 0, "SIZE", "memory of the runs with experts from disk"},
+        {"--threads", "-t", OPTION_TEXT, &m->threads, 0, 0, "N", "threads (one per core)"},
+        {"--markdown", NULL, OPTION_TEXT, &markdown, 0, 0, "FILE", "write the table there, too"},
+        {0},
+    };
+    Arguments arguments;
+    const OptionsResult result = options_parse(&command, options, argc, argv, 1, 1, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Error error = {0};
+    m->model = arguments.values[0];
+    if (!read_lengths(lengths, m, &error)) return report(&error);
+    measure_all(m);
+    if (m->why[0][0]) {
+        fail(&error, ERROR_IO, "%s", m->why[0]);
+        return report(&error);
+    }
+    printf("%s\n", m->machine);
+    print_bars(m, "prompt, tokens per second", m->pp);
+    print_bars(m, "generation, tokens per second", m->tg);
+    for (int mode = 0; mode < MODES; mode++)
+        if (m->why[mode][0]) printf("\n%s: %s\n", modes[mode].name, m->why[mode]);
+    Buffer text = {0};
+    write_markdown(m, &text);
+    const bool ok = !markdown || (!text.failed && file_write_atomic(markdown, buffer_view(&text), &error));
+    buffer_free(&text);
+    return ok ? 0 : report(&error);
+}
