@@ -150,7 +150,7 @@ step unit unit build
 # test_engine_sharing compares numbers of real models in the engine: test_sharing (a fake model) and test_engine_model have
 # its threads and its memory.
 kernels=-DAPUS_KERNELS=$PWD/build/libkernels.a
-asan_targets=(tests-{base,media,tensor,weights,cache,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
+asan_targets=(tests-{base,media,tensor,weights,cache,model,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
     unit build-asan -LE '^(backend|family)$' -E '^test_engine_sharing$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
