@@ -80,7 +80,10 @@ float draft_choose(const StepCosts *costs, int streams, int rows, DraftOffer *of
     }
     for (int i = 0; i < count; i++) offers[i].count = 0;
     for (int n = 0; n < total; n++) offers[order[n]].count++;
-    for (int i = 0; i < count; i++) { /* estimates that are too low are corrected now and then */
+    const bool pays =
+        room > 0 && (float)(streams + 1) / costs->cost[rows + 1] > GAIN_LEAST * (float)streams / costs->cost[rows];
+    for (int i = 0; i < count && pays;
+         i++) { /* estimates that are too low are corrected, where right drafts would pay */
         if (offers[i].count || most[i] == 0 || total == room || ++offers[i].rule->silent < DRAFT_SILENT_STEPS) continue;
         offers[i].count = 1;
         total++;
@@ -90,20 +93,23 @@ float draft_choose(const StepCosts *costs, int streams, int rows, DraftOffer *of
     return total ? cost_of(costs, streams, rows, total) : 0;
 }
 
-int draft_length(const StepCosts *costs, const DraftRule *rule, int streams, int rows, float draft_cost, int most) {
+int draft_length(const StepCosts *costs, DraftRule *rule, int streams, int rows, float draft_cost, int most) {
     const float p = draft_probability(rule, DRAFT_BUCKET_MODEL), base = costs->cost[rows];
     float reach = p, expected = 1, best = GAIN_LEAST;
     int length = 0;
+    bool pays = false; /* a token that is right */
     for (int k = 1; k <= most && rows + streams * k <= STEP_COSTS_ROWS; k++) {
         expected += reach;
         reach *= p;
         const float cost = (costs->cost[rows + streams * k] + (float)k * draft_cost) / base, value = expected / cost;
         if (cost - 1 > rule->balance) break;
+        pays = pays || (float)(1 + k) > GAIN_LEAST * cost;
         if (value <= best) continue;
         best = value;
         length = k;
     }
-    return length;
+    if (length > 0 || !pays || ++rule->silent < DRAFT_SILENT_STEPS) return length;
+    return 1; /* an estimate that is too low is corrected now and then */
 }
 
 void draft_note(DraftRule *rule, int bucket, int drafts, int accepted, float cost) {

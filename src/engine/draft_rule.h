@@ -37,6 +37,6 @@ float draft_probability(const DraftRule *rule, int bucket);
 float draft_choose(const StepCosts *costs, int streams, int rows, DraftOffer *offers, int count, int rows_max);
 /* The draft tokens for a draft model that costs so much per token and sequence, relative to a step of one row; 0: it
  * does not pay. */
-int draft_length(const StepCosts *costs, const DraftRule *rule, int streams, int rows, float draft_cost, int most);
+int draft_length(const StepCosts *costs, DraftRule *rule, int streams, int rows, float draft_cost, int most);
 /* A step has verified drafts, 0: it had none; cost: as draft_choose(), this sequence's share. */
 void draft_note(DraftRule *rule, int bucket, int drafts, int accepted, float cost);

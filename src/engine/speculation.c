@@ -90,8 +90,7 @@ static int model_length(Speculation *s, const DraftTarget *target, int streams, 
     const int most = min_int(target->most, s->options.draft_tokens ? s->options.draft_tokens : DRAFT_MODEL_TOKENS);
     if (!can_draft(target) || s->options.always) return can_draft(target) && !draft->count ? most : 0;
     if (draft->count && draft_probability(rule, draft->bucket) >= draft_probability(rule, DRAFT_BUCKET_MODEL)) return 0;
-    const int length = draft_length(&s->costs, rule, streams, rows, token_cost, most);
-    return length || draft->count || ++rule->silent < DRAFT_SILENT_STEPS ? length : 1;
+    return draft_length(&s->costs, rule, streams, rows, token_cost, most);
 }
 
 static void take_drafts(Speculation *s, const DraftTarget *targets, const int *number, DraftText *texts, int count,

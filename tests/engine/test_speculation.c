@@ -370,6 +370,15 @@ static void check_streams(void) {
     for (int i = 0; i < 8; i++) total += offers[i].count;
     TEST_MSG(
         total == 4 && offers[0].count + offers[1].count == 4, "%d, %d, %d", total, offers[0].count, offers[1].count);
+    /* On a CPU the rows of eight streams are worth more than drafts, and none is tried. */
+    int drafts = 0;
+    step_costs_init(&costs, false, NULL);
+    for (int step = 0; step < 200; step++) {
+        for (int i = 0; i < 8; i++) offers[i] = (DraftOffer){&rules[i], draft_bucket(1 + i % 3), 10};
+        (void)draft_choose(&costs, 8, 8, offers, 8, DRAFT_TOKENS_MAX);
+        for (int i = 0; i < 8; i++) drafts += offers[i].count + draft_length(&costs, &rules[i], 8, 8, 1, 4);
+    }
+    TEST_MSG(drafts == 0, "%d draft tokens", drafts);
     /* What was measured replaces the model of the machine. */
     step_costs_init(&costs, false, NULL);
     for (int i = 0; i < 100; i++) {
