@@ -60,6 +60,8 @@ TIMINGS = {
                 for what in ("prompt", "predicted")
                 for name in ("n", "ms", "per_token_ms", "per_second")
             },
+            "draft_n": INTEGER,
+            "draft_n_accepted": INTEGER,
             "kv_cache": closed(
                 {"format": STRING, "exact_bytes": INTEGER, "coded_bytes": INTEGER, "f16_bytes": INTEGER},
                 {"note": STRING, "layers_raised": INTEGER, "noise": NUMBER},
