@@ -21,8 +21,8 @@ enum { GRACE_S = 30 /* least time that a model stays after its last answer */ };
 
 /* What SwiftLM has and this program has not. Sources/SwiftLM/Server.swift. */
 #define LATER_OPTIONS                                                                                                  \
-    LATER("--vision", "images in messages"), LATER("--audio", "audio in messages"),                                    \
-        LATER("--dflash", "speculative decoding"), LATER("--dflash-block-size", "speculative decoding"),               \
+    LATER("--audio", "audio in messages"), LATER("--dflash", "speculative decoding"),                                  \
+        LATER("--dflash-block-size", "speculative decoding"),                                                          \
         LATER("--calibrate", "trials at start-up; `apus info MODEL --fit` measures")
 #define LATER(name, what)                                                                                              \
     { name, NULL, OPTION_LATER, NULL, 0, 0, NULL, what }
@@ -31,7 +31,7 @@ enum { GRACE_S = 30 /* least time that a model stays after its last answer */ };
 typedef struct SwiftArguments {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_tokens, mem_limit;
-    bool thinking, info;
+    bool thinking, info, vision;
 } SwiftArguments;
 
 static const Command command = {"serve", "[MODEL…]",
@@ -449,6 +449,8 @@ static int serve_from(int argc, char **argv, int models_min) {
         ENGINE_OPTIONS(engine),
         OPTIONS_TITLE("SwiftLM's names"),
         {"--info", NULL, OPTION_FLAG, &swift.info, 0, 0, NULL, "print what `apus info` prints, and serve nothing"},
+        {"--vision", NULL, OPTION_FLAG, &swift.vision, 0, 0, NULL,
+            "changes nothing: models that can take images take them"},
         {"--mem-limit", NULL, OPTION_INTEGER, &swift.mem_limit, 1, 1e9, "MB", "--memory-budget in megabytes"},
         LATER_OPTIONS,
         {0},

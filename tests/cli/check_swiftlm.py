@@ -44,7 +44,7 @@ OPTIONS = [
     ("--mem-limit", OTHERS),
     ("--gpu-layers", OTHERS),
     ("--stream-experts", OTHERS),
-    ("--vision", LATER),
+    ("--vision", SERVED),
     ("--audio", LATER),
     ("--cors", OTHERS),
     ("--calibrate", LATER),
@@ -192,10 +192,10 @@ def test_later(model):
         count = len(re.findall(rf"^  (?:-[\w-]+, )*{option}(?=[ ,])", help_text, re.M))
         check(count == (0 if kind == LATER else 1), f"{option} stands {count} times in --help")
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
-        file.write(f"model = {model}\nvision = true\n")
+        file.write(f"model = {model}\naudio = true\n")
         file.flush()
         code, _, err = run("serve", "--config", file.name)
-        check(code == 2 and "--vision is not there yet" in err, err)
+        check(code == 2 and "--audio is not there yet" in err, err)
 
 
 def test_examples(model):
@@ -205,7 +205,7 @@ def test_examples(model):
     examples = [
         [],
         ["--stream-experts"],
-        ["--vision"],
+        ["--audio"],
     ]
     for options in examples[2:]:
         code, _, err = run("--port", "0", "--model", model, *options)
