@@ -95,8 +95,9 @@ static void check_device(Backend *b, int vocab) {
     const int32_t zeros[ROWS] = {0}, *tables[1] = {zeros};
     const StepSequence sequence = {
         .rows = ROWS, .tables = tables, .tokens = zeros, .output_count = ROWS, .scales = scales};
-    b->ops->begin(b, step_of(1, &sequence));
-    const LogitSums op = {.rows = ROWS, .vocab = vocab, .logits = there, .scales = scales, .out = out};
+    const Step *step = step_of(1, &sequence);
+    b->ops->begin(b, step);
+    const LogitSums op = {.rows = ROWS, .vocab = vocab, .logits = there, .scales = step->scales, .out = out};
     b->ops->sum_logits(b, &op);
     TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
     b->ops->download(b, sums, out, sums_bytes);
@@ -183,8 +184,9 @@ static void check_sample(Backend *b, int vocab) {
         b->ops->upload(b, there, logits, count * sizeof *logits);
         const StepSequence sequence = {
             .rows = DRAWS, .tables = tables, .tokens = zeros, .output_count = DRAWS, .sample_params = sample_params};
-        b->ops->begin(b, step_of(1, &sequence));
-        b->ops->sample(b, &(LogitSampling){DRAWS, vocab, there, sample_params, work});
+        const Step *step = step_of(1, &sequence);
+        b->ops->begin(b, step);
+        b->ops->sample(b, &(LogitSampling){DRAWS, vocab, there, step->sample_params, work});
         const uint64_t ticket = b->ops->submit(b);
         TEST_MSG(b->ops->wait(b, ticket, &error), "%s", error.text);
         const int32_t *sampled = b->ops->sampled(b, ticket);
