@@ -142,30 +142,33 @@ __global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __gr
 
 /* ---- a value head ---- */
 
-/* Memory of a block. KD: key_dim, rounded up. */
-template <int KD> struct HeadMemory {
-    float x[2 * PAGE][KD];   /* columns: k, then q; or the keys of a page */
-    float y[2 * PAGE][COLS]; /* their products with the state */
-    float parts[HEAD_WARPS][HEAD_WARPS][COLS];
+/* Memory of a block. KD: key_dim, rounded up; ROWS: most rows of a chunk in a page. */
+template <int KD, int ROWS> struct HeadMemory {
+    static constexpr int PARTS = 2 * ROWS < HEAD_WARPS ? 2 * ROWS : HEAD_WARPS;
+    float x[2 * ROWS][KD];                    /* columns: k, then q; or keys of a page */
+    float y[2 * ROWS][COLS];                  /* their products with the state */
+    float parts[HEAD_WARPS][PARTS][COLS];     /* sums of the warps */
     float u[PAGE][COLS];                      /* updates of the tail */
-    float of_k[PAGE][PAGE], of_q[PAGE][PAGE]; /* [row][j] factors of the updates */
+    float of_k[ROWS][PAGE], of_q[ROWS][PAGE]; /* [row][j] factors of the updates */
     float log_decay[PAGE], dt[PAGE], beta[PAGE];
     float state[PAGE];  /* factors of the state's products with a row */
     float weight[PAGE]; /* factors of the updates in the next anchor */
 };
 
-template <int EACH_K> struct Head {
+template <int EACH_K, int ROWS> struct Head {
     static constexpr int KD = HEAD_WARPS * EACH_K;
+    static constexpr int OWN = (ROWS + HEAD_WARPS - 1) / HEAD_WARPS; /* rows of a warp: every eighth */
+    using Memory = HeadMemory<KD, ROWS>;
     const RecurrenceArgs &a;
     const Chunk c;
-    HeadMemory<KD> &m;
+    Memory &m;
     const int head, key_head, lane, warp, column;
     const bool in;   /* the column exists */
     float s[EACH_K]; /* the state: rows warp · EACH_K … of this column */
     bool any;        /* it is not zero */
     int tail;
 
-    __device__ Head(const RecurrenceArgs &args, const Chunk &chunk, HeadMemory<KD> &memory)
+    __device__ Head(const RecurrenceArgs &args, const Chunk &chunk, Memory &memory)
         : a(args), c(chunk), m(memory), head((int)blockIdx.y),
           key_head((int)blockIdx.y / (args.op.value_heads / args.op.key_heads)), lane(threadIdx.x % 32),
           warp(threadIdx.x / 32), column((int)blockIdx.x * COLS + (int)threadIdx.x % 32),
@@ -186,54 +189,66 @@ template <int EACH_K> struct Head {
 #pragma unroll
         for (int i = 0; i < EACH_K; i++)
             if (warp * EACH_K + i < op.key_dim && in) s[i] = load(element(anchor_of(a.pages, c.before), i));
-        for (int j = warp; j < tail; j += HEAD_WARPS) {
-            float *row = tail_row(a.pages, c.before, j);
-            m.u[j][lane] = in ? load(row_update(op, row, head) + column) : 0;
-            if (lane == 0 && !op.channel_decay) m.log_decay[j] = load(row_decays(op, row, head));
+        float u[PAGE / HEAD_WARPS];
+#pragma unroll
+        for (int i = 0; i < PAGE / HEAD_WARPS; i++) {
+            const int j = warp + HEAD_WARPS * i;
+            u[i] = j < tail && in ? load(row_update(op, tail_row(a.pages, c.before, j), head) + column) : 0;
         }
+        if ((int)threadIdx.x < tail && !op.channel_decay)
+            m.log_decay[threadIdx.x] = load(row_decays(op, tail_row(a.pages, c.before, threadIdx.x), head));
+#pragma unroll
+        for (int i = 0; i < PAGE / HEAD_WARPS; i++)
+            if (warp + HEAD_WARPS * i < tail) m.u[warp + HEAD_WARPS * i][lane] = u[i];
         __syncthreads();
     }
 
-    /* The state behind the full page that begins at position `begin`. */
+    /* The state behind the full page that begins at position `begin`. With a decay per channel the rows come from the
+     * last to the first, so that the sums of log decays behind them have no cancellation. */
     __device__ void make_anchor(int begin) {
+        constexpr int COUNT = 2 * ROWS < PAGE ? 2 * ROWS : PAGE;
         const Recurrence &op = a.op;
-        float all = 1;
-        for (int i = threadIdx.x; i < PAGE * KD; i += HEAD_BLOCK) {
-            const int j = i / KD, k = i % KD;
-            m.x[j][k] = k < op.key_dim ? load(key_at(a, c, begin, j, key_head) + k) : 0;
+        float all = 1, sums[EACH_K];
+        if (threadIdx.x < PAGE) {
+            float sum = 0;
+            for (int i = (int)threadIdx.x + 1; i < PAGE && !op.channel_decay; i++) sum += m.log_decay[i];
+            m.weight[threadIdx.x] = expf(sum);
         }
         if (!op.channel_decay) {
-            if (threadIdx.x < PAGE) {
-                float sum = 0;
-                for (int i = (int)threadIdx.x + 1; i < PAGE; i++) sum += m.log_decay[i];
-                m.weight[threadIdx.x] = expf(sum);
-            }
             float sum = 0;
             for (int i = 0; i < PAGE; i++) sum += m.log_decay[i];
             all = expf(sum);
         }
-        __syncthreads();
-        if (op.channel_decay) {
-            for (int k = threadIdx.x; k < op.key_dim; k += HEAD_BLOCK) {
-                float sum = 0;
-                for (int j = PAGE - 1; j >= 0; j--) {
-                    m.x[j][k] = __fmul_rn(m.x[j][k], expf(sum));
-                    sum += load(decays_at(a, c, begin, j, head) + k);
-                }
-                m.x[PAGE][k] = expf(sum);
-            }
-            if (threadIdx.x < PAGE) m.weight[threadIdx.x] = 1;
-            __syncthreads();
-        }
 #pragma unroll
         for (int i = 0; i < EACH_K; i++) {
             const int k = warp * EACH_K + i;
-            s[i] = __fmul_rn(s[i], op.channel_decay ? (k < op.key_dim ? m.x[PAGE][k] : 0) : all);
+            sums[i] = 0;
+            for (int j = 0; op.channel_decay && k < op.key_dim && j < PAGE; j++)
+                sums[i] += load(decays_at(a, c, begin, j, head) + k);
+            s[i] = __fmul_rn(s[i], op.channel_decay ? expf(sums[i]) : all);
+            sums[i] = 0;
         }
-        for (int j = 0; j < PAGE; j++) {
-            const float u = __fmul_rn(m.weight[j], m.u[j][lane]);
+        for (int first = 0; first < PAGE; first += COUNT) {
+            __syncthreads();
+#pragma unroll 8
+            for (int i = threadIdx.x; i < COUNT * KD; i += HEAD_BLOCK) {
+                const int n = first + i / KD, k = i % KD, j = op.channel_decay ? PAGE - 1 - n : n;
+                m.x[i / KD][k] = k < op.key_dim ? load(key_at(a, c, begin, j, key_head) + k) : 0;
+            }
+            __syncthreads();
+            for (int n = 0; n < COUNT; n++) {
+                const int j = op.channel_decay ? PAGE - 1 - (first + n) : first + n;
+                const float u = __fmul_rn(m.weight[j], m.u[j][lane]);
 #pragma unroll
-            for (int i = 0; i < EACH_K; i++) s[i] = fmaf(m.x[j][warp * EACH_K + i], u, s[i]);
+                for (int i = 0; i < EACH_K; i++) {
+                    float key = m.x[n][warp * EACH_K + i];
+                    if (op.channel_decay && warp * EACH_K + i < op.key_dim) {
+                        key = __fmul_rn(key, expf(sums[i]));
+                        sums[i] += load(decays_at(a, c, begin, j, head) + warp * EACH_K + i);
+                    }
+                    s[i] = fmaf(key, u, s[i]);
+                }
+            }
         }
         any = true;
         __syncthreads();
@@ -257,10 +272,23 @@ template <int EACH_K> struct Head {
             if (!op.channel_decay) m.log_decay[at] = __fmul_rn(__ldg(op.rate + head), dt);
             m.beta[at] = op.b ? sigmoid(load(op.b + row * op.value_heads + head)) : 1;
         }
-        for (int i = threadIdx.x; i < 2 * rows * KD; i += HEAD_BLOCK) {
-            const int t = i / KD % rows, k = i % KD, is_q = i / KD / rows;
-            const int64_t at = ((int64_t)(c.row + first + t) * op.key_heads + key_head) * op.key_dim + k;
-            if (is_q || delta) m.x[is_q ? PAGE + t : t][k] = k < op.key_dim ? load((is_q ? op.q : op.k) + at) : 0;
+#pragma unroll
+        for (int n = 0; n < OWN; n++) {
+            const int t = warp + HEAD_WARPS * n;
+            if (t >= rows) break;
+            const int64_t at = ((int64_t)(c.row + first + t) * op.key_heads + key_head) * op.key_dim;
+            float q[KD / 32], k[KD / 32];
+#pragma unroll
+            for (int i = 0; i < KD / 32; i++) {
+                const bool there = lane + 32 * i < op.key_dim;
+                q[i] = there ? load(op.q + at + lane + 32 * i) : 0;
+                k[i] = there && delta ? load(op.k + at + lane + 32 * i) : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < KD / 32; i++) {
+                m.x[ROWS + t][lane + 32 * i] = q[i];
+                m.x[t][lane + 32 * i] = k[i];
+            }
         }
         __syncthreads();
         for (int k = threadIdx.x; op.channel_decay && k < op.key_dim; k += HEAD_BLOCK) {
@@ -270,7 +298,7 @@ template <int EACH_K> struct Head {
                 if (j < tail) continue;
                 const float decay = expf(sum);
                 m.x[j - tail][k] = __fmul_rn(m.x[j - tail][k], decay);
-                m.x[PAGE + j - tail][k] = __fmul_rn(m.x[PAGE + j - tail][k], decay);
+                m.x[ROWS + j - tail][k] = __fmul_rn(m.x[ROWS + j - tail][k], decay);
             }
         }
         for (int i = threadIdx.x; i < rows * PAGE; i += HEAD_BLOCK) {
@@ -298,19 +326,19 @@ template <int EACH_K> struct Head {
     __device__ void state_products(int rows) {
         const bool delta = a.op.kind == RECURRENCE_DELTA;
         const int cols = delta ? 2 * rows : rows;
-        for (int first = 0; first < cols; first += HEAD_WARPS) {
+        for (int first = 0; first < cols; first += Memory::PARTS) {
 #pragma unroll
-            for (int i = 0; i < HEAD_WARPS; i++) {
+            for (int i = 0; i < Memory::PARTS; i++) {
                 if (first + i >= cols) break;
-                const int col = first + i, slot = !delta || col >= rows ? PAGE + col - (delta ? rows : 0) : col;
+                const int col = first + i, slot = !delta || col >= rows ? ROWS + col - (delta ? rows : 0) : col;
                 float sum = 0;
 #pragma unroll
                 for (int k = 0; k < EACH_K; k++) sum = fmaf(m.x[slot][warp * EACH_K + k], s[k], sum);
                 m.parts[warp][i][lane] = sum;
             }
             __syncthreads();
-            const int col = first + warp, slot = !delta || col >= rows ? PAGE + col - (delta ? rows : 0) : col;
-            if (col < cols) {
+            const int col = first + warp, slot = !delta || col >= rows ? ROWS + col - (delta ? rows : 0) : col;
+            if (warp < Memory::PARTS && col < cols) {
                 float sum = m.parts[0][warp][lane];
 #pragma unroll
                 for (int w = 1; w < HEAD_WARPS; w++) sum += m.parts[w][warp][lane];
@@ -324,11 +352,20 @@ template <int EACH_K> struct Head {
         return in ? load(a.op.v + (row * a.op.value_heads + head) * a.op.value_dim + column) : 0;
     }
 
-    /* Updates of the rows: a warp has every eighth row; each update joins the later rows in turn. */
-    __device__ void solve(int first, int rows) {
-        float d[PAGE / HEAD_WARPS];
+    /* Values of this warp's rows. */
+    __device__ void load_values(int first, int rows, float *v) const {
 #pragma unroll
-        for (int i = 0; i < PAGE / HEAD_WARPS; i++) {
+        for (int i = 0; i < OWN; i++) {
+            const int t = warp + HEAD_WARPS * i;
+            v[i] = t < rows ? value_at(c.row + first + t) : 0;
+        }
+    }
+
+    /* Updates of the rows; each joins the later rows in turn. */
+    __device__ void solve(int rows, const float *v) {
+        float d[OWN];
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
             const int t = warp + HEAD_WARPS * i;
             d[i] = 0;
             if (t >= rows) continue;
@@ -336,27 +373,30 @@ template <int EACH_K> struct Head {
             for (int j = 0; j < tail; j++) d[i] = fmaf(m.of_k[t][j], m.u[j][lane], d[i]);
         }
 #pragma unroll
-        for (int i = 0; i < PAGE / HEAD_WARPS; i++)
+        for (int i = 0; i < OWN; i++)
             for (int w = 0; w < HEAD_WARPS; w++) {
                 const int j = HEAD_WARPS * i + w;
                 if (j >= rows) break;
-                if (warp == w) m.u[tail + j][lane] = __fmul_rn(m.beta[tail + j], value_at(c.row + first + j) - d[i]);
+                if (warp == w) m.u[tail + j][lane] = __fmul_rn(m.beta[tail + j], v[i] - d[i]);
                 __syncthreads();
 #pragma unroll
-                for (int n = i; n < PAGE / HEAD_WARPS; n++) {
+                for (int n = i; n < OWN; n++) {
                     const int t = warp + HEAD_WARPS * n;
                     if (t > j && t < rows) d[n] = fmaf(m.of_k[t][tail + j], m.u[tail + j][lane], d[n]);
                 }
             }
     }
 
-    __device__ void finish(int first, int rows, int32_t page) {
+    __device__ void finish(int first, int rows, int32_t page, const float *v) {
         const Recurrence &op = a.op;
-        for (int t = warp; t < rows; t += HEAD_WARPS) {
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const int t = warp + HEAD_WARPS * i;
+            if (t >= rows) break;
             const int64_t row = c.row + first + t;
-            float y = any ? __fmul_rn(m.state[t], m.y[PAGE + t][lane]) : 0;
+            float y = any ? __fmul_rn(m.state[t], m.y[ROWS + t][lane]) : 0;
             for (int j = 0; j <= tail + t; j++) y = fmaf(m.of_q[t][j], m.u[j][lane], y);
-            if (op.skip) y = fmaf(__ldg(op.skip + head), value_at(row), y);
+            if (op.skip) y = fmaf(__ldg(op.skip + head), v[i], y);
             if (in) op.out[(row * op.value_heads + head) * op.value_dim + column] = y;
             if (page < 0) continue;
             float *to = tail_row(a.pages, page, tail + t);
@@ -376,38 +416,47 @@ template <int EACH_K> struct Head {
                 tail = 0;
             }
             rows = min(PAGE - tail, c.rows - first);
+            float v[OWN];
+            load_values(first, rows, v);
             load_rows(first, rows, position - position % PAGE);
             if (any) state_products(rows);
             if (a.op.kind == RECURRENCE_DELTA) {
-                solve(first, rows);
+                solve(rows, v);
             } else {
-                for (int t = warp; t < rows; t += HEAD_WARPS)
-                    m.u[tail + t][lane] = __fmul_rn(m.dt[tail + t], value_at(c.row + first + t));
+#pragma unroll
+                for (int i = 0; i < OWN; i++) {
+                    const int t = warp + HEAD_WARPS * i;
+                    if (t < rows) m.u[tail + t][lane] = __fmul_rn(m.dt[tail + t], v[i]);
+                }
             }
             __syncthreads();
-            finish(first, rows, page);
+            finish(first, rows, page, v);
             __syncthreads();
         }
     }
 };
 
-template <int EACH_K>
-__global__ void __launch_bounds__(HEAD_BLOCK) head_kernel(const __grid_constant__ RecurrenceArgs a) {
+template <int EACH_K, int ROWS>
+__global__ void __launch_bounds__(HEAD_BLOCK,
+    ROWS > 1          ? 1
+        : EACH_K > 16 ? 2
+                      : 4) head_kernel(const __grid_constant__ RecurrenceArgs a) {
     extern __shared__ float4 memory[];
     let_next_begin();
     wait_for_previous();
-    const Chunk c = chunk_of(a.step, a.pages, blockIdx.z);
-    Head<EACH_K> head(a, c, *(HeadMemory<Head<EACH_K>::KD> *)memory);
+    const Chunk c =
+        ROWS == 1 ? chunk_of_row(a.step, a.pages, (int)blockIdx.z) : chunk_of(a.step, a.pages, (int)blockIdx.z);
+    Head<EACH_K, ROWS> head(a, c, *(typename Head<EACH_K, ROWS>::Memory *)memory);
     head.walk();
 }
 
-template <int EACH_K> static cudaError_t run_heads(cudaStream_t stream, const RecurrenceArgs &args) {
-    const size_t bytes = sizeof(HeadMemory<Head<EACH_K>::KD>);
+template <int EACH_K, int ROWS> static cudaError_t run_heads(cudaStream_t stream, const RecurrenceArgs &args) {
+    const size_t bytes = sizeof(typename Head<EACH_K, ROWS>::Memory);
     const cudaError_t error =
-        cudaFuncSetAttribute(head_kernel<EACH_K>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaFuncSetAttribute(head_kernel<EACH_K, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     const dim3 grid(
         (unsigned)((args.op.value_dim + COLS - 1) / COLS), (unsigned)args.op.value_heads, (unsigned)args.chunks);
-    return error ? error : launch(stream, head_kernel<EACH_K>, grid, HEAD_BLOCK, bytes, args);
+    return error ? error : launch(stream, head_kernel<EACH_K, ROWS>, grid, HEAD_BLOCK, bytes, args);
 }
 
 extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const RecurrenceArgs *args) {
@@ -415,5 +464,7 @@ extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const Recurrenc
     cudaError_t error = launch(stream, prepare_kernel, grid, 64, 0, *args);
     if (!error) error = launch(stream, products_kernel, grid, 32 * PRODUCT_WARPS, 0, *args);
     if (error) return error;
-    return args->op.key_dim <= 128 ? run_heads<16>(stream, *args) : run_heads<32>(stream, *args);
+    const bool single = args->chunks == args->op.rows; /* every chunk is one row */
+    if (args->op.key_dim <= 128) return single ? run_heads<16, 1>(stream, *args) : run_heads<16, PAGE>(stream, *args);
+    return single ? run_heads<32, 1>(stream, *args) : run_heads<32, PAGE>(stream, *args);
 }
