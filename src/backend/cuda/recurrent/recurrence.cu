@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __gr
 /* Memory of a block. KD: key_dim, rounded up; ROWS: most rows of a chunk in a page. */
 template <int KD, int ROWS> struct HeadMemory {
     static constexpr int PARTS = 2 * ROWS < HEAD_WARPS ? 2 * ROWS : HEAD_WARPS;
-    float x[2 * ROWS][KD];                    /* columns: k, then q; or keys of a page */
+    alignas(16) float x[2 * ROWS][KD];        /* columns: k, then q; or keys of a page */
     float y[2 * ROWS][COLS];                  /* their products with the state */
     float parts[HEAD_WARPS][PARTS][COLS];     /* sums of the warps */
     float u[PAGE][COLS];                      /* updates of the tail */
@@ -211,7 +211,9 @@ template <int EACH_K, int ROWS> struct Head {
         float all = 1, sums[EACH_K];
         if (threadIdx.x < PAGE) {
             float sum = 0;
-            for (int i = (int)threadIdx.x + 1; i < PAGE && !op.channel_decay; i++) sum += m.log_decay[i];
+#pragma unroll
+            for (int i = 1; i < PAGE; i++)
+                if (i > (int)threadIdx.x && !op.channel_decay) sum += m.log_decay[i];
             m.weight[threadIdx.x] = expf(sum);
         }
         if (!op.channel_decay) {
@@ -236,6 +238,7 @@ template <int EACH_K, int ROWS> struct Head {
                 m.x[i / KD][k] = k < op.key_dim ? load(key_at(a, c, begin, j, key_head) + k) : 0;
             }
             __syncthreads();
+#pragma unroll 2
             for (int n = 0; n < COUNT; n++) {
                 const int j = op.channel_decay ? PAGE - 1 - (first + n) : first + n;
                 const float u = __fmul_rn(m.weight[j], m.u[j][lane]);
@@ -287,7 +290,7 @@ template <int EACH_K, int ROWS> struct Head {
 #pragma unroll
             for (int i = 0; i < KD / 32; i++) {
                 m.x[ROWS + t][lane + 32 * i] = q[i];
-                m.x[t][lane + 32 * i] = k[i];
+                if (delta) m.x[t][lane + 32 * i] = k[i];
             }
         }
         __syncthreads();
@@ -301,21 +304,24 @@ template <int EACH_K, int ROWS> struct Head {
                 m.x[ROWS + j - tail][k] = __fmul_rn(m.x[ROWS + j - tail][k], decay);
             }
         }
-        for (int i = threadIdx.x; i < rows * PAGE; i += HEAD_BLOCK) {
-            const int t = i / PAGE, j = i % PAGE, last = tail + t;
-            if (j > last) continue;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const int t = warp + HEAD_WARPS * i, j = lane, last = tail + t;
+            if (t >= rows) break;
             const float *products = products_of(op, c.row + first + t, key_head);
-            float decay = 1;
-            if (!op.channel_decay) {
-                float sum = 0;
-                for (int n = j + 1; n <= last; n++) sum += m.log_decay[n];
-                decay = expf(sum);
-            }
-            m.of_q[t][j] = __fmul_rn(decay, load(products + j));
-            if (delta) m.of_k[t][j] = __fmul_rn(decay, load(products + PAGE + j));
+            const float with_q = j <= last ? load(products + j) : 0;
+            const float with_k = delta && j <= last ? load(products + PAGE + j) : 0;
+            float sum = 0;
+#pragma unroll 4
+            for (int n = 1; n <= last && !op.channel_decay; n++)
+                if (n > j) sum += m.log_decay[n];
+            const float decay = op.channel_decay ? 1 : expf(sum);
+            m.of_q[t][j] = __fmul_rn(decay, with_q);
+            if (delta) m.of_k[t][j] = __fmul_rn(decay, with_k);
         }
         if ((int)threadIdx.x < rows) {
             float sum = 0;
+#pragma unroll 4
             for (int n = 0; n <= tail + (int)threadIdx.x && !op.channel_decay; n++) sum += m.log_decay[n];
             m.state[threadIdx.x] = expf(sum);
         }
@@ -370,6 +376,7 @@ template <int EACH_K, int ROWS> struct Head {
             d[i] = 0;
             if (t >= rows) continue;
             d[i] = any ? __fmul_rn(m.state[t], m.y[t][lane]) : 0;
+#pragma unroll 8
             for (int j = 0; j < tail; j++) d[i] = fmaf(m.of_k[t][j], m.u[j][lane], d[i]);
         }
 #pragma unroll
@@ -395,6 +402,7 @@ template <int EACH_K, int ROWS> struct Head {
             if (t >= rows) break;
             const int64_t row = c.row + first + t;
             float y = any ? __fmul_rn(m.state[t], m.y[ROWS + t][lane]) : 0;
+#pragma unroll 8
             for (int j = 0; j <= tail + t; j++) y = fmaf(m.of_q[t][j], m.u[j][lane], y);
             if (op.skip) y = fmaf(__ldg(op.skip + head), v[i], y);
             if (in) op.out[(row * op.value_heads + head) * op.value_dim + column] = y;
