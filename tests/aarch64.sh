@@ -2,7 +2,7 @@
 # The ARM64 build on an emulator: the kernels against their definition and the reference, models of every family against
 # their goldens.
 #   tests/aarch64.sh        products, scans of quantised pages, and every family on NEON's kernels
-#   tests/aarch64.sh all    also each operation, attention over quantised pages, and batches
+#   tests/aarch64.sh all    also each operation, recurrent layers, attention over quantised pages, and batches
 # Takes a cross compiler and qemu (tools/install.sh test); without them it is skipped, with code 77.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -21,7 +21,7 @@ fi
 
 cmake --preset aarch64 || exit 1
 tests=(test_linear test_scan test_golden)
-[ "${1:-}" != all ] || tests+=(test_ops test_attention_codes test_batch)
+[ "${1:-}" != all ] || tests+=(test_ops test_states test_attention_codes test_batch)
 cmake --build build-aarch64 --target "${tests[@]}" || exit 1
 
 logs=build-aarch64/test-logs
