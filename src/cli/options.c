@@ -336,14 +336,30 @@ static bool set_option(const Command *command, const Option *o, const char *valu
     return false;
 }
 
-/* One line of a file: NUL-terminated, changed in place. */
-static bool set_line(
-    const Command *command, const Option *options, char *line, const char *where, Arguments *arguments) {
+/* A line of a section [MODEL]: a setting of --preset. */
+static bool set_in_section(const Command *command, const Option *options, const char *section, const char *name,
+    const char *value, const char *where) {
+    char text[512];
+    const Option *o = find(options, "--preset", strlen("--preset"));
+    const int size = snprintf(text, sizeof text, "%s:%s=%s", section, name, value);
+    if (o && size < (int)sizeof text && !strchr(value, ',')) return set_option(command, o, text, where);
+    fprintf(stderr, "%s: %s\n", where, o ? "want one value of a setting" : "sections are for apus serve");
+    return false;
+}
+
+/* One line of a file: NUL-terminated, changed in place. section: the name in the last [NAME] line, NULL: none. */
+static bool set_line(const Command *command, const Option *options, char *line, const char *where, const char **section,
+    Arguments *arguments) {
     static const char blanks[] = " \t\r";
     char *end = line + strlen(line), *equals;
     line += strspn(line, blanks);
     while (end > line && strchr(blanks, end[-1])) *--end = 0;
     if (!*line || *line == '#') return true;
+    if (*line == '[' && end > line + 2 && end[-1] == ']') {
+        end[-1] = 0;
+        *section = line + 1;
+        return true;
+    }
     equals = strchr(line, '=');
     if (!equals) {
         fprintf(stderr, "%s: want: name = value\n", where);
@@ -352,6 +368,7 @@ static bool set_line(
     char *value = equals + 1 + strspn(equals + 1, blanks), name[64];
     while (equals > line && strchr(blanks, equals[-1])) equals--;
     *equals = 0;
+    if (*section) return set_in_section(command, options, *section, line, value, where);
     if (!strcmp(line, "model") && arguments->count < POSITIONAL_MAX) {
         arguments->values[arguments->count++] = value;
         return true;
@@ -377,11 +394,12 @@ static bool set_from_file(const Command *command, const Option *options, const c
         return false;
     }
     char where[512], *line = text.data;
+    const char *section = NULL;
     for (int number = 1; line && *line; number++) {
         char *end = strchr(line, '\n'), *next = end ? end + 1 : NULL;
         if (end) *end = 0;
         snprintf(where, sizeof where, "%s:%d", path, number);
-        if (!set_line(command, options, line, where, arguments)) return false;
+        if (!set_line(command, options, line, where, &section, arguments)) return false;
         line = next;
     }
     return true;

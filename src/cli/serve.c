@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/events.h"
+#include "cli/presets.h"
 #include "cli/progress.h"
 #include "library/library.h"
 #include "library/named.h"
@@ -380,6 +381,7 @@ static int serve_from(int argc, char **argv, int models_min) {
     const char *pinned = NULL, *models_dir = NULL;
     bool lenient = false, events = false;
     bool verbose = false, pull = false, quiet = false, open_metrics = false;
+    static Presets presets;
     SwiftArguments swift = {.temperature = -1, .top_p = -1, .min_p = -1, .repetition_penalty = -1, .top_k = -1};
     const Option options[] = {
         OPTIONS_TITLE("Server"),
@@ -404,6 +406,9 @@ static int serve_from(int argc, char **argv, int models_min) {
             "models that are never unloaded, several with commas (none)"},
         {"--pooling", NULL, OPTION_TEXT, &pooling, 0, 0, "HOW",
             "/v1/embeddings from any model: of the last token, or the mean (as a model's files say, else none)"},
+        {"--preset", NULL, OPTION_READ, &(OptionReader){presets_read, &presets}, 0, 0, "MODEL:SETTINGS",
+            "what a model's requests get that do not say, as in qwen-0.5b:temp=0.2,top-k=20; also a section [MODEL] of "
+            "the file of --config (none)"},
         OPTIONS_TITLE("Requests"),
         {"--slots", "-np, --parallel", OPTION_INT, &engine.options.slots, 1, 1024, "N", "answers computed at once (8)"},
         {"--queue", NULL, OPTION_INT, &engine.options.queue_max, 0, 100000, "N",
@@ -493,6 +498,8 @@ static int serve_from(int argc, char **argv, int models_min) {
         .queue_timeout_s = queue_timeout,
         .drain_s = (int)drain,
         .defaults = request_defaults(&swift),
+        .presets = presets.list,
+        .preset_count = presets.count,
         .models.pinned = pinned,
         .models.aliases = aliases,
         .models.alias_count = alias_count,

@@ -22,6 +22,8 @@ typedef struct ServerOptions {
     int64_t queue_timeout_s;     /* from a request's first byte to the start of its computation; 0: no limit */
     int drain_s;                 /* time for running answers when the server is closed */
     RequestDefaults defaults;
+    const ModelPreset *presets; /* outlive the server; NULL: none */
+    int preset_count;
     ModelsOptions models;  /* each model's name is its id in /v1/models; read in server_open only */
     const char *restarted; /* why another server was retired for this one; copied. NULL: there was none */
     int listener; /* with restarted: the listening socket, owned by the server from now on. Requests wait until the

@@ -145,6 +145,33 @@ def check_server(cache, directory):
     check(code == 2 and "other" in error, f"--pin: {error}")
 
 
+def check_presets(cache, directory):
+    """A section of the file of settings is for one model, wins over the server's defaults and loses to a request."""
+    settings = f"{directory}/apus.conf"
+    Path(settings).write_text("model = echo-large\nmodel = echo-small\nmax-tokens = 2\n\n[large]\nmax-tokens = 1\n")
+    words = ["--alias", "large=echo-large", "--config", settings, "-t", 1]
+    with Server(None, *words, command=["serve"], environment=cache, names=False) as server:
+        for name, fields, text, reason in (
+            ("echo-large", {}, "Hello ", "length"),
+            ("large", {}, "Hello ", "length"),
+            ("echo-large", {"max_tokens": 3}, "Hello there.", "stop"),
+            ("echo-small", {}, "Bye.", "stop"),
+        ):
+            server.name = name
+            choice = server.chat("x", temperature=0, **fields)[1]["choices"][0]
+            said = (choice["message"]["content"], choice["finish_reason"])
+            check(said == (text, reason), f"{name} {fields}: {said}")
+    for text, said in (
+        ("[a]\ntemp = 3", "apus.conf:2: "),
+        ("[a]\ntemp = 3", "temp=3: want a number from 0 to 2"),
+        ("[a]\nthinking = maybe", "want true or false"),
+        ("[a]\nport = 1", '"port" is no setting of a model'),
+    ):
+        Path(settings).write_text(text)
+        code, _, error = apus("serve", "--config", settings)
+        check(code == 2 and said in error, f"{text}: {error}")
+
+
 def check_events(cache):
     command = [BINARY, "serve", "echo-large", "--port", "0", "--events", "-t", "1", "--no-request-log"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **cache})
@@ -172,5 +199,6 @@ if __name__ == "__main__":
         check_matrix(cache, directory)
         check_chat(cache, directory)
         check_server(cache, directory)
+        check_presets(cache, directory)
         check_events(cache)
     check.done()

@@ -36,9 +36,30 @@ static void take_default(const DefaultNumber *standing, float *value) {
     if (standing->given) *value = standing->value;
 }
 
+static void take_defaults(const RequestDefaults *defaults, ChatRequest *request) {
+    SamplingOptions *sampling = &request->generation.request.sampling;
+    take_default(&defaults->temperature, &sampling->temperature);
+    take_default(&defaults->top_p, &sampling->top_p);
+    take_default(&defaults->min_p, &sampling->min_p);
+    take_default(&defaults->repetition_penalty, &sampling->repetition_penalty);
+    if (defaults->top_k_given) sampling->top_k = defaults->top_k;
+    if (defaults->max_tokens) request->default_max_tokens = defaults->max_tokens;
+}
+
+/* The preset of the request's model; NULL: it has none. */
+static const ModelPreset *preset_of(const Exchange *x) {
+    const ServerOptions *options = &x->server->options;
+    for (int i = 0; x->model && i < options->preset_count; i++) {
+        const int index = models_find(x->server->models, slice_of(options->presets[i].model));
+        if (index >= 0 && index == models_find(x->server->models, slice_of(x->model->name)))
+            return &options->presets[i];
+    }
+    return NULL;
+}
+
 /* A request without fields. */
 static ChatRequest default_request(Exchange *x, Arena *arena) {
-    const RequestDefaults *defaults = &x->server->options.defaults;
+    const ModelPreset *preset = preset_of(x);
     const ChatModel *model = x->model;
     ChatRequest request = request_init(arena, model ? chat_model_vocab(model) : INT32_MAX);
     SamplingOptions *sampling = &request.generation.request.sampling;
@@ -47,12 +68,8 @@ static ChatRequest default_request(Exchange *x, Arena *arena) {
         request.cache.server_format = engine_kv_format(model->engine);
         request.cache.server_dtype = engine_kv_dtype(model->engine);
     }
-    take_default(&defaults->temperature, &sampling->temperature);
-    take_default(&defaults->top_p, &sampling->top_p);
-    take_default(&defaults->min_p, &sampling->min_p);
-    take_default(&defaults->repetition_penalty, &sampling->repetition_penalty);
-    if (defaults->top_k_given) sampling->top_k = defaults->top_k;
-    request.default_max_tokens = defaults->max_tokens;
+    take_defaults(&x->server->options.defaults, &request);
+    if (preset) take_defaults(&preset->defaults, &request);
     if (x->server->options.lenient) {
         request.ignored = x->ignored;
         request.ignored_size = sizeof x->ignored;
@@ -209,7 +226,9 @@ static bool read_request(Exchange *x, ChatRequest *request, Arena *arena, ApiErr
     if (!x->endpoint->read(request, body, error)) return false;
     if (!x->model) return model_unknown(x->server, request->model, error);
     if (request->keep_alive_given) models_keep(x->server->models, x->model, request->keep_alive_ms);
-    settle_thinking(request, x->server->options.defaults.thinking);
+    const ModelPreset *preset = preset_of(x);
+    const bool own = preset && preset->thinking_given;
+    settle_thinking(request, own ? preset->defaults.thinking : x->server->options.defaults.thinking);
     return x->endpoint->make_prompts(x, request, error);
 }
 

@@ -22,6 +22,13 @@ typedef struct RequestDefaults {
     bool thinking;  /* models with such a setting reason */
 } RequestDefaults;
 
+/* Defaults of one model's requests, before those of the server. */
+typedef struct ModelPreset {
+    char model[256]; /* an id or alias */
+    RequestDefaults defaults;
+    bool thinking_given;
+} ModelPreset;
+
 /* For these readers the request holds defaults, request_init() at least; body is an object that outlives it. */
 NODISCARD bool request_read_chat(ChatRequest *request, const Json *body, ApiError *error);
 NODISCARD bool request_read_completion(ChatRequest *request, const Json *body, ApiError *error);
