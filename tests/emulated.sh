@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The CUDA backend's kernels on the processor, against the reference (tests/emulator/emulator.h), a line each:
-#   tests/emulated.sh BUILD         kernels of decoding, prompts, pages and rope: about a minute
+#   tests/emulated.sh BUILD         kernels of decoding, prompts, pages, rope and images: about a minute
 #   tests/emulated.sh BUILD all     every operation and whole models as well: many minutes
 # Skipped where there is no BUILD/emulated/apus-cuda.so (cmake --build BUILD --target emulated).
 set -uo pipefail
@@ -25,6 +25,8 @@ step() {
 step handed 1 4
 step handed 2 1
 step rope 3 4
+step visible 3 4
+step vision 3 4
 step pages 4 3
 step sums 5 4
 step generated 7 4 short
