@@ -46,6 +46,7 @@ fi
 
 # Files, links, options, metrics and families that documents name exist.
 tools/check_docs.py || broken=1
+tools/write_models.py --check || broken=1
 
 # What others have packed does not belong in the tree.
 if packed=$(git ls-files 2>/dev/null | grep -E '\.(whl|deb|zip|gz|xz|tgz|so|o|a|jar)$' | grep -v '^app/dist/') && [ -n "$packed" ]; then

@@ -10,7 +10,7 @@ typedef struct DeepSeek {
     HeadSizes sizes;
     int q_rank, rope_dim, dense, every; /* q_rank 0: queries come from the input */
     bool bias;
-    float scale;
+    float scale, latent_eps; /* latent_eps: of the norms of the latent and of low-rank queries */
     const Rope *rope;
     bool mixed; /* there are experts at all */
     Moe moe;
@@ -33,7 +33,8 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
         .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
         .dense = load_count_or(ld, "first_k_dense_replace", 0),
         .every = load_int_or(ld, "moe_layer_freq", 1),
-        .bias = load_bool_or(ld, "attention_bias", false)};
+        .bias = load_bool_or(ld, "attention_bias", false),
+        .latent_eps = 1e-6f};
     s.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
         .nope_dim = load_int_or(ld, "qk_nope_head_dim", 128),
         .width = load_int_or(ld, "v_head_dim", 128),
@@ -66,10 +67,10 @@ static MlaComponent load_attention(Loader *ld, const DeepSeek *s) {
         .latent = load_part(&kv, 0, n->latent),
         .k = load_part(&kv, n->latent, s->rope_dim),
         .o = load_linear(ld, "self_attn.o_proj", s->d.hidden, (int64_t)n->heads * n->width, s->bias),
-        .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, 1e-6f)};
+        .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, s->latent_eps)};
     if (s->q_rank) {
         mla.q_a = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
-        mla.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, 1e-6f);
+        mla.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, s->latent_eps);
         mla.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
     } else {
         mla.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
@@ -107,6 +108,27 @@ static void load_v3(Loader *ld, Spec *spec) {
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
     load_expect_text(ld, "scoring_func", "sigmoid");
+    load_blocks(ld, spec, &s);
+}
+
+/* GLM-4.7-Flash: a DeepSeek-V3 whose norms have one eps. Reference: mlx_lm/models/glm4_moe_lite.py. */
+static void load_glm4_moe_lite(Loader *ld, Spec *spec) {
+    DeepSeek s = load_fields(ld, spec);
+    s.latent_eps = s.d.eps;
+    s.moe.names = moe_deepseek;
+    family_moe_sigmoid(ld, &s.moe);
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    load_ignore(ld, "partial_rotary_factor", "rope_interleave", NULL);
+    load_blocks(ld, spec, &s);
+}
+
+/* Youtu-LLM: dense throughout. Reference: mlx_lm/models/youtu_llm.py. */
+static void load_youtu_llm(Loader *ld, Spec *spec) {
+    DeepSeek s = load_fields(ld, spec);
+    s.latent_eps = s.d.eps;
+    load_expect_bool(ld, "mlp_bias", false);
+    load_expect_bool(ld, "rope_traditional", true);
+    load_ignore(ld, "rope_interleave", NULL);
     load_blocks(ld, spec, &s);
 }
 
@@ -164,6 +186,9 @@ const Family deepseek_v2_family = {
         .names = {gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared, names},
         .fields = {gguf_sizes, gguf_rms, gguf_moe, fields, fields_v2}},
 };
+
+const Family glm4_moe_lite_family = {.load = load_glm4_moe_lite};
+const Family youtu_llm_family = {.load = load_youtu_llm};
 
 const Family deepseek_v3_family = {
     .load = load_v3,

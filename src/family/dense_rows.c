@@ -65,6 +65,12 @@ static void load_hunyuan_v1_dense(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
+static void load_telechat3(Loader *ld, Spec *spec) {
+    static const Dense row = {
+        .qkv_bias = {"attention_bias", false}, .out_bias = {"attention_bias", false}, .mlp_bias = {"mlp_bias", false}};
+    dense_load(ld, spec, &row);
+}
+
 static const GgufField head_dim[] = {
     {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
     {0},
@@ -114,6 +120,7 @@ const Family nemotron_family = {
         .fields = {gguf_sizes, head_dim, attention_bias, fields_nemotron}},
 };
 
+const Family telechat3_family = {.load = load_telechat3};
 const Family helium_family = {.load = load_helium};
 const Family mimo_family = {.load = load_mimo};
 const Family internlm3_family = {.load = load_internlm3};

@@ -6,6 +6,7 @@
 // clang-format off
 #define FAMILIES(row)                                                   \
     row("afmoe", afmoe_family)                                          \
+    row("apertus", apertus_family)                                      \
     row("bailing_moe", bailing_moe_family)                              \
     row("bailing_moe_linear", bailing_moe_linear_family)                \
     row("cohere", cohere_family)                                        \
@@ -30,6 +31,8 @@
     row("glm", glm_family)                                              \
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \
+    row("glm4_moe_lite", glm4_moe_lite_family)                          \
+    row("gpt_neox", gpt_neox_family)                                    \
     row("gpt_oss", gpt_oss_family)                                      \
     row("granite", granite_family)                                      \
     row("granitemoe", granitemoe_family)                                \
@@ -38,6 +41,7 @@
     row("hunyuan", hunyuan_family)                                      \
     row("hunyuan_v1_dense", hunyuan_v1_dense_family)                    \
     row("hunyuan_v1_moe", hunyuan_v1_moe_family)                        \
+    row("internlm2", internlm2_family)                                  \
     row("internlm3", internlm3_family)                                  \
     row("jamba", jamba_family)                                          \
     row("joyai_llm_flash", deepseek_v3_family)                          \
@@ -52,6 +56,7 @@
     row("mamba2", mamba2_family)                                        \
     row("mimo", mimo_family)                                            \
     row("mimo_v2_flash", mimo_v2_flash_family)                          \
+    row("minicpm", minicpm_family)                                      \
     row("minimax", minimax_family)                                      \
     row("minimax_m2", minimax_family)                                   \
     row("ministral3", ministral3_family)                                \
@@ -81,7 +86,10 @@
     row("qwen3_vl", qwen3_vl_family)                                    \
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \
-    row("starcoder2", starcoder2_family)
+    row("stablelm", stablelm_family)                                    \
+    row("starcoder2", starcoder2_family)                                \
+    row("telechat3", telechat3_family)                                  \
+    row("youtu_llm", youtu_llm_family)
 // clang-format on
 
 #define DECLARE_FAMILY(model_type, family) extern const Family family; /* twice is fine */

@@ -28,6 +28,15 @@ static inline int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Appends a line to the file that APUS_TEST_ERRORS names, for tools/write_models.py. */
+static inline void note_error(const char *name, int variant, double error) {
+    const char *path = getenv("APUS_TEST_ERRORS");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s,%d,%.1e\n", name, variant, error);
+    fclose(file);
+}
+
 static inline void check_exact(const Fixture *f, int variant, const float *ours) {
     const float *golden = fixture_golden(f, variant);
     double worst = 0, top = 0;
@@ -40,6 +49,7 @@ static inline void check_exact(const Fixture *f, int variant, const float *ours)
             at = i;
         }
     }
+    note_error(f->name, variant, worst / top);
     TEST_MSG(worst <= exact_limit * top, "%s variant %d: off by %.2e of max|logit| at token %d", f->name, variant,
         worst / top, at / f->vocab);
 }

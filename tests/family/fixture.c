@@ -191,7 +191,7 @@ static void fixture_add_tensor(Fixture *f, FixtureFile *out, const char *name, c
     const Json *block = json_get(variant, "quantization"), *dtype_field = json_get(variant, "dtype");
     const int rank = shape->size < 2 ? 1 : 2;
     int64_t rows = 1, cols = 1;
-    out->stacked = (int)shape->size - rank;
+    out->stacked = shape->size > 2 ? (int)shape->size - rank : 0; /* a scalar becomes a vector */
     int d = 0;
     for (JSON_EACH(size, shape)) {
         if (d < out->stacked) out->stack[d] = size->integer;

@@ -14,6 +14,8 @@ RULES = {
     "linear_attn.norm.weight": (1.0, 0.4),
     "mamba.norm.weight": (1.0, 0.4),
     "embeddings.weight": (0.0, 1.0),
+    "act_fn.beta": (0.5, 0.4),  # of xIELU
+    "act_fn.eps": (0.0, 0.0),
 }
 
 

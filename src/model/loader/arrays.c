@@ -178,6 +178,19 @@ Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols)
     return weight;
 }
 
+const float *load_rows(Loader *ld, const char *format, int count, int64_t width) {
+    float *rows = loader_alloc(ld, (size_t)count * (size_t)width, sizeof *rows);
+    const char *place = strstr(format, "%d");
+    CHECK(place);
+    for (int i = 0; rows && i < count; i++) {
+        char name[PART_SIZE];
+        snprintf(name, sizeof name, "%.*s%d%s", (int)(place - format), format, i, place + 2);
+        const float *row = load_vector(ld, name, width, 0);
+        if (row) memcpy(rows + i * width, row, (size_t)width * sizeof *row);
+    }
+    return rows;
+}
+
 const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols) {
     char name[PART_SIZE];
     snprintf(name, sizeof name, "%sA", stem);

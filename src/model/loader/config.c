@@ -264,6 +264,8 @@ bool load_text_is(Loader *ld, const char *field, const char *wanted) {
     return value && value->type == JSON_STRING && slice_is(json_slice(value), wanted);
 }
 
+bool load_has_field(Loader *ld, const char *field) { return loader_get(ld, ld->fields, field) != NULL; }
+
 bool load_null(Loader *ld, const char *field) {
     const Json *value = json_get(ld->fields, field);
     return value && value->type == JSON_NULL;

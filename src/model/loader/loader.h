@@ -26,6 +26,7 @@ int load_count_or(Loader *ld, const char *field, int absent);      /* 0 … 2^24
 float load_positive(Loader *ld, const char *field);                /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
+bool load_has_field(Loader *ld, const char *field);                  /* there, and not null */
 bool load_null(Loader *ld, const char *field);                       /* there, and null */
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
 Slice load_string(Loader *ld, const char *field);                    /* a string; empty: absent, or of another type */
@@ -133,6 +134,8 @@ const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols
 Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias);
 /* Exactly this tensor, which has [cols, rows], as a matrix [rows, cols] of f32. */
 Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* [count, width]: one vector from each tensor that the format names by its number. */
+const float *load_rows(Loader *ld, const char *format, int count, int64_t width);
 /* −e^A_log, the rate of a recurrence's decay, [rows, cols]; stem: the tensor's name without "A_log". Files made from
  * GGUF have the rate itself, under the name A. */
 const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols);

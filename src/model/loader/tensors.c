@@ -397,7 +397,8 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
     }
     const Tensor shape = flat(ld, &entry->tensor);
     const bool row = shape.rank == 2 && shape.shape[0] == 1; /* as some files hold vectors */
-    if ((shape.rank != 1 && !row) || shape.shape[row] != count) {
+    const bool scalar = shape.rank == 0 && count == 1;
+    if (!scalar && ((shape.rank != 1 && !row) || shape.shape[row] != count)) {
         char expected[32];
         snprintf(expected, sizeof expected, "%lld", (long long)count);
         loader_wrong_shape(ld, entry, expected);

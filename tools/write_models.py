@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Writes docs/models.md: what each model_type of src/family/registry.c was tested with, from tests/family/data and
+tests/family/errors.csv.
+
+    python3 tools/write_models.py                # writes docs/models.md
+    python3 tools/write_models.py --check        # fails if it is not current
+    python3 tools/write_models.py --measure      # runs build/test_golden first, which writes tests/family/errors.csv
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+DATA = os.path.join(ROOT, "tests", "family", "data")
+ERRORS = os.path.join(ROOT, "tests", "family", "errors.csv")
+OUT = os.path.join(ROOT, "docs", "models.md")
+FORMS = {"bf16": "bf16", "f16": "f16", "f32": "f32"}
+HEAD = """# Models
+
+Written by tools/write_models.py from the registry of families and from the tests. Each `model_type` has tiny random
+models whose logits are known from a reference: mlx-lm 0.32.2 or transformers 5.23 in f32 on the CPU.
+
+- **tested as**: how the weights of those models are stored; every family reads all formats of [formats.md](formats.md).
+- **error**: the largest difference from the reference, divided by the largest logit, over prompts and single steps of
+  all of them with `--cpu ref` (`tools/oracle` also compares chunks). The tests allow 1e-4; another order of summing
+  costs up to 6e-6.
+- **GPU**: whether layers can be on a GPU.
+- **streaming**: whether the experts may stay on disk ([larger-than-memory.md](larger-than-memory.md)).
+- **GGUF**: the architecture's name in GGUF files.
+
+| `model_type` | references | tested as | error | GPU | streaming | GGUF |
+|---|---|---|---|---|---|---|
+"""
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def registry():
+    """model_type → family, in order."""
+    return re.findall(r'row\("([^"]+)", (\w+)\)', read("src/family/registry.c"))
+
+
+def sources():
+    """Family → the text of its file."""
+    out = {}
+    folder = os.path.join(ROOT, "src", "family")
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".c") and name != "registry.c":
+            text = read(os.path.join("src", "family", name))
+            for family in re.findall(r"^const Family (\w+) =", text, re.M):
+                out[family] = text
+    return out
+
+
+def architecture(family, text):
+    own = text.split(f"const Family {family} =")[1].split("const Family ")[0]
+    found = re.search(r'architecture = "([^"]+)"', own)
+    return found.group(1) if found else ""
+
+
+def fixtures():
+    """model_type → fixtures (name, JSON)."""
+    out = {}
+    for name in sorted(os.listdir(DATA)):
+        if name.endswith(".json"):
+            with open(os.path.join(DATA, name), encoding="utf-8") as f:
+                fixture = json.load(f)
+            out.setdefault(fixture["config"]["model_type"], []).append((name[: -len(".json")], fixture))
+    return out
+
+
+def form(variant):
+    block = variant.get("quantization")
+    if not block:
+        return variant["dtype"]
+    return block["mode"] if block.get("mode", "affine") != "affine" else f"{block['bits']} bits"
+
+
+def errors():
+    """Fixture → largest error of its variants."""
+    out = {}
+    with open(ERRORS, newline="") as f:
+        for name, _, error in csv.reader(f):
+            out[name] = max(out.get(name, 0), float(error))
+    return out
+
+
+def line(model_type, family, text, own, measured):
+    missing = [name for name, _ in own if name not in measured]
+    if missing:
+        sys.exit(f"tests/family/errors.csv lacks {', '.join(missing)}: run tools/write_models.py --measure")
+    references = sorted({"transformers" if f.get("reference") == "transformers" else "mlx-lm" for _, f in own})
+    forms = sorted({form(v) for _, f in own for v in f["variants"]}, key=lambda v: (v not in FORMS, v))
+    worst = max((measured[name] for name, _ in own), default=None)
+    experts = any("experts" in t or "switch_mlp" in t for _, f in own for t in f["tensors"])
+    recurrent = "family/recurrent.h" in text or re.search(r"COMPONENT_(RECURRENT|SHORT_CONV|MAMBA)", text)
+    gpu = not recurrent or ".recurrence = cuda" in read("src/backend/cuda/runtime/backend.c")
+    cells = [
+        f"`{model_type}`",
+        ", ".join(references),
+        ", ".join(forms),
+        "" if worst is None else f"{worst:.0e}".replace("e-0", "e-"),
+        "yes" if gpu else "",
+        "yes" if experts else "",
+        architecture(family, text),
+    ]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def document():
+    texts, known, measured = sources(), fixtures(), errors()
+    rows = registry()
+    tested = {family: known.get(t, []) for t, family in rows if t in known}
+    out = HEAD
+    for model_type, family in rows:  # another name of a tested family has its tests
+        own = known.get(model_type) or tested.get(family, [])
+        out += line(model_type, family, texts[family], own, measured)
+    return out
+
+
+def measure():
+    if os.path.exists(ERRORS):
+        os.remove(ERRORS)
+    environment = {**os.environ, "APUS_TEST_ERRORS": ERRORS}
+    subprocess.run([os.path.join(ROOT, "build", "test_golden")], cwd=ROOT, env=environment, check=True)
+    with open(ERRORS) as f:
+        lines = sorted(set(f))
+    with open(ERRORS, "w") as f:
+        f.writelines(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--measure", action="store_true")
+    options = parser.parse_args()
+    if options.measure:
+        measure()
+    text = document()
+    if options.check:
+        if not os.path.exists(OUT) or read("docs/models.md") != text:
+            print("docs/models.md is not current: tools/write_models.py writes it")
+            return 1
+        return 0
+    with open(OUT, "w", encoding="utf-8") as f:
+        f.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
