@@ -61,7 +61,9 @@ static void test_sequence(void) {
 static void test_embeddings(void) {
     const float values[8] = {0};
     const int32_t tokens[] = {1, 2, 3, 4};
-    const EmbeddingRange some[] = {{0, 1, values, false}, {2, 2, values + 2, true}}, all = {0, 2, values, false};
+    const EmbeddingRange some[] = {{.row = 0, .rows = 1, .values = values},
+        {.row = 2, .rows = 2, .values = values + 2, .in_backend = true}},
+                         all = {.row = 0, .rows = 2, .values = values};
     begin();
     step_add_sequence(&builder, &(StepSequence){.rows = 1, .tokens = tokens});
     step_add_sequence(&builder, &(StepSequence){.rows = 4, .tokens = tokens, .embedding_count = 2, .embeddings = some});
@@ -149,8 +151,11 @@ static void test_refused(void) {
     static int32_t tokens[ROWS + 1];
     static float values[4];
     const int32_t late[] = {3}, twice[] = {1, 1}, negative[] = {-1};
-    const EmbeddingRange beyond = {2, 2, values, false}, negative_row = {-1, 2, values, false},
-                         crossing[] = {{0, 2, values, false}, {1, 1, values, false}}, part = {0, 2, values, false};
+    const EmbeddingRange beyond = {.row = 2, .rows = 2, .values = values},
+                         negative_row = {.row = -1, .rows = 2, .values = values},
+                         crossing[] = {{.row = 0, .rows = 2, .values = values},
+                             {.row = 1, .rows = 1, .values = values}},
+                         part = {.row = 0, .rows = 2, .values = values};
     const BidirectionalSpan outside = {0, 4}, reversed = {2, 2}, overlap[] = {{0, 2}, {1, 3}};
     const struct {
         const char *what, *words;
