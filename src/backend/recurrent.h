@@ -94,6 +94,7 @@ typedef struct Recurrence {
     int rows;
     int key_heads, value_heads;  /* value_heads is a multiple of key_heads */
     int key_dim, value_dim;      /* at most RECURRENT_DIM_MAX */
+    bool tiled;                  /* value head h uses key head h % key_heads instead (llama.cpp's order of heads) */
     bool channel_decay;          /* DELTA with key_heads = value_heads: a decay per element of the key (KDA) */
     const Norm *q_norm, *k_norm; /* RMS over key_dim, before the rotation; NULL: none. An L2 norm x / √(Σx² + eps) is
                                     an RMS norm with eps / key_dim and a scale of key_dim^−½ */
@@ -111,6 +112,10 @@ typedef struct Recurrence {
     float *work;          /* [rows · recurrence_width()] */
     float *out;           /* [rows, value_heads · value_dim] */
 } Recurrence;
+/* The key head that a value head uses. */
+static inline int recurrence_key_head(const Recurrence *op, int head) {
+    return op->tiled ? head % op->key_heads : head / (op->value_heads / op->key_heads);
+}
 int64_t recurrence_anchor_width(const Recurrence *op);
 int64_t recurrence_row_width(const Recurrence *op);
 int64_t recurrence_width(const Recurrence *op); /* floats of work per row */

@@ -36,9 +36,10 @@ static Mamba2 load_sizes(Loader *ld, const Dims *d, bool raw) {
         .conv_bias = load_bool_or(ld, "mamba_conv_bias", true),
         .eps = d->eps,
         .norm_first = load_bool_or(ld, "mamba_norm_before_gate", true)};
-    const int inner = load_int_or(ld, "mamba_d_ssm", m.heads * m.head_dim);
+    const int inner = load_int(ld, "mamba_d_ssm");
     family_mamba2_check(ld, &m);
-    load_require(ld, inner == m.heads * m.head_dim, "mamba_d_ssm is %d, not mamba_n_heads · mamba_d_head", inner);
+    load_require(
+        ld, inner == (int64_t)m.heads * m.head_dim, "mamba_d_ssm is %d, not mamba_n_heads · mamba_d_head", inner);
     if (load_bool_or(ld, "mamba_rms_norm", false)) m.norm_group = inner / m.groups;
     float *const scales[] = {&m.z_scale, &m.x_scale, &m.b_scale, &m.c_scale, &m.dt_scale};
     const float in = load_positive_or(ld, "ssm_in_multiplier", 1);

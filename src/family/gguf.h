@@ -19,6 +19,7 @@ typedef enum GgufChange {
     GGUF_PLUS_ONE,        /* 1 was added, to a bias not */
     GGUF_FLAT,            /* a matrix of one row became a vector */
     GGUF_NAMED,           /* the module's name is the tensor's: nothing follows it */
+    GGUF_RATE,            /* GGUF_NAMED, and −e^x was applied: kept so under the module's name without "_log" */
 } GgufChange;
 
 /* A module's name in both formats, without ".weight" or ".bias"; '*' is the number of the block. */
@@ -41,8 +42,9 @@ typedef enum GgufFieldKind {
 /* The sizes from which fields are computed. */
 typedef struct GgufSizes {
     int64_t hidden, heads, kv_heads, head_dim, rotary_dims, vocab;
-    int64_t layers;     /* without those that predict further tokens */
-    int64_t plain_dims; /* MLA: dims of a head's query that are not rotated */
+    int64_t layers;               /* without those that predict further tokens */
+    int64_t plain_dims;           /* MLA: dims of a head's query that are not rotated */
+    int64_t ssm_inner, ssm_heads; /* .ssm.inner_size and .ssm.time_step_rank; 0: absent */
 } GgufSizes;
 
 /* A key begins with "." where the architecture's name stands before it. */

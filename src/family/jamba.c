@@ -9,8 +9,12 @@ static const MoeNames names = {
     "feed_forward", "router", "switch_mlp", "gate_proj", "up_proj", "down_proj", .shared = NULL};
 
 static Mamba1 load_sizes(Loader *ld, const Dims *d) {
+    const int expand = load_int_or(ld, "mamba_expand", 2);
+    const bool fits = (int64_t)expand * d->hidden <= MATRIX_COLS_MAX;
+    load_require(ld, fits, "mamba_expand is %d, at most %d channels can be", expand, MATRIX_COLS_MAX);
+    const int inner = fits ? expand * d->hidden : d->hidden;
     return (Mamba1){.hidden = d->hidden,
-        .inner = family_moe_shared(ld, d->hidden, load_int_or(ld, "mamba_expand", 2)),
+        .inner = inner,
         .state = load_int_or(ld, "mamba_d_state", 16),
         .rank = family_mamba_rank(ld, "mamba_dt_rank", d->hidden),
         .taps = load_int_or(ld, "mamba_d_conv", 4),

@@ -2,6 +2,7 @@
  * projection multiplies. Qwen3.5 is dense or an MoE model; Qwen3-Next has one matrix for what its delta nets project,
  * ordered by key heads. References: mlx_lm/models/qwen3_next.py, qwen3_5.py; where config.json has rope_theta and
  * partial_rotary_factor outside of rope_parameters: transformers/models/qwen3_5. */
+#include "family/qwen3_next.h"
 #include "family/recurrent.h"
 #include "family/vision.h"
 
@@ -126,6 +127,6 @@ static void load_moe_5(Loader *ld, Spec *spec) {
     vision_load_qwen3(ld, spec);
 }
 
-const Family qwen3_5_family = {.load = load_dense};
-const Family qwen3_5_moe_family = {.load = load_moe_5};
-const Family qwen3_next_family = {.load = load_next};
+const Family qwen3_5_family = {.load = load_dense, .gguf = &qwen3_5_gguf};
+const Family qwen3_5_moe_family = {.load = load_moe_5, .gguf = &qwen3_5_moe_gguf};
+const Family qwen3_next_family = {.load = load_next, .gguf = &qwen3_next_gguf};

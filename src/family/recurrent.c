@@ -33,7 +33,7 @@ static const float *offset(const float *from, int64_t by) { return from ? from +
 static const float *vector_of(Loader *ld, const char *home, const char *name, int64_t count) {
     char full[96];
     snprintf(full, sizeof full, "%s.%s", home, name);
-    return load_vector(ld, full, count, 0);
+    return load_array(ld, full, count, 1);
 }
 
 static Weight linear_of(Loader *ld, const char *home, const char *name, int64_t rows, int64_t cols, bool bias) {
@@ -67,34 +67,44 @@ DeltaNet family_delta_net_open(Loader *ld, const Dims *dims) {
         .key_dim = load_int(ld, "linear_key_head_dim"),
         .value_dim = load_int(ld, "linear_value_head_dim"),
         .taps = load_int_or(ld, "linear_conv_kernel_dim", 4),
+        .tiled = load_bool_or(ld, "linear_value_heads_tiled", false),
         .eps = dims->eps};
     family_check_recurrence(ld, "linear attention", net.key_heads, net.value_heads, net.key_dim, net.value_dim);
     family_check_taps(ld, net.taps);
     return net;
 }
 
-/* in_proj_qkvz and in_proj_ba: of each key head its query, key, values and gates one below the other. */
-static void load_by_head(Loader *ld, const DeltaNet *n, RecurrentComponent *c) {
-    const int64_t heads = n->key_heads, key = n->key_dim, each = n->value_heads / n->key_heads;
-    const int64_t value = each * n->value_dim, all = 2 * key + 2 * value;
-    const char *qkvz = "linear_attn.in_proj_qkvz", *ba = "linear_attn.in_proj_ba";
-    c->q = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){0, key, all, heads});
-    c->k = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){key, key, all, heads});
-    c->v = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){2 * key, value, all, heads});
-    c->gate = load_row_blocks(ld, qkvz, heads * all, n->hidden, false, (RowBlocks){2 * key + value, value, all, heads});
-    c->b = load_row_blocks(ld, ba, heads * 2 * each, n->hidden, false, (RowBlocks){0, each, 2 * each, heads});
-    c->a = load_row_blocks(ld, ba, heads * 2 * each, n->hidden, false, (RowBlocks){each, each, 2 * each, heads});
+/* in_proj_qkvz: of each key head its query, key, values and gates one below the other. */
+static void load_inputs(Loader *ld, const DeltaNet *n, RecurrentComponent *c) {
+    const int64_t heads = n->key_heads, key = n->key_dim,
+                  value = (int64_t)(n->value_heads / n->key_heads) * n->value_dim;
+    const int64_t all = 2 * key + 2 * value;
+    if (!load_has(ld, "linear_attn.in_proj_qkvz.weight")) {
+        const Weight qkv = load_linear(ld, "linear_attn.in_proj_qkv", heads * (2 * key + value), n->hidden, false);
+        c->q = load_part(&qkv, 0, heads * key);
+        c->k = load_part(&qkv, heads * key, heads * key);
+        c->v = load_part(&qkv, 2 * heads * key, heads * value);
+        c->gate = load_linear(ld, "linear_attn.in_proj_z", heads * value, n->hidden, false);
+        return;
+    }
+    const char *name = "linear_attn.in_proj_qkvz";
+    c->q = load_row_blocks(ld, name, heads * all, n->hidden, false, (RowBlocks){0, key, all, heads});
+    c->k = load_row_blocks(ld, name, heads * all, n->hidden, false, (RowBlocks){key, key, all, heads});
+    c->v = load_row_blocks(ld, name, heads * all, n->hidden, false, (RowBlocks){2 * key, value, all, heads});
+    c->gate = load_row_blocks(ld, name, heads * all, n->hidden, false, (RowBlocks){2 * key + value, value, all, heads});
 }
 
-static void load_apart(Loader *ld, const DeltaNet *n, RecurrentComponent *c) {
-    const int64_t keys = (int64_t)n->key_heads * n->key_dim, values = (int64_t)n->value_heads * n->value_dim;
-    const Weight qkv = load_linear(ld, "linear_attn.in_proj_qkv", 2 * keys + values, n->hidden, false);
-    c->q = load_part(&qkv, 0, keys);
-    c->k = load_part(&qkv, keys, keys);
-    c->v = load_part(&qkv, 2 * keys, values);
-    c->gate = load_linear(ld, "linear_attn.in_proj_z", values, n->hidden, false);
-    c->b = load_linear(ld, "linear_attn.in_proj_b", n->value_heads, n->hidden, false);
-    c->a = load_linear(ld, "linear_attn.in_proj_a", n->value_heads, n->hidden, false);
+/* in_proj_ba: the same of β and the time step. */
+static void load_gates(Loader *ld, const DeltaNet *n, RecurrentComponent *c) {
+    const int64_t each = n->value_heads / n->key_heads, rows = 2 * (int64_t)n->value_heads;
+    const char *name = "linear_attn.in_proj_ba";
+    if (!load_has(ld, "linear_attn.in_proj_ba.weight")) {
+        c->b = load_linear(ld, "linear_attn.in_proj_b", n->value_heads, n->hidden, false);
+        c->a = load_linear(ld, "linear_attn.in_proj_a", n->value_heads, n->hidden, false);
+        return;
+    }
+    c->b = load_row_blocks(ld, name, rows, n->hidden, false, (RowBlocks){0, each, 2 * each, n->key_heads});
+    c->a = load_row_blocks(ld, name, rows, n->hidden, false, (RowBlocks){each, each, 2 * each, n->key_heads});
 }
 
 Component family_delta_net(Loader *ld, const DeltaNet *n) {
@@ -104,6 +114,7 @@ Component family_delta_net(Loader *ld, const DeltaNet *n) {
     RecurrentComponent net = {.op = {.kind = RECURRENCE_DELTA,
                                   .key_heads = n->key_heads,
                                   .value_heads = n->value_heads,
+                                  .tiled = n->tiled,
                                   .key_dim = n->key_dim,
                                   .value_dim = n->value_dim,
                                   .q_norm = l2,
@@ -115,10 +126,8 @@ Component family_delta_net(Loader *ld, const DeltaNet *n) {
         .conv = family_conv(ld, "linear_attn.conv1d", n->taps, false, (const int64_t[]){keys, keys, values}, 3),
         .gated_norm = {.group = n->value_dim, .eps = n->eps, .gate_kind = GATE_SILU, .gate_scale = 1},
         .o = load_linear(ld, "linear_attn.out_proj", n->hidden, values, false)};
-    if (load_has(ld, "linear_attn.in_proj_qkvz.weight"))
-        load_by_head(ld, n, &net);
-    else
-        load_apart(ld, n, &net);
+    load_inputs(ld, n, &net);
+    load_gates(ld, n, &net);
     net.op.rate = load_rate(ld, "linear_attn.", n->value_heads, 1);
     net.op.dt_bias = load_vector(ld, "linear_attn.dt_bias", n->value_heads, 0);
     net.gated_norm.weight = load_repeated(ld, "linear_attn.norm.weight", n->value_dim, n->value_heads);

@@ -17,12 +17,14 @@ Conv family_conv(Loader *ld, const char *name, int taps, bool bias, const int64_
 
 typedef struct DeltaNet {
     int hidden, key_heads, value_heads, key_dim, value_dim, taps;
+    bool tiled; /* Recurrence.tiled: files made from GGUF say so */
     float eps;
 } DeltaNet;
 
 /* linear_num_key_heads and the like. */
 DeltaNet family_delta_net_open(Loader *ld, const Dims *dims);
-/* linear_attn: in_proj_qkv, z, b and a, or in_proj_qkvz and ba; conv1d, A_log, dt_bias, norm, out_proj. */
+/* linear_attn: in_proj_qkv and z, or in_proj_qkvz; in_proj_b and a, or in_proj_ba; conv1d, A_log, dt_bias, norm,
+ * out_proj. */
 Component family_delta_net(Loader *ld, const DeltaNet *net);
 
 /* ---- Mamba-2 ---- */

@@ -5,7 +5,7 @@
 
 #include "family/fixture.h"
 
-enum { REQUESTS = 6, TOKENS = 70, PROMPT = 150, CHOICES = 2, NAMES_MAX = 256, TIMEOUT_MS = 600000 };
+enum { REQUESTS = 6, TOKENS = 70, PROMPT = 150, CHOICES = 2, TIMEOUT_MS = 600000 };
 
 typedef struct Answer {
     int count[CHOICES];
@@ -148,13 +148,13 @@ static void check_fixture(const char *name, bool every_backend) {
 }
 
 int main(int argc, char **argv) {
-    static char names[NAMES_MAX][64];
+    static char names[FIXTURE_NAMES_MAX][64];
     if (argc > 1) {
         check_setting(&(Setting){argv[1], argv[1], "auto", false, false});
         check_setting(&(Setting){argv[1], argv[1], "auto", true, false});
         return test_done();
     }
-    const int count = fixture_names(names, NAMES_MAX);
+    const int count = fixture_names(names, FIXTURE_NAMES_MAX);
     for (int i = 0; i < count; i++) {
         const bool every_backend = !strcmp(names[i], "llama") || (!test_sampled() && !strcmp(names[i], "gemma3-text"));
         if (test_sampled() && i % 30 && !every_backend && strcmp(names[i], "olmoe")) continue;

@@ -368,6 +368,29 @@ static void test_eos(void) {
 }
 
 /* A model of an unknown kind is told its kind, whatever state its weights are in. */
+/* Sizes that recurrent layers cannot have. */
+static void test_recurrent(void) {
+    static const struct {
+        const char *name, *from, *to, *mention;
+    } cases[] = {
+        {"qwen3-5", "\"linear_key_head_dim\":16", "\"linear_key_head_dim\":512", "a state of 512"},
+        {"qwen3-5", "\"linear_num_key_heads\":2", "\"linear_num_key_heads\":3", "3 key heads or groups"},
+        {"qwen3-5", "\"linear_conv_kernel_dim\":4", "\"linear_conv_kernel_dim\":9", "over 9 positions"},
+        {"nemotron-h", "\"M-M*-\"", "\"M-M?-\"", "layer 3 is"},
+        {"nemotron-h", "\"M-M*-\"", "\"M-M*\"", "layers' kinds are 4"},
+        {"nemotron-h", "\"n_groups\":2", "\"n_groups\":3", "3 key heads or groups"},
+        {"lfm2", "\"conv\",\"full_attention\",\"conv\"", "\"conv\",\"full_attention\",\"mamba\"", "layer_types[2]"},
+        {"jamba", "\"mamba_d_state\":8", "\"mamba_d_state\":300", "a state of 300"},
+        {"granite-hybrid", "\"mamba_d_conv\":4", "\"mamba_d_conv\":40", "over 40 positions"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Fixture f;
+        if (!fixture_open(&f, cases[i].name)) continue;
+        expect_refusal(&f, 0, cases[i].from, cases[i].to, cases[i].mention);
+        fixture_close(&f);
+    }
+}
+
 static void test_unknown_type(void) {
     static const char *const weights[] = {NULL, "not a safetensors file"};
     for (size_t i = 0; i < COUNT_OF(weights); i++) {
@@ -476,10 +499,11 @@ static void test_mixtures(void) {
 int main(void) {
     test_no_error();
     test_mixtures();
+    test_recurrent();
     const char *const names[] = {"llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list",
         "rope-dynamic", "rope-yarn-mscale", "afmoe-groups", "bailing-moe-groups", "deepseek-v2", "deepseek-v3",
         "ernie4-5-moe-bias", "exaone-moe", "glm4-moe", "gpt-oss-plain", "granitemoe", "hunyuan", "klear-wide",
-        "llama4-text", "mimo-v2-flash", "minimax", "phimoe"};
+        "llama4-text", "mimo-v2-flash", "minimax", "phimoe", "qwen3-5", "nemotron-h-latent", "falcon-h1-norm", "lfm2"};
     for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i], 0);
     test_hostile_values("llama", 4); /* where quantization names modules */
     test_config();

@@ -41,6 +41,7 @@ def path_of(name, extension):
 
 def gguf_module(name):
     """As gguf-py knows what MLX stacked."""
+    name = name.replace(".dt_bias", ".dt_proj")
     name = name.replace("e_score_correction_bias", "e_score_correction").replace(".mlp.switch_mlp.", ".mlp.experts.")
     name = name.replace(".embed_q", ".k_b_proj").replace(".unembed_out", ".v_b_proj")
     for mlx, mixtral in (("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")):
@@ -57,7 +58,8 @@ def gguf_names(config, shapes):
     fields = ("num_hidden_layers", "num_layers", "n_layer")
     layers = next((config[k] for k in fields if k in config), 1)  # 1: Nemotron-H, whose names are published ones
     names = gguf.get_tensor_name_map(architecture, layers)
-    modules = [re.sub(r"\.(weight|bias)$", "", name) for name in shapes]
+    modules = [re.sub(r"\.(weight|bias)$", "", name.removeprefix("language_model.")) for name in shapes]
+    modules = [module for module in modules if not module.endswith("in_proj_qkvz")]  # the converter divides it
     known = {m: names.get_name(gguf_module(m)) for m in modules}
     return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", name) for m, name in known.items() if name}
 

@@ -236,6 +236,8 @@ static void read_sizes(Writer *w) {
     s->rotary_dims = field_integer_or(w, ".rope.dimension_count", 2, s->head_dim);
     s->vocab = embedding->rows;
     s->plain_dims = field_integer_or(w, ".attention.key_length_mla", 2, s->head_dim) - s->rotary_dims;
+    s->ssm_inner = field_integer_or(w, ".ssm.inner_size", 1, 0);
+    s->ssm_heads = field_integer_or(w, ".ssm.time_step_rank", 1, 0);
     if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
     if (w->plan->model->latent) {
         if (s->plain_dims < 1) fail_field(w, ".rope.dimension_count", "is more than a head has");

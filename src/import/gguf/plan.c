@@ -54,6 +54,7 @@ static const char *const known_keys[] = {
     ".attention.value_length",
     ".attention.causal",
     ".rope.dimension_count",
+    ".rope.dimension_sections", /* a text position has the same number in each dimension */
     ".rope.freq_base",
     ".rope.scale_linear",
     ".rope.scaling.type",
@@ -198,18 +199,25 @@ static bool name_convert(
     while (last > 0 && stem.data[last - 1] != '.') last--;
     const Slice part = last ? (Slice){stem.data + last, stem.size - last} : (Slice){0};
     output->part = slice_is(part, "weight") ? "weight" : slice_is(part, "bias") ? "bias" : NULL;
-    if (output->part) stem.size -= part.size + 1;
+    if (output->part)
+        stem.size -= part.size + 1;
+    else
+        output->part = ""; /* vectors of recurrent layers have neither */
     *dropped = name_dropped(stem) || predicts_further(file, stem);
     if (*dropped) return true;
     int block;
     const GgufName *name = name_find(model, stem, &block);
-    if (!name || !output->part) {
+    const bool bare = name && (name->change == GGUF_NAMED || name->change == GGUF_RATE);
+    if (!name || (!output->part[0] && !bare)) {
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that a %s model has",
             SLICE_SHOWN(output->source->name), model->architecture);
     }
     *change = name->change;
-    if (*change == GGUF_NAMED) output->part = "";
-    output->module = module_name(&file->arena, name->module, block);
+    if (bare) output->part = "";
+    char *module = module_name(&file->arena, name->module, block);
+    char *log = module && *change == GGUF_RATE ? strrchr(module, '_') : NULL;
+    if (log) *log = 0;
+    output->module = module;
     return output->module || fail(error, ERROR_MEMORY, "no memory for the names");
 }
 

@@ -73,26 +73,28 @@ bool load_has_torch_conv(Loader *ld, const char *name) {
     return entry && entry->tensor.rank == 3 && entry->tensor.shape[1] == 1 && entry->tensor.shape[2] > 1;
 }
 
-/* Writes the dimensions other than 1; returns their number. */
-static int true_shape(const int64_t *shape, int rank, int64_t *out) {
-    int count = 0;
-    for (int i = 0; i < rank; i++)
-        if (shape[i] != 1) out[count++] = shape[i];
-    return count;
+/* The dimensions other than 1 must be rows and cols; of a vector the number of elements must be right. */
+static bool fits(const Tensor *tensor, int64_t rows, int64_t cols) {
+    int64_t count = 1, found[TENSOR_RANK_MAX];
+    int rank = 0;
+    for (int i = 0; i < tensor->rank; i++) {
+        if (tensor->shape[i] > 0 && count > rows * cols / tensor->shape[i]) return false;
+        count *= tensor->shape[i];
+        if (tensor->shape[i] != 1) found[rank++] = tensor->shape[i];
+    }
+    if (count != rows * cols) return false;
+    return cols == 1 || rows == 1 || (rank == 2 && found[0] == rows);
 }
 
 static float *read_array(Loader *ld, const char *name, int64_t rows, int64_t cols) {
     const TensorEntry *entry = loader_take(ld, name, "");
     if (!entry) return NULL;
     const Tensor *tensor = &entry->tensor;
-    int64_t found[TENSOR_RANK_MAX], wanted[2];
-    const int count = true_shape(tensor->shape, tensor->rank, found);
     if (!dtype_is_float(tensor->dtype)) {
         loader_wrong_dtype(ld, entry, "F32, F16 or BF16");
         return NULL;
     }
-    if (count != true_shape((const int64_t[]){rows, cols}, 2, wanted) ||
-        memcmp(found, wanted, (size_t)count * sizeof *found) != 0) {
+    if (!fits(tensor, rows, cols)) {
         char expected[64];
         if (cols == 1)
             snprintf(expected, sizeof expected, "%lld", (long long)rows);

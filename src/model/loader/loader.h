@@ -127,7 +127,7 @@ typedef struct RowBlocks {
 /* The matrix of these rows of NAME, which has `rows` rows: a copy in memory. */
 Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, RowBlocks blocks);
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
-/* Exactly this tensor as rows × cols; its dimensions of 1 do not count. */
+/* Exactly this tensor as rows × cols; its dimensions of 1 do not count, and of a vector (cols 1) none do. */
 const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols);
 /* The weights of a convolution whose steps are its size, as a matrix of f32: [out, height · width · in], channels last
  * as in MLX's files; publishers' files have them first. times > 1: the sum over that many equal inputs in time. */

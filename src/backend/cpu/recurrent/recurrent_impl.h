@@ -244,7 +244,7 @@ typedef struct Head {
 } Head;
 
 static Head head_of(const Recurrence *op, int head, float *scratch) {
-    Head h = {.op = op, .head = head, .key_head = head / (op->value_heads / op->key_heads)};
+    Head h = {.op = op, .head = head, .key_head = recurrence_key_head(op, head)};
     h.own = scratch;
     h.x = h.own + D * D;
     h.y = h.x + 2 * C * D;

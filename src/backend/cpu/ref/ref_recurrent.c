@@ -108,7 +108,7 @@ typedef struct HeadRow {
 
 static HeadRow row_of(const HeadState *h, float *row) {
     const Recurrence *op = h->op;
-    const int key_head = h->head / (op->value_heads / op->key_heads);
+    const int key_head = recurrence_key_head(op, h->head);
     float *keys = row + op->value_heads * h->decays;
     return (HeadRow){row + h->head * h->decays, keys + key_head * op->key_dim,
         keys + op->key_heads * op->key_dim + h->head * op->value_dim};
@@ -171,7 +171,7 @@ static float time_step(const Recurrence *op, int64_t row, int64_t index, int64_t
 /* Computes one row: u into the tail, y into the result. */
 static void compute_row(HeadState *h, int64_t row) {
     const Recurrence *op = h->op;
-    const int key_head = h->head / (op->value_heads / op->key_heads);
+    const int key_head = recurrence_key_head(op, h->head);
     const int64_t at = row * op->value_heads + h->head, key_at = row * op->key_heads + key_head;
     const float *q = op->q + key_at * op->key_dim, *v = op->v + at * op->value_dim;
     float *out = op->out + at * op->value_dim, *u = h->u + h->tail * op->value_dim;
@@ -221,7 +221,7 @@ static void store_row(const HeadState *h, const SequenceChunk *chunk, int positi
     const int j = position % C;
     const HeadRow row = row_of(h, recurrent_row(&op->place, page, j));
     memcpy(row.log_decay, h->log_decay + j * h->decays, (size_t)h->decays * sizeof *row.log_decay);
-    if (h->head % (op->value_heads / op->key_heads) == 0)
+    if (h->head == 0 || recurrence_key_head(op, h->head - 1) != recurrence_key_head(op, h->head))
         memcpy(row.k, h->k + j * op->key_dim, (size_t)op->key_dim * sizeof *row.k);
     memcpy(row.u, h->u + j * op->value_dim, (size_t)op->value_dim * sizeof *row.u);
 }
