@@ -22,6 +22,7 @@ typedef struct Entry {
     int64_t released_ns; /* when the last holder let go, or it was loaded */
     int64_t created;
     int context;
+    bool takes_images;
     uint64_t failures; /* loads that failed */
     Error why;         /* the last of them did */
     bool damaged;      /* since it could not be read, until it is loaded anew; */
@@ -95,6 +96,7 @@ static void *load(void *argument) {
         entry->damaged = false;
         entry->created = model->created;
         entry->context = chat_model_context(model);
+        entry->takes_images = engine_vision(model->engine) != NULL;
         log_debug("loaded %s in %.2f s", entry->name, seconds);
     }
     condition_broadcast(&m->changed);
@@ -466,7 +468,8 @@ bool models_status(Models *m, int index, ModelStatus *status) {
             .holders = entry->holders,
             .damaged = is_damaged(entry),
             .created = entry->created,
-            .context = entry->context};
+            .context = entry->context,
+            .takes_images = entry->takes_images};
         memcpy(status->name, entry->name, strlen(entry->name) + 1);
         if (entry->model) status->stats = engine_stats(entry->model->engine);
     }

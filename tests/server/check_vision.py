@@ -228,11 +228,24 @@ def check_apis(server, name):
     check(found.response == expected, f"{name}: Ollama generate {found}")
 
 
+def check_announced(server, name, images):
+    """Clients ask beforehand whether images may be sent."""
+    modalities = ["text", "image"] if images else ["text"]
+    listed = json.loads(server.request("GET", "/v1/models")[2])["data"][0]
+    check(listed["architecture"] == {"input_modalities": modalities, "output_modalities": ["text"]}, listed)
+    props = json.loads(server.request("GET", "/props")[2])
+    check(props["modalities"] == {"vision": images, "audio": False}, f"{name}: {props['modalities']}")
+    check(json.loads(server.request("GET", "/health")[2])["vision"] is images, f"{name}: /health")
+    shown = json.loads(server.request("POST", "/api/show", {"model": server.name})[2])["capabilities"]
+    check(("vision" in shown) is images, f"{name}: {shown}")
+
+
 def main():
     for name in ("gemma3", "qwen2-5-vl", "qwen3-vl", "qwen3-5"):
         with tempfile.TemporaryDirectory() as directory:
             fixture = write_tiny_vision(directory, name)
             with Server(directory) as server:
+                check_announced(server, name, True)
                 check_caching(directory, server, name)
                 check_limits(directory, name)
                 check_turns(server, name)
@@ -243,6 +256,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_model(directory)
         with Server(directory) as server:
+            check_announced(server, "text", False)
             status, body = server.chat(user("x", picture(1)))
             check(status == 400 and body["error"]["param"] == "messages[0].content[1]", body)
             check("image_url" in body["error"]["message"], body)

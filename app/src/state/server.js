@@ -4,7 +4,8 @@ import { apiKey, model } from './settings.js';
 
 /* What the server is and has. */
 
-/** @typedef {{ id: string, context: number, status: string, input: string[], embeds: boolean }} ServedModel */
+/** input: null until the model was loaded once.
+ * @typedef {{ id: string, context: number, status: string, input: string[] | null }} ServedModel */
 
 /** @type {import('@preact/signals').Signal<ServedModel[]>} */
 export const served = signal([]);
@@ -29,13 +30,12 @@ export async function refreshModels() {
         id: String(item.id),
         context: item.context_length ?? 0,
         status: item.status ?? 'loaded',
-        input: item.input_modalities ?? item.architecture?.input_modalities ?? [],
-        embeds: false,
+        input: item.architecture?.input_modalities ?? null,
     }));
 }
 
 /** Whether images may be sent to a model. @param {ServedModel | undefined} item */
-export const takesImages = (item) => Boolean(item?.input.includes('image') || health.value?.vision);
+export const takesImages = (item) => Boolean(item && (!item.input || item.input.includes('image')));
 
 export async function refresh() {
     try {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { answered, openApp, profiles, send, serve, setDefaults, until } from './helpers.js';
-import { typed } from './mock.js';
+import { answered, openApp, profiles, send, serve, setDefaults, tinyVision, until } from './helpers.js';
+import { modelOf, typed } from './mock.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 
@@ -175,7 +175,7 @@ trailer<</Root 1 0 R>>`;
     assert.match(content, /^File: notes\.md\n````md\n# Notes/);
     assert.match(content, /File: paper\.pdf\n```\nSwift birds fly\n```\n\nWhat is this\?$/);
 
-    mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded', input_modalities: ['text', 'image'] }];
+    mock.models = [modelOf(['text', 'image'])];
     await page.reload();
     await page.waitForSelector('.message.assistant');
     await page.waitForTimeout(300);
@@ -194,8 +194,65 @@ trailer<</Root 1 0 R>>`;
     await answered(page);
     const parts = mock.asked.at(-1).messages.at(-1).content;
     assert.match(parts[0].image_url.url, /^data:image\/png;base64,/);
-    mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
     assert.deepEqual(faults, []);
+}
+
+/** Pictures by picker, paste and drag reach a real model that takes them, and stay in the chat. */
+export async function pictures(/** @type {Tools} */ { browser }) {
+    const model = tinyVision();
+    const server = await serve(['--port', '0'], {}, [model.directory]);
+    try {
+        const { page, faults } = await openApp(browser, server.url, profiles.phone);
+        await setDefaults(page, { max_tokens: 8, temperature: 0 });
+        await page.click('.menu-root > button');
+        await page.waitForSelector('[role=menuitem]:has-text("Files and pictures")');
+        await page.keyboard.press('Escape');
+        /** @param {string} kind of the event @param {string} name of the file @param {string} colour */
+        const give = (kind, name, colour) =>
+            page.evaluate(
+                async ([kind, name, colour]) => {
+                    const canvas = document.createElement('canvas');
+                    canvas.width = canvas.height = 64;
+                    const brush = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
+                    brush.fillStyle = colour;
+                    brush.fillRect(0, 0, 64, 64);
+                    /** @type {Blob} */
+                    const blob = await new Promise((done) => canvas.toBlob((made) => done(/** @type {Blob} */ (made))));
+                    const data = new DataTransfer();
+                    data.items.add(new File([blob], name, { type: 'image/png' }));
+                    const options = { bubbles: true, cancelable: true };
+                    const target = document.querySelector('#prompt');
+                    if (kind === 'paste') target?.dispatchEvent(new ClipboardEvent(kind, { ...options, clipboardData: data }));
+                    else if (kind === 'drop') target?.dispatchEvent(new DragEvent(kind, { ...options, dataTransfer: data }));
+                    else {
+                        const picker = /** @type {HTMLInputElement} */ (document.querySelector('[data-testid=file-input]'));
+                        picker.files = data.files;
+                        picker.dispatchEvent(new Event('change', { bubbles: true }));
+                    }
+                },
+                [kind, name, colour],
+            ); // prettier-ignore
+        await give('change', 'picked.png', 'red');
+        await give('paste', 'pasted.png', 'green');
+        await give('drop', 'dropped.png', 'blue');
+        await page.waitForFunction(() => document.querySelectorAll('.chip img').length === 3);
+        const asking = page.waitForRequest('**/v1/chat/completions');
+        await send(page, 'What are these?');
+        const parts = (await asking).postDataJSON().messages.at(-1).content;
+        assert.deepEqual(
+            parts.map((/** @type {any} */ part) => part.type),
+            ['image_url', 'image_url', 'image_url', 'text'],
+        );
+        await answered(page);
+        assert.equal(await page.locator('.trouble.error').count(), 0);
+        await page.reload();
+        await page.waitForSelector('.message.assistant');
+        assert.equal(await page.locator('.attached-image img').count(), 3);
+        assert.deepEqual(faults, []);
+    } finally {
+        await server.stop();
+        model.remove();
+    }
 }
 
 /** Reasoning is folded, says how long it took and opens. */

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -7,7 +7,9 @@ import { devices } from 'playwright-core';
 
 export const root = resolve(import.meta.dirname, '../../..');
 export const binary = process.env.APUS_BINARY ?? join(root, 'build/apus');
-const models = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'apus/models');
+const cache = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'apus');
+const models = join(cache, 'models');
+const python = join(cache, 'venv/bin/python'); // tools/python_env.sh
 export const smallModel = join(models, 'qwen-0.5b.gguf');
 
 /** @typedef {{ url: string, stop: (signal?: NodeJS.Signals) => Promise<void> }} Started */
@@ -43,6 +45,16 @@ export async function serve(options, environment = {}, models = [smallModel]) {
                 child.kill(signal);
             }),
     };
+}
+
+/** A model with random weights that takes images. */
+export function tinyVision() {
+    const directory = mkdtempSync(join(tmpdir(), 'apus-vision-'));
+    const program = 'import sys, tiny_model; tiny_model.write_tiny_vision(sys.argv[1], "qwen3-vl")';
+    execFileSync(python, ['-c', program, directory], {
+        env: { ...process.env, PYTHONPATH: join(root, 'tests/server') },
+    });
+    return { directory, remove: () => rmSync(directory, { recursive: true, force: true }) };
 }
 
 /** A hub whose models have random bytes, and an empty cache. */

@@ -4,6 +4,14 @@ import { createServer, request } from 'node:http';
 
 /** @typedef {{ delta?: any, finish?: string, wait?: number, usage?: any, cut?: boolean }} Piece */
 
+/** A model of the list. @param {string[]} modalities of its input */
+export const modelOf = (modalities) => ({
+    id: 'mock',
+    context_length: 8192,
+    status: 'loaded',
+    architecture: { input_modalities: modalities, output_modalities: ['text'] },
+});
+
 export class Mock {
     /** @param {string} base of the real server */
     constructor(base) {
@@ -22,7 +30,7 @@ export class Mock {
         /** @type {Record<string, any>} answers of routes; a function gets the body */
         this.routes = {};
         /** @type {any[]} */
-        this.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
+        this.models = [modelOf(['text'])];
     }
 
     async start() {

@@ -58,13 +58,21 @@ ChatModel *model_take(Exchange *x, Slice name, ApiError *error) {
     return model;
 }
 
+void model_architecture(const ModelStatus *status, Buffer *out) {
+    if (status->context == 0) return;
+    buffer_printf(out, ",\"architecture\":{\"input_modalities\":[\"text\"%s],\"output_modalities\":[\"text\"]}",
+        status->takes_images ? ",\"image\"" : "");
+}
+
 static void write_model(const ModelStatus *status, Buffer *out) {
     static const char *const states[] = {"unloaded", "loading", "loaded", "unloading"};
     buffer_text(out, "{\"id\":");
     json_write_string(out, slice_of(status->name));
     buffer_printf(out,
-        ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"apus\",\"context_length\":%d,\"status\":\"%s\"}",
+        ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"apus\",\"context_length\":%d,\"status\":\"%s\"",
         (long long)status->created, status->context, states[status->state]);
+    model_architecture(status, out);
+    buffer_byte(out, '}');
 }
 
 /* Clients of Anthropic's API send its version with each request. */
