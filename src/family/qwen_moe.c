@@ -1,7 +1,8 @@
 /* Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 whose feed-forward parts are, in most layers, MoE blocks; Qwen2's
- * have a shared expert behind a gate. Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in
- * Qwen2, and the sliding window, which they lack: transformers/models/qwen2_moe, qwen3_moe. */
-#include "family/family.h"
+ * have a shared expert behind a gate. Qwen3-VL-MoE is Qwen3-MoE with positions in three dimensions and a vision tower.
+ * Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in Qwen2, and the sliding window, which
+ * they lack: transformers/models/qwen2_moe, qwen3_moe; transformers/models/qwen3_vl_moe. */
+#include "family/vision.h"
 
 /* What both have. */
 typedef struct QwenMoe {
@@ -13,16 +14,19 @@ typedef struct QwenMoe {
     Moe moe;
 } QwenMoe;
 
-static QwenMoe load_fields(Loader *ld, Spec *spec) {
+/* vision: the text part of a model that takes images, whose defaults are others. */
+static QwenMoe load_fields(Loader *ld, Spec *spec, bool vision) {
     QwenMoe q = {.d = family_dims(ld, spec),
         .dense = load_list(ld, "mlp_only_layers", -1),
         .every = load_int_or(ld, "decoder_sparse_step", 1)};
     q.moe = family_moe_open(ld, &moe_usual, q.d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
-    q.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
+    q.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", vision);
     q.rope = load_rope(ld,
-        &(RopeOptions){
-            .head_dim = q.d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+        &(RopeOptions){.head_dim = q.d.head_dim,
+            .theta = vision ? 5e6 : 1e6,
+            .mrope = vision,
+            .interleaved = load_bool_or(ld, "rope_traditional", false)});
     q.windows = family_windows_switched(ld, spec);
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", NULL);
@@ -36,7 +40,7 @@ static bool has_experts(const QwenMoe *q, int layer) {
 }
 
 static void load_qwen2(Loader *ld, Spec *spec) {
-    QwenMoe q = load_fields(ld, spec);
+    QwenMoe q = load_fields(ld, spec, false);
     q.moe.names.shared = "shared_expert";
     q.moe.names.shared_gate = "shared_expert_gate";
     q.moe.shared = load_int(ld, "shared_expert_intermediate_size");
@@ -51,8 +55,8 @@ static void load_qwen2(Loader *ld, Spec *spec) {
                 .moe = has_experts(&q, i) ? &q.moe : NULL});
 }
 
-static void load_qwen3(Loader *ld, Spec *spec) {
-    const QwenMoe q = load_fields(ld, spec);
+static void load_qwen3_text(Loader *ld, Spec *spec, bool vision) {
+    const QwenMoe q = load_fields(ld, spec, vision);
     const bool bias = load_bool_or(ld, "attention_bias", false);
     for (int i = 0; i < spec->layer_count; i++)
         family_block(ld, spec, i,
@@ -64,6 +68,16 @@ static void load_qwen3(Loader *ld, Spec *spec) {
                 .q_norm = "q_norm",
                 .k_norm = "k_norm",
                 .moe = has_experts(&q, i) ? &q.moe : NULL});
+}
+
+static void load_qwen3(Loader *ld, Spec *spec) { load_qwen3_text(ld, spec, false); }
+
+static void load_qwen3_vl(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    load_text_part(ld);
+    load_qwen3_text(ld, spec, true);
+    load_return(ld, &root);
+    vision_load_qwen3(ld, spec);
 }
 
 static const GgufName names2[] = {
@@ -107,3 +121,5 @@ const Family qwen3_moe_family = {
         .fields = {gguf_sizes, gguf_rms, gguf_moe, fields3},
         .tokenizer = {.pre = "qwen2"}},
 };
+
+const Family qwen3_vl_moe_family = {.load = load_qwen3_vl};

@@ -84,6 +84,7 @@
     row("qwen3_moe", qwen3_moe_family)                                  \
     row("qwen3_next", qwen3_next_family)                                \
     row("qwen3_vl", qwen3_vl_family)                                    \
+    row("qwen3_vl_moe", qwen3_vl_moe_family)                            \
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \
     row("stablelm", stablelm_family)                                    \

@@ -63,6 +63,10 @@ class Family:
     def mlx_name(self, name):
         return next((mlx + name[len(ours) :] for ours, mlx in self.names if name.startswith(ours)), name)
 
+    def stored(self, name, shape):
+        """The tensors of MLX's file that one parameter's value lies in: names and shapes, along its second axis."""
+        return [(self.mlx_name(name), shape)]
+
     def inputs(self, case, image):
         """Inputs of the model, and the token names that stand for the image, with their number."""
         raise NotImplementedError
@@ -96,6 +100,15 @@ class Qwen(Family):
         return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
 
 
+class Qwen3Moe(Qwen):
+    def stored(self, name, shape):
+        found = self.mlx_name(name)
+        if found.endswith("experts.gate_up_proj"):
+            half = (shape[0], shape[1] // 2, shape[2])
+            return [(found.replace("experts.gate_up", f"switch_mlp.{p}") + ".weight", half) for p in ("gate", "up")]
+        return [(found.replace("experts.down_proj", "switch_mlp.down_proj.weight"), shape)]
+
+
 class Qwen35(Qwen):
     norm_offset = 0  # and with the convolutions of PyTorch, as published
 
@@ -126,7 +139,14 @@ class Gemma3(Family):
         return found.reshape(-1, found.shape[-1])
 
 
-FAMILIES = {"qwen2_vl": Qwen, "qwen2_5_vl": Qwen, "qwen3_vl": Qwen, "qwen3_5": Qwen35, "gemma3": Gemma3}
+FAMILIES = {
+    "qwen2_vl": Qwen,
+    "qwen2_5_vl": Qwen,
+    "qwen3_vl": Qwen,
+    "qwen3_vl_moe": Qwen3Moe,
+    "qwen3_5": Qwen35,
+    "gemma3": Gemma3,
+}
 
 
 def build(case, family):
@@ -141,9 +161,10 @@ def build(case, family):
     for name, parameter in parameters.items():
         if tied and name == "lm_head.weight":
             continue
-        mlx = family.mlx_name(name)
-        shapes[mlx] = channels_last(parameter.detach().numpy()).shape
-        found = weights.value(mlx, shapes[mlx], family.norm_offset, family.embedding_range, case["values"])
+        stored = family.stored(name, channels_last(parameter.detach().numpy()).shape)
+        shapes.update(stored)
+        parts = [weights.value(*part, family.norm_offset, family.embedding_range, case["values"]) for part in stored]
+        found = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
         with torch.no_grad():
             parameter.copy_(torch.tensor(np.ascontiguousarray(channels_first(found))))
     return model, shapes
