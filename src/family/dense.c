@@ -80,9 +80,11 @@ Dims dense_load(Loader *ld, Spec *spec, const Dense *dense) {
         .dims = dense->rotary_factor > 0 ? load_rotary_dims(ld, d.head_dim, dense->rotary_factor) : 0,
         .theta = dense->theta > 0 ? dense->theta : 10000,
         .interleaved = load_bool_or(ld, "rope_traditional", dense->interleaved),
-        .alpha = dense->alpha};
+        .alpha = dense->alpha,
+        .layer_type = "full_attention"};
     const Rope *rope = load_rope(ld, &options), *plain = rope;
     options.unscaled = true;
+    options.layer_type = "sliding_attention";
     if (dense->window_unscaled) plain = load_rope(ld, &options);
     load_expect_text(ld, dense->activation_field ? dense->activation_field : "hidden_act",
         dense->activation_text ? dense->activation_text : "silu");
