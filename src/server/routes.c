@@ -10,6 +10,7 @@
 #include "server/admin/local_models.h"
 #include "server/admin/metrics.h"
 #include "server/admin/props.h"
+#include "server/admin/router.h"
 #include "server/api/model_list.h"
 #include "server/api/ollama_list.h"
 #include "server/admin/jobs_api.h"
@@ -71,6 +72,10 @@ static const Route routes[] = {
     {.method = "GET", .path = "/health", .answer = answer_health, .public = true, .probe = true},
     {.method = "GET", .path = "/metrics", .answer = answer_metrics, .metrics = true, .probe = true},
     {.method = "GET", .path = "/v1/models", .answer = answer_models},
+    {.method = "GET", .path = "/models", .answer = answer_router_models},
+    {.method = "POST", .path = "/models/load", .answer = answer_router_load},
+    {.method = "POST", .path = "/models/unload", .answer = answer_router_unload},
+    {.method = "GET", .path = "/models/sse", .answer = answer_router_events},
     {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},
     {.method = "GET", .path = "/v1/models/local", .answer = answer_local},

@@ -269,6 +269,77 @@ def test_convert(server, models):
     call(server, "DELETE", "/v1/models/gguf")
 
 
+class RouterEvents:
+    """GET /models/sse: what has come so far, as (model, event, data)."""
+
+    def __init__(self, server):
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        self.connection.request("GET", "/models/sse")
+        self.response = self.connection.getresponse()
+        self.seen = []
+        self.response.readline()
+
+    def until(self, model, event, **data):
+        """Reads to such an event; the events of this model from the last call on."""
+        first = len(self.seen)
+        while True:
+            line = self.response.readline().decode().strip()
+            if not line.startswith("data: "):
+                continue
+            found = json.loads(line[6:])
+            self.seen.append((found["model"], found["event"], found.get("data")))
+            if found["model"] == model and found["event"] == event and data.items() <= found.get("data", {}).items():
+                return [(e, d) for m, e, d in self.seen[first:] if m == model]
+
+
+def router(server, headers=None):
+    return {m["id"]: m for m in call(server, "GET", "/models", headers=headers)[1]["data"]}
+
+
+def test_router(server, hub):
+    """llama.cpp's routes: list, load, unload and the stream of events, for served, local and absent models."""
+    call(server, "DELETE", "/v1/models/tiny")
+    listed = router(server)
+    check(listed["tiny"]["status"]["value"] == "unloaded" and listed["tiny"]["object"] == "model", f"{listed['tiny']}")
+    check("tiny" not in served(server), "a local model is listed, and not served yet")
+    events = RouterEvents(server)
+    check(events.response.getheader("content-type") == "text/event-stream", "events of models")
+    check(call(server, "POST", "/models/load", {"model": "tiny"}) == (200, {"success": True}), "a load begins")
+    events.until("tiny", "status_change", status="loaded")
+    model = router(server)["tiny"]
+    check(model["status"] == {"value": "loaded", "args": []}, f"it is loaded: {model}")
+    check(model["architecture"]["input_modalities"] == ["text"], f"its modalities: {model}")
+    check(ask(server, "tiny")[0] == 200, "and answers under the id of the list")
+    status, answer = call(server, "POST", "/models/load", {"model": "tiny"})
+    check(status == 400 and "loaded already" in answer["error"]["message"], f"once: {answer}")
+    check(call(server, "POST", "/models/unload", {"model": "tiny"}) == (200, {"success": True}), "it is unloaded")
+    told = events.until("tiny", "status_change", status="unloaded")
+    check(told[-1][1]["exit_code"] == 0, f"as wanted: {told}")
+    check(router(server)["tiny"]["status"]["value"] == "unloaded", "and listed so")
+    status, answer = call(server, "POST", "/models/unload", {"model": "tiny"})
+    check(status == 400 and "not loaded" in answer["error"]["message"], f"once, too: {answer}")
+    check(call(server, "POST", "/models/unload", {"model": "absent"})[0] == 404, "an unknown model")
+    check(call(server, "POST", "/models/load", {"name": "x"})[0] == 400, "a body without a model")
+    call(server, "DELETE", "/v1/models/tiny")
+    events.until("tiny", "model_remove")
+    call(server, "POST", "/models/load", {"model": "org/broken"})
+    told = events.until("broken", "status_change", status="unloaded")
+    check(told[-1][1]["exit_code"] == 1, f"a load that fails: {told}")
+    hub.faults["bytes_per_s"] = 2 * MB
+    start(server, "download", "org/j")
+    told = events.until("org/j", "download_progress")
+    check(told[0] == ("status_change", {"status": "downloading"}), f"a download: {told}")
+    check(set(told[-1][1]["progress"]["org/j"]) == {"done", "total"}, f"its bytes: {told[-1]}")
+    check(router(server)["org/j"]["status"]["value"] == "downloading", "it is listed")
+    check(call(server, "POST", "/models/unload", {"model": "org/j"})[0] == 200, "unload cancels it")
+    events.until("org/j", "download_failed")
+    check("org/j" not in router(server), "and it is gone")
+    hub.faults.clear()
+    start(server, "download", "org/j")
+    events.until("org/j", "download_finished")
+    events.connection.close()
+
+
 def test_not_allowed(folder, hub):
     """Without --allow-pull nothing fills the disk; models of this machine can be loaded, if there was none at first."""
     with EmptyServer(folder, hub) as server:
@@ -294,6 +365,9 @@ def test_not_allowed(folder, hub):
             body = {"kind": "load", "model": "org/tiny"}
             status, answer = call(server, "POST", "/v1/jobs", body, key)
             check(status == 403 and answer["error"]["code"] == "load_not_allowed", f"only its own model: {answer}")
+            status, answer = call(server, "POST", "/models/load", {"model": "org/tiny"}, key)
+            check(status == 404 and list(router(server, key)) == ["test-model"], f"by the router, too: {answer}")
+            check(call(server, "GET", "/models")[0] == 401, "which need the key")
             check(call(server, "DELETE", "/v1/models/test-model", headers=key)[0] == 403, "which stays")
             body["model"] = "test-model"
             check(call(server, "POST", "/v1/jobs", body, key)[0] == 200, "and may be loaded by a job")
@@ -314,7 +388,7 @@ def test_stop(folder, hub):
 
 def main():
     gguf = model_path("gemma-270m")
-    repos = {f"org/{name}": large_repo(ord(name)) for name in "abcdefghi"}
+    repos = {f"org/{name}": large_repo(ord(name)) for name in "abcdefghij"}
     with (
         FakeHub({"org/tiny": tiny_repo(), "org/broken": large_repo(1), **repos}) as hub,
         tempfile.TemporaryDirectory() as folder,
@@ -331,6 +405,7 @@ def main():
             test_several(server, hub)
             test_outlives_client(server, hub)
             test_convert(server, models)
+            test_router(server, hub)
         check(server.code == 0, f"the server ends: {server.code}")
         test_not_allowed(folder, hub)
         test_stop(folder, hub)

@@ -4,12 +4,13 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "server/admin/event_stream.h"
 #include "server/admin/jobs.h"
 #include "server/api/model_list.h"
 #include "server/http/body.h"
 #include "server/http/response.h"
 
-enum { EVENT_EVERY_MS = 500, HEARTBEAT_S = 10, WATCHERS_MAX = 16 /* streams of events; each has a thread */ };
+enum { EVENT_EVERY_MS = 500 };
 
 static const char *const kinds[JOB_KINDS] = {"download", "convert", "load"};
 static const char *const states[] = {"queued", "running", "paused", "done", "failed", "cancelled"};
@@ -94,11 +95,6 @@ static bool check_allowed(const Server *server, JobKind kind, Slice model, ApiEr
         "This server serves only the models that it was started with; start it with --allow-pull, or without a model.");
 }
 
-typedef struct StartRequest {
-    JobKind kind;
-    char model[JOB_MODEL_MAX];
-} StartRequest;
-
 static bool copy_model(Slice model, char out[JOB_MODEL_MAX], ApiError *error) {
     if (model.size >= JOB_MODEL_MAX) return api_fail(error, 400, "invalid_value", "model", "The name is too long.");
     if (model.size == 0 || memchr(model.data, 0, model.size))
@@ -124,46 +120,48 @@ static bool check_hub_name(const char *model, ApiError *error) {
             "Invalid 'model': want ORG/NAME, ORG/NAME:FILE or ORG/NAME@REVISION.");
 }
 
-static bool read_start(const Exchange *x, StartRequest *start, ApiError *error) {
-    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
-    const Json *body = body_object(x, &arena, error);
-    Slice kind = {0}, model = {0};
-    bool ok = body != NULL;
-    if (ok) {
-        for (JSON_EACH_PAIR(key, value, body)) {
-            const Slice name = json_slice(key);
-            if (!ok) break;
-            if (slice_is(name, "kind"))
-                ok = api_string(value, "kind", &kind, error);
-            else if (slice_is(name, "model"))
-                ok = api_string(value, "model", &model, error);
-            else
-                ok = api_fail(error, 400, "unknown_parameter", "", "Unknown parameter: '%.*s'.",
-                    name.size < 64 ? (int)name.size : 64, name.data);
-        }
+/* *model: in the arena or the body. */
+static bool read_start(const Exchange *x, Arena *arena, JobKind *kind, Slice *model, ApiError *error) {
+    const Json *body = body_object(x, arena, error);
+    Slice word = {0};
+    if (!body) return false;
+    for (JSON_EACH_PAIR(key, value, body)) {
+        const Slice name = json_slice(key);
+        bool ok;
+        if (slice_is(name, "kind"))
+            ok = api_string(value, "kind", &word, error);
+        else if (slice_is(name, "model"))
+            ok = api_string(value, "model", model, error);
+        else
+            ok = api_fail(error, 400, "unknown_parameter", "", "Unknown parameter: '%.*s'.",
+                name.size < 64 ? (int)name.size : 64, name.data);
+        if (!ok) return false;
     }
-    if (ok && !kind.data) ok = api_missing("kind", error);
-    if (ok && !model.data) ok = api_missing("model", error);
-    ok = ok && read_kind(kind, &start->kind, error) && copy_model(model, start->model, error) &&
-        (start->kind != JOB_DOWNLOAD || check_hub_name(start->model, error));
-    arena_free(&arena);
-    return ok;
+    if (!word.data) return api_missing("kind", error);
+    if (!model->data) return api_missing("model", error);
+    return read_kind(word, kind, error);
 }
 
-static bool start_job(Server *server, const StartRequest *start, char id[JOB_ID_MAX], ApiError *error) {
+bool jobs_api_start(Server *server, JobKind kind, Slice model, char id[JOB_ID_MAX], ApiError *error) {
     Error why = {0};
-    if (!check_allowed(server, start->kind, slice_of(start->model), error)) return false;
-    if (jobs_start(server->jobs, start->kind, start->model, id, &why)) return true;
+    char name[JOB_MODEL_MAX];
+    if (!copy_model(model, name, error)) return false;
+    if (kind == JOB_DOWNLOAD && !check_hub_name(name, error)) return false;
+    if (!check_allowed(server, kind, model, error)) return false;
+    if (jobs_start(server->jobs, kind, name, id, &why)) return true;
     if (why.code == ERROR_BUSY) return api_fail(error, 429, "too_many_jobs", NULL, "Too many jobs: %s.", why.text);
     return api_out_of_memory(error);
 }
 
 bool answer_job_start(Exchange *x, Slice rest) {
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     ApiError error = {0};
-    StartRequest start;
+    JobKind kind = JOB_DOWNLOAD;
+    Slice model = {0};
     char id[JOB_ID_MAX];
-    if (!read_start(x, &start, &error) || !start_job(x->server, &start, id, &error)) return response_error(x, &error);
-    return response_job(x, slice_of(id));
+    const bool ok = read_start(x, &arena, &kind, &model, &error) && jobs_api_start(x->server, kind, model, id, &error);
+    arena_free(&arena);
+    return ok ? response_job(x, slice_of(id)) : response_error(x, &error);
 }
 
 /* ---- looking and acting ---- */
@@ -231,20 +229,6 @@ bool answer_model_remove(Exchange *x, Slice id) {
 
 /* ---- streams ---- */
 
-static bool is_stopping(const Server *server) { return __atomic_load_n(&server->stopping, __ATOMIC_RELAXED) > 0; }
-
-/* Sends out and empties it; a comment when it is empty for long. False: the client is gone, or memory ended. */
-static bool send_out(Exchange *x, Buffer *out, int64_t *told_ns) {
-    const int64_t now = clock_ns();
-    if (!out->size && now - *told_ns > HEARTBEAT_S * INT64_C(1000000000)) buffer_text(out, ": waiting\n\n");
-    if (out->failed || response_client_gone(x)) return false;
-    if (!out->size) return true;
-    *told_ns = now;
-    response_stream_chunk(x, buffer_view(out), false);
-    buffer_clear(out);
-    return response_send(x);
-}
-
 /* Jobs that have changed since *version. */
 static void write_changed(Jobs *jobs, uint64_t *version, Buffer *out) {
     JobStatus job = {0};
@@ -265,9 +249,9 @@ static bool send_changes(Exchange *x) {
     bool ok = true;
     response_stream_head(x);
     buffer_text(&out, ": jobs\n\n");
-    while (ok && !is_stopping(x->server)) {
+    while (ok && !event_stream_ends(x->server)) {
         write_changed(x->server->jobs, &version, &out);
-        ok = send_out(x, &out, &told_ns);
+        ok = event_stream_send(x, &out, &told_ns);
         if (ok) jobs_wait(x->server->jobs, EVENT_EVERY_MS);
     }
     buffer_free(&out);
@@ -275,22 +259,7 @@ static bool send_changes(Exchange *x) {
     return ok;
 }
 
-/* A stream that holds its thread as long as its client wants. */
-static bool with_watcher(Exchange *x, bool (*send)(Exchange *x)) {
-    Server *server = x->server;
-    ApiError error = {0};
-    bool ok;
-    if (__atomic_fetch_add(&server->watchers, 1, __ATOMIC_RELAXED) < WATCHERS_MAX) {
-        ok = send(x);
-    } else {
-        api_fail(&error, 429, "too_many_streams", NULL, "%d clients watch jobs already.", WATCHERS_MAX);
-        ok = response_error(x, &error);
-    }
-    __atomic_sub_fetch(&server->watchers, 1, __ATOMIC_RELAXED);
-    return ok;
-}
-
-bool answer_job_events(Exchange *x, Slice rest) { return with_watcher(x, send_changes); }
+bool answer_job_events(Exchange *x, Slice rest) { return event_stream_run(x, send_changes); }
 
 /* ---- /v1/models/pull ---- */
 
@@ -336,11 +305,11 @@ static bool send_pull(Exchange *x, const char *id, const char *repository) {
     int64_t told_ns = clock_ns();
     bool ok = true, ended = false;
     response_stream_head(x);
-    while (ok && !ended && !is_stopping(x->server) && jobs_get(jobs, slice_of(id), &job)) {
+    while (ok && !ended && !event_stream_ends(x->server) && jobs_get(jobs, slice_of(id), &job)) {
         ended = has_ended(&job);
         write_pull_progress(&job, repository, &out);
         if (ended) write_pull_end(&job, repository, &out);
-        ok = send_out(x, &out, &told_ns);
+        ok = event_stream_send(x, &out, &told_ns);
         if (ok && !ended) jobs_wait(jobs, EVENT_EVERY_MS);
     }
     buffer_free(&out);
@@ -350,14 +319,13 @@ static bool send_pull(Exchange *x, const char *id, const char *repository) {
 
 bool answer_pull(Exchange *x, Slice rest) {
     ApiError error = {0};
-    StartRequest start = {.kind = JOB_DOWNLOAD};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     Slice model = {0};
+    char id[JOB_ID_MAX], text[JOB_MODEL_MAX];
     HubName name;
-    char id[JOB_ID_MAX];
     const bool ok = check_allowed(x->server, JOB_DOWNLOAD, model, &error) && body_model(x, &arena, &model, &error) &&
-        copy_model(model, start.model, &error) && check_hub_name(start.model, &error) &&
-        start_job(x->server, &start, id, &error) && hub_name_parse(start.model, &name, NULL);
+        jobs_api_start(x->server, JOB_DOWNLOAD, model, id, &error) && copy_model(model, text, &error) &&
+        hub_name_parse(text, &name, NULL);
     arena_free(&arena);
     return ok ? send_pull(x, id, name.repo) : response_error(x, &error);
 }

@@ -1,6 +1,10 @@
 /* The jobs of a server over HTTP: /v1/jobs, /v1/models/pull, and models that are added and removed. */
 #pragma once
+#include "server/admin/jobs.h"
 #include "server/exchange.h"
+
+/* jobs_start() for a client: 400 for a name that is none, 403 for what the server's options do not allow, 429. */
+NODISCARD bool jobs_api_start(Server *server, JobKind kind, Slice model, char id[JOB_ID_MAX], ApiError *error);
 
 /* GET /v1/jobs: all of them, the oldest first. */
 bool answer_jobs(Exchange *x, Slice rest);
