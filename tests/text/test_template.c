@@ -121,6 +121,8 @@ static void test_origins(void) {
     check_text("{{ (u + '  ')|indent(2, true) }}", v, true, "[  ]{<|x|>}[  ]");
     check_text("{{ u|escape }}", v, true, "{&lt;|x|&gt;}");
     check_text("{% for k in d %}{{ k }}{% endfor %}{{ d.keys()|first }}", v, true, "{kk}");
+    check_text("{% for k in dict(**d) %}{{ k }}{% endfor %}{{ dict(k=1)|first }}", v, true, "{k}[k]");
+    check_text("{% macro m() %}{{ kwargs|first }}{% endmacro %}{{ m(**d) }}{{ m(k=1) }}", v, true, "{k}[k]");
     check_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", v, true,
         "[<|user|>]{Hi}[<|]{<|im_end|>}[|>]{there}");
     check_text("{% set ns = namespace(s='') %}{% for i in range(9) %}{% set ns.s = ns.s + 't' + w %}{% endfor %}{{ "

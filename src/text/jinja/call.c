@@ -28,7 +28,7 @@ bool jinja_bind(Vm *vm, const char *what, const char *params, const JinjaArgs *a
     }
     for (size_t i = 0; i < args->count; i++) out[i] = args->values[i];
     for (size_t k = 0; k < args->keyword_count; k++) {
-        Slice name = args->keywords[k].name;
+        const Slice name = jinja_str_slice(args->keywords[k].name);
         size_t i = 0;
         while (i < p.count && !slice_equal(p.names[i], name)) i++;
         if (positional || i == p.count || jv_given(out[i])) {

@@ -128,10 +128,10 @@ typedef struct Arguments {
     size_t count, capacity; /* keyword arguments */
 } Arguments;
 
-static bool keyword_add(Vm *vm, Arguments *to, Slice name, Jv value) {
+static bool keyword_add(Vm *vm, Arguments *to, JinjaStr *name, Jv value) {
     for (size_t i = 0; i < to->count; i++) {
-        if (!slice_equal(to->keywords[i].name, name)) continue;
-        jinja_fail(vm, "TypeError: got multiple values for keyword argument '%.*s'", SLICE_ARGS(name));
+        if (!slice_equal(jinja_str_slice(to->keywords[i].name), jinja_str_slice(name))) continue;
+        jinja_fail(vm, "TypeError: got multiple values for keyword argument '%.*s'", (int)name->size, name->data);
         return false;
     }
     JinjaKeyword *keywords = jinja_grow(vm, to->keywords, to->count, &to->capacity, sizeof *keywords);
@@ -160,7 +160,7 @@ static bool stars_add(Vm *vm, Arguments *to, Jv value) {
         const JinjaPair *pair = &value.dict->pairs[i];
         if (pair->key.tag != JINJA_STR) jinja_fail(vm, "TypeError: keywords must be strings");
         if (vm->failed || !jinja_str_flatten(vm, pair->key.s)) return false;
-        if (!keyword_add(vm, to, jinja_str_slice(pair->key.s), pair->value)) return false;
+        if (!keyword_add(vm, to, pair->key.s, pair->value)) return false;
     }
     return true;
 }
@@ -172,13 +172,16 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
         bool wrapped = item->kind == NODE_KEYWORD || item->kind == NODE_STAR || item->kind == NODE_STARS;
         Jv value = eval(vm, wrapped ? item->a : item);
         if (jv_bad(value)) return false;
-        bool ok = item->kind == NODE_KEYWORD ? keyword_add(vm, &to, jinja_str_slice(item->value.s), value)
+        bool ok = item->kind == NODE_KEYWORD ? keyword_add(vm, &to, item->value.s, value)
             : item->kind == NODE_STAR        ? star_add(vm, &to, value)
             : item->kind == NODE_STARS       ? stars_add(vm, &to, value)
                                              : jinja_list_push(vm, &to.positional, value);
         if (!ok) return false;
     }
-    if (jv_given(caller) && !keyword_add(vm, &to, SLICE("caller"), caller)) return false;
+    if (jv_given(caller)) {
+        JinjaStr *name = jinja_str_new(vm, "caller", strlen("caller"), ORIGIN_TEMPLATE);
+        if (!name || !keyword_add(vm, &to, name, caller)) return false;
+    }
     *out = (JinjaArgs){to.positional.items, to.positional.count, to.keywords, to.count};
     return true;
 }
@@ -483,7 +486,7 @@ static Flow run_list(Vm *vm, const JinjaNode *node) {
 
 static const Jv *keyword_find(const JinjaArgs *args, Slice name) {
     for (size_t i = 0; i < args->keyword_count; i++) {
-        if (slice_equal(args->keywords[i].name, name)) return &args->keywords[i].value;
+        if (slice_equal(jinja_str_slice(args->keywords[i].name), name)) return &args->keywords[i].value;
     }
     return NULL;
 }
@@ -500,11 +503,11 @@ static bool takes_keyword(const Vm *vm, const JinjaNode *node, size_t positional
 static Jv other_keywords(Vm *vm, const JinjaNode *node, const JinjaArgs *args) {
     Jv dict = jinja_dict_new(vm, args->keyword_count);
     for (size_t i = 0; !jv_bad(dict) && i < args->keyword_count; i++) {
-        const Slice name = args->keywords[i].name;
+        JinjaStr *key = args->keywords[i].name;
+        const Slice name = jinja_str_slice(key);
         if (takes_keyword(vm, node, args->count, name)) continue;
         if (node->flag & 1u << MACRO_CALLER && slice_is(name, "caller")) continue;
-        JinjaStr *key = jinja_str_new(vm, name.data, name.size, ORIGIN_TEMPLATE);
-        if (!key || !jinja_dict_set(vm, dict.dict, jv_str(key), args->keywords[i].value)) return jv_error();
+        if (!jinja_dict_set(vm, dict.dict, jv_str(key), args->keywords[i].value)) return jv_error();
     }
     return dict;
 }

@@ -30,7 +30,7 @@ static Jv global_range(Vm *vm, Jv self, const JinjaArgs *args) {
     return range;
 }
 
-/* dict({'a': 1}, b=2), without jinja2's list of pairs */
+/* dict({'a': 1}, b=2); unlike jinja2's, it takes no list of pairs */
 static Jv global_dict(Vm *vm, Jv self, const JinjaArgs *args) {
     Jv dict = jinja_dict_new(vm, args->keyword_count), from = args->count ? args->values[0] : dict;
     if (jv_bad(dict)) return dict;
@@ -40,9 +40,8 @@ static Jv global_dict(Vm *vm, Jv self, const JinjaArgs *args) {
         if (!jinja_dict_set(vm, dict.dict, from.dict->pairs[i].key, from.dict->pairs[i].value)) return jv_error();
     }
     for (size_t i = 0; i < args->keyword_count; i++) {
-        Slice name = args->keywords[i].name;
-        JinjaStr *key = jinja_str_new(vm, name.data, name.size, ORIGIN_TEMPLATE);
-        if (!key || !jinja_dict_set(vm, dict.dict, jv_str(key), args->keywords[i].value)) return jv_error();
+        const JinjaKeyword *keyword = &args->keywords[i];
+        if (!jinja_dict_set(vm, dict.dict, jv_str(keyword->name), keyword->value)) return jv_error();
     }
     return dict;
 }

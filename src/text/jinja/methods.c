@@ -147,7 +147,7 @@ static Jv format_field(Vm *vm, Slice name, const JinjaArgs *args, size_t *automa
         return jinja_fail(vm, "IndexError: Replacement index %zu out of range for positional args tuple", index);
     }
     for (size_t i = 0; i < args->keyword_count; i++) {
-        if (slice_equal(args->keywords[i].name, name)) return args->keywords[i].value;
+        if (slice_equal(jinja_str_slice(args->keywords[i].name), name)) return args->keywords[i].value;
     }
     return jinja_fail(vm, "KeyError: '%.*s'", name.size > 80 ? 80 : SLICE_ARGS(name));
 }

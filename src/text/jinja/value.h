@@ -141,7 +141,7 @@ typedef struct JinjaDict { /* insertion order; an index once it is large */
 } JinjaDict;
 
 typedef struct JinjaKeyword {
-    Slice name;
+    JinjaStr *name; /* flat; its origin goes with it into a dict's keys */
     Jv value;
 } JinjaKeyword;
 

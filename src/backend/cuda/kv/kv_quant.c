@@ -127,7 +127,7 @@ void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     KvqJob *jobs = calloc(1, bytes);
     if (!jobs || !cuda_room(b, &b->quant.jobs, bytes, &b->fault)) {
         /* Permanent: the page's content would be wrong. */
-        b->fault.code = ERROR_DEVICE;
+        fail(&b->fault, ERROR_DEVICE, "no memory to quantise KV pages");
         free(jobs);
         return;
     }
@@ -158,7 +158,8 @@ void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
 
 /* ---- calibration ---- */
 
-/* Decides with the layer's parameters copied to host memory. */
+/* Writes calibrate->code, which the sequence owns, from the sums of its pages and a host copy of the layer's bias and
+ * frequencies. sums: [page][heads][k_square, k_whole, q_square], where `heads` is the largest of the call. */
 static void calibration_decide(CudaBackend *b, const KvCalibration *calibrate, const double *sums, int heads) {
     const KvLayout *l = &calibrate->layer->layout;
     const int pages = calibrate->tokens / KV_PAGE_TOKENS;
@@ -175,7 +176,8 @@ static void calibration_decide(CudaBackend *b, const KvCalibration *calibrate, c
             b->base.ops->download(&b->base, bias, layer.k_bias, bias_bytes);
             b->base.ops->download(&b->base, frequencies, rope.frequencies, rope_bytes);
         } else {
-            fail(&b->fault, ERROR_MEMORY, "no memory for a calibration");
+            /* Permanent: the sequence's code would be decided without the bias. */
+            fail(&b->fault, ERROR_DEVICE, "no memory for the calibration of a KV cache");
         }
         rope.frequencies = frequencies;
         layer.rope = &rope;
@@ -216,7 +218,7 @@ void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *calibra
                 .from = full_page(calibrations[i].layer, calibrations[i].table[page]),
                 .position = page * KV_PAGE_TOKENS};
     if (!jobs || !sums) {
-        fail(&b->fault, ERROR_MEMORY, "no memory for a calibration");
+        fail(&b->fault, ERROR_DEVICE, "no memory for the calibration of a KV cache"); /* permanent, see above */
     } else if (pages && send_jobs(b, jobs, bytes, sums_bytes)) {
         double *there = (double *)(void *)((KvqJob *)b->quant.jobs.memory + pages);
         cuda_ok(b, kvq_calibrate(b->stream, b->quant.jobs.memory, pages, heads, there), "a calibration");
