@@ -50,7 +50,7 @@ static inline float *recurrent_row(const RecurrentPart *place, int32_t page, int
 /* Channels with one input and one result. */
 typedef struct ConvPart {
     int64_t channels;
-    const float *weight; /* [channels, taps], bound; the last tap meets the row itself */
+    const float *weight; /* [channels, taps], bound; the last tap multiplies the row's own input */
     const float *bias;   /* [channels], bound; NULL: none */
     const float *x;      /* [rows, channels] */
     float *out;          /* [rows, channels]; not x */
@@ -76,7 +76,7 @@ int64_t conv_row_width(const Conv *op);
 
 typedef enum RecurrenceKind {
     RECURRENCE_DELTA, /* gated delta rule */
-    RECURRENCE_SSD,   /* Mamba-2, lightning attention, gated linear attention */
+    RECURRENCE_SSD,   /* Mamba-2, lightning attention */
 } RecurrenceKind;
 
 /* For each value head, S [key_dim, value_dim], decay w and time step dt of the row:
@@ -86,6 +86,7 @@ typedef enum RecurrenceKind {
  * where q and k of a key head are normalised, rotated and scaled first. Value head h uses key head h / (value_heads /
  * key_heads). Computed from the anchor S0 and the tail, G = Σ log w since the anchor:
  *     Sᵀx = e^G · S0ᵀx + Σ_j e^{G − G_j} (k_j·x) u_j
+ * With channel_decay G is a vector over the key: S0ᵀ(e^G ∘ x) + Σ_j ((e^{G − G_j} ∘ k_j)·x) u_j.
  * The anchor is S [value_heads, key_dim, value_dim]; a row of the tail is log w [value_heads, or value_heads · key_dim
  * with channel_decay], k [key_heads, key_dim], u [value_heads, value_dim]. */
 typedef struct Recurrence {

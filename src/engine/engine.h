@@ -22,7 +22,7 @@ typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
 
 /* Where draft tokens come from. */
 typedef enum DraftSource {
-    DRAFT_LOOKUP,     /* an earlier place of the prompt or of an answer that continues alike */
+    DRAFT_LOOKUP,     /* what followed the same tokens earlier in the request's prompt or answers */
     DRAFT_PREDICTION, /* the request's predicted answer */
     DRAFT_MODEL,
     DRAFT_SOURCES
@@ -80,7 +80,7 @@ struct EngineOptions {
 };
 
 /* Sampling, in this order: what the constraint allows → logit bias → penalties → top_k → top_p → min_p → temperature →
- * sample. Neutral values switch off. */
+ * sample. A neutral value switches its stage off. */
 typedef struct SamplingOptions {
     float temperature;                         /* 0: greedy */
     float top_p;                               /* 1: off */
@@ -148,7 +148,8 @@ typedef struct RequestStats {
     int preempted;                            /* times that a choice was preempted */
     size_t kv_full_bytes, kv_quantised_bytes; /* bytes of the pages of the choice that ended last */
     size_t kv_f16_bytes;                      /* bytes of these pages if all were in full precision */
-    int kv_raised;  /* layers whose keys got more bits than requested, because of their noise or a list */
+    int kv_raised;  /* layers whose keys got more bits than requested, because of their predicted noise or the format's
+                       list of layers */
     float kv_noise; /* the largest KvQuant.noise of a layer */
     bool admitted;  /* has left the queue */
     double queued_s, prefill_s, decode_s;
@@ -167,7 +168,7 @@ Pooling engine_pooling(const Engine *engine);
 const VisionSpec *engine_vision(const Engine *engine);  /* NULL: the model takes no images */
 const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
 DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
-bool engine_looks_up(const Engine *engine);             /* whether it looks texts up for draft tokens */
+bool engine_looks_up(const Engine *engine);             /* whether prompt lookup is on */
 bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, which plain 4-bit codes do not survive */
 
 /* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,

@@ -10,7 +10,7 @@
 /* ---- components ---- */
 
 /* A new kind needs an enumerator here, a struct of parameters in Component, a row in component.c and a file in
- * components/. */
+ * components/ whose table component.h declares. */
 typedef enum ComponentKind {
     COMPONENT_ATTENTION,   /* grouped-query attention */
     COMPONENT_MLA,         /* multi-head latent attention */
@@ -20,7 +20,7 @@ typedef enum ComponentKind {
     COMPONENT_RECURRENT,   /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
     COMPONENT_SHORT_CONV,  /* gated short convolution */
     COMPONENT_MAMBA,       /* Mamba-1 */
-    COMPONENT_LAYER_INPUT, /* per-layer input of the token (Gemma 3n and 4) */
+    COMPONENT_LAYER_INPUT, /* per-layer input of the token (Gemma 4) */
     COMPONENT_SCALE,       /* multiplies the residual */
 } ComponentKind;
 
@@ -68,7 +68,7 @@ typedef struct MoeComponent {
     Weight router;                /* [experts, hidden] */
     Weight shared_gate;           /* [1 or 2, hidden]; rows 0: the shared expert's weight is 1 */
     const float *correction_bias; /* [experts]; NULL: none */
-    int experts, top_k;           /* used: number of experts per row */
+    int experts, top_k;           /* experts: routed ones; top_k: those that a row uses */
     int shared;                   /* 1: a shared expert, number `experts` of the banks; 0: none */
     RouteScore score;
     int groups, topk_group;
@@ -173,7 +173,7 @@ typedef struct Tally {
     uint64_t parameters, bytes;
 } Tally;
 
-/* Inputs of the layers from the token itself (Gemma 3n): for layer l the elements l·width … (l + 1)·width of
+/* Inputs of the layers from the token itself (Gemma 4): for layer l the elements l·width … (l + 1)·width of
  * scale · (norm(projection · h) + embedding_scale · embedding[token]), h being the embedding as the first layer reads
  * it; the norm is that of each layer's elements. */
 typedef struct LayerInputs {
