@@ -120,6 +120,8 @@ static bool can_divide(const Model *model, int parts, Error *error) {
             const bool is_attention = component->kind == COMPONENT_ATTENTION;
             if (component->kind == COMPONENT_MLA)
                 what = "latent attention";
+            else if (component_ops(component->kind)->recurrent)
+                what = "recurrent layers";
             else if (is_attention && (attention->v_norm || attention->head_norm))
                 what = "norms of values or of each head's own";
             else if (component->kind == COMPONENT_MOE && component->moe.dense.gate.rows)

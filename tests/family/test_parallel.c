@@ -73,14 +73,14 @@ static void check_parts(const Fixture *f, int variant, const FixtureRun *run, co
     free(pieces);
 }
 
-/* What cannot be divided says so. */
+/* A model that cannot be divided is refused with the reason. Recurrent layers never can, so they are not counted. */
 static void check_variant(const Fixture *f, int variant, const char *cpu, const char *directory) {
     FixtureRun run;
     Error error = {0};
     if (!open_parts(&run, f, directory, cpu, &error)) {
         if (strstr(error.text, "needs as many GPUs")) return;
         TEST_MSG(strstr(error.text, "divided") != NULL, "%s variant %d: %s", f->name, variant, error.text);
-        refused++;
+        if (!strstr(error.text, "recurrent layers")) refused++;
         return;
     }
     divided++;
