@@ -217,8 +217,8 @@ void cuda_enter(CudaBackend *b);
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error);
 /* Device memory owned by the caller (cudaFree); NULL with the error, which says how much is free. */
 void *cuda_take(CudaBackend *b, size_t bytes, Error *error);
-/* Copies pageable host memory to the device in stream order; `from` may be reused at once. cudaMemcpy will not do: it uses a
- * stream that b->stream does not wait for, and returns before the bytes have arrived. */
+/* Copies pageable host memory to the device in stream order; `from` may be reused at once. cudaMemcpy will not do: it
+ * uses a stream that b->stream does not wait for, and returns before the bytes have arrived. */
 cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes);
 
 /* ---- runtime/limits.c ---- */
