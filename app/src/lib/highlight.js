@@ -19,7 +19,7 @@ export async function highlightCode(code) {
     const text = code.textContent ?? '';
     if (!lang || text.length > TEXT_MAX || code.dataset.done) return;
     code.dataset.done = '1';
-    loading ??= import('./languages.js').then((module) => module.default);
+    loading ??= import('./languages.js').then((module) => module.loadLanguages());
     const hljs = await loading;
     if (!hljs.getLanguage(lang)) return;
     const emitter = hljs.highlight(text, { language: lang, ignoreIllegals: true });

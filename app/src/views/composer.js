@@ -10,6 +10,7 @@ import { enterSends, t } from '../state/settings.js';
 import { notify, panel } from '../state/ui.js';
 import { html } from './html.js';
 import { Icon } from './icons.js';
+import { prepareMarkdown } from './markdown.js';
 import { IconButton } from './parts.js';
 
 /** @typedef {import('../lib/types.js').Attachment} Attachment */
@@ -259,6 +260,7 @@ export function Composer() {
             value=${value}
             onInput=${(/** @type {any} */ e) => (text.value = e.currentTarget.value)}
             onKeyDown=${key}
+            onFocus=${prepareMarkdown}
             onPaste=${paste}
         ></textarea>
         <div class="composer-bar" onMouseDown=${(/** @type {Event} */ e) => e.preventDefault()}>

@@ -9,6 +9,7 @@ import { copyText, notify } from '../state/ui.js';
 import { html } from './html.js';
 
 const LINES_PER_PIECE = 200;
+const BLOCKS_PER_GROUP = 12;
 
 /** The bar above code: its language and what can be done with it. @param {HTMLElement} block */
 function addCodeBar(block) {
@@ -92,12 +93,44 @@ const BlockView = memo((/** @type {{ block: import('../lib/markdown.js').Block }
     return html`<${HtmlBlock} markup=${block.html} final=${block.final} />`;
 }, (a, b) => a.block === b.block || (a.block.raw === b.block.raw && a.block.final === b.block.final && a.block.kind === b.block.kind)); // prettier-ignore
 
+/** @typedef {import('../lib/markdown.js').Block[]} Blocks */
+
+/** Neighbouring blocks, looked at again only when one of them has changed. */
+const BlockGroup = memo((/** @type {{ blocks: Blocks, settled: boolean }} */ { blocks, settled }) => html`<div class="blocks ${settled ? 'settled' : ''}">
+        ${blocks.map((block, i) => html`<${BlockView} key=${i} block=${block} />`)}
+    </div>`, (a, b) => a.settled === b.settled && a.blocks.length === b.blocks.length && a.blocks.every((block, i) => block === b.blocks[i])); // prettier-ignore
+
+/** @param {Blocks} blocks @param {boolean} grows */
+function groupsOf(blocks, grows) {
+    const groups = [];
+    for (let i = 0; i < blocks.length; i += BLOCKS_PER_GROUP) {
+        const group = blocks.slice(i, i + BLOCKS_PER_GROUP);
+        groups.push({ blocks: group, settled: grows && i + BLOCKS_PER_GROUP < blocks.length });
+    }
+    return groups;
+}
+
+const whenIdle = window.requestIdleCallback ?? ((/** @type {() => void} */ work) => setTimeout(work, 200));
+let prepared = false;
+
+/** Has the browser compile what draws an answer, so that its first words need not wait for that. */
+export function prepareMarkdown() {
+    if (prepared) return;
+    prepared = true;
+    whenIdle(() => {
+        const blocks = new MarkdownStream().update('A **word** of `code`.\n\n- item\n\n| a |\n|--|\n| b |\n', false);
+        whenIdle(() => blocks.forEach((block) => sanitize(block.html)));
+    });
+}
+
 /** An answer. @param {{ text: string, ended: boolean }} props */
 export function Markdown({ text, ended }) {
     const stream = useRef(/** @type {MarkdownStream | null} */ (null));
+    // What was seen growing keeps its groups: their sizes are known, and its end draws nothing anew.
+    const grows = useRef(!ended);
     stream.current ??= new MarkdownStream();
-    const blocks = stream.current.update(text, ended);
+    const groups = groupsOf(stream.current.update(text, ended), grows.current);
     return html`<div class="markdown">
-        ${blocks.map((block, i) => html`<${BlockView} key=${i} block=${block} />`)}
+        ${groups.map((group, i) => html`<${BlockGroup} key=${i} ...${group} />`)}
     </div>`;
 }

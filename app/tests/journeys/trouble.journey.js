@@ -146,27 +146,53 @@ export async function brokenStreams(/** @type {Tools} */ { browser, mock }) {
     assert.deepEqual(faults, []);
 }
 
-/** While 100 tokens come each second, no task of the page takes longer than a frame or two, on a slow phone. */
+/**
+ * While 100 tokens come each second, no task of the page is long on a phone with a quarter of this speed. Tasks are
+ * measured in processor time, and up to three times, as the machine is shared.
+ */
 export async function smoothStreaming(/** @type {Tools} */ { browser, mock }) {
     const paragraph =
         'The swift sleeps, eats and mates **in flight**; it lands only to nest. See `apus apus`.\n\n- one\n- two\n\n```c\nint main(void) { return 0; }\n```\n\n';
-    mock.answer = () => typed(paragraph.repeat(14), 4, 10);
-    const { page, faults } = await openApp(browser, mock.url, profiles.phone);
-    const session = await page.context().newCDPSession(page);
-    await session.send('Emulation.setCPUThrottlingRate', { rate: 2 });
-    await page.evaluate(() => {
-        const tasks = /** @type {number[]} */ (/** @type {any} */ (window).tasks = []);
-        new PerformanceObserver((list) => tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
-            type: 'longtask',
-        });
-    });
-    await send(page, 'Stream');
-    await answered(page);
-    const tasks = await page.evaluate(() => /** @type {number[]} */ (/** @type {any} */ (window).tasks));
-    console.log(`       long tasks: ${tasks.map(Math.round).join(' ') || 'none'} ms`);
-    // The machine is shared: a few tasks may have waited for others.
-    assert.ok(tasks.filter((ms) => ms > 100).length <= 3, `${tasks.map(Math.round)}`);
-    assert.deepEqual(faults, []);
+    mock.answer = () => [{ wait: 1000 }, ...typed(paragraph.repeat(14), 4, 10)];
+    for (let tries = 1; ; tries++) {
+        const { page, faults, close } = await openApp(browser, mock.url, profiles.phone);
+        const session = await page.context().newCDPSession(page);
+        await session.send('Emulation.setCPUThrottlingRate', { rate: 4 });
+        await page.focus('#prompt');
+        await page.waitForTimeout(500);
+        await send(page, 'Stream');
+        await page.waitForSelector('.waiting');
+        const tasks = await tasksWhile(session, () => answered(page));
+        const long = tasks.filter((ms) => ms > 50).map(Math.round);
+        console.log(`       tasks > 50 ms: ${long.join(' ') || 'none'} of ${tasks.length}`);
+        assert.deepEqual(faults, []);
+        assert.ok(tasks.length > 100);
+        await close();
+        if (long.length <= 2) return;
+        assert.ok(tries < 3, `${long}`);
+    }
+}
+
+/**
+ * The processor time, in ms, of each task of the page's main thread meanwhile.
+ * @param {import('playwright-core').CDPSession} session
+ * @param {() => Promise<void>} work
+ */
+async function tasksWhile(session, work) {
+    /** @type {any[]} */
+    const events = [];
+    session.on('Tracing.dataCollected', ({ value }) => events.push(...value));
+    const traceConfig = { includedCategories: ['toplevel', 'devtools.timeline'] };
+    await session.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig });
+    await work();
+    const complete = new Promise((done) => session.once('Tracing.tracingComplete', done));
+    await session.send('Tracing.end');
+    await complete;
+    const frame = events.find((event) => event.name === 'FireAnimationFrame');
+    return events
+        .filter((event) => event.name === 'ThreadControllerImpl::RunTask' && event.tid === frame.tid && event.tdur)
+        .filter((event) => event.pid === frame.pid)
+        .map((event) => event.tdur / 1000);
 }
 
 /** A chat of 500 messages opens at once. */
