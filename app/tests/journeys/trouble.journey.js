@@ -147,30 +147,28 @@ export async function brokenStreams(/** @type {Tools} */ { browser, mock }) {
 }
 
 /**
- * While 100 tokens come each second, no task of the page is long on a phone with a quarter of this speed. Tasks are
- * measured in processor time, and up to three times, as the machine is shared.
+ * While 100 tokens come each second, the tasks of the page that take more than 50 ms on a phone with a quarter of this
+ * speed are reported. How many there are depends on the other work of the machine, so only their share can fail: each
+ * token's work would be long if it grew with the answer.
  */
 export async function smoothStreaming(/** @type {Tools} */ { browser, mock }) {
     const paragraph =
         'The swift sleeps, eats and mates **in flight**; it lands only to nest. See `apus apus`.\n\n- one\n- two\n\n```c\nint main(void) { return 0; }\n```\n\n';
     mock.answer = () => [{ wait: 1000 }, ...typed(paragraph.repeat(14), 4, 10)];
-    for (let tries = 1; ; tries++) {
-        const { page, faults, close } = await openApp(browser, mock.url, profiles.phone);
-        const session = await page.context().newCDPSession(page);
-        await session.send('Emulation.setCPUThrottlingRate', { rate: 4 });
-        await page.focus('#prompt');
-        await page.waitForTimeout(500);
-        await send(page, 'Stream');
-        await page.waitForSelector('.waiting');
-        const tasks = await tasksWhile(session, () => answered(page));
-        const long = tasks.filter((ms) => ms > 50).map(Math.round);
-        console.log(`       tasks > 50 ms: ${long.join(' ') || 'none'} of ${tasks.length}`);
-        assert.deepEqual(faults, []);
-        assert.ok(tasks.length > 100);
-        await close();
-        if (long.length <= 2) return;
-        assert.ok(tries < 3, `${long}`);
-    }
+    const { page, faults, close } = await openApp(browser, mock.url, profiles.phone);
+    const session = await page.context().newCDPSession(page);
+    await session.send('Emulation.setCPUThrottlingRate', { rate: 4 });
+    await page.focus('#prompt');
+    await page.waitForTimeout(500);
+    await send(page, 'Stream');
+    await page.waitForSelector('.waiting');
+    const tasks = await tasksWhile(session, () => answered(page));
+    const long = tasks.filter((ms) => ms > 50).map(Math.round);
+    console.log(`       tasks > 50 ms: ${long.join(' ') || 'none'} of ${tasks.length}`);
+    assert.deepEqual(faults, []);
+    assert.ok(tasks.length > 100);
+    assert.ok(long.length < tasks.length / 20, `${long}`);
+    await close();
 }
 
 /**
