@@ -5,13 +5,13 @@
 #include "base/math.h"
 
 void prompt_media_close(PromptMedia *media) {
-    for (int i = 0; i < media->count; i++) media_item_release(media->spans[i].item);
+    for (int i = 0; i < media->count; i++) media_item_release(media->items[i]);
     *media = (PromptMedia){0};
 }
 
 void prompt_media_request(const PromptMedia *media, RequestOptions *request) {
     request->media = media->spans;
-    request->media_count = media->count;
+    request->media_count = media->span_count;
     request->content_ids = media->content_ids;
     request->positions = media->positions;
     request->position_offset = media->position_offset;
@@ -37,7 +37,7 @@ static MediaItem *open_item(const ChatModel *model, const ChatMedia *part, int64
     Image image = {0}, resized = {0};
     if (!image_size(part->bytes, &width, &height, error) || !image_layout(&rule, width, height, &layout, error))
         return NULL;
-    *tokens += layout.tokens;
+    *tokens += layout.tokens; /* and a few markers, which are not worth an error of their own */
     if (*tokens >= context) {
         fail(error, ERROR_LIMIT, "this image takes %d tokens, and with those before it %lld of the context of %d",
             layout.tokens, (long long)*tokens, context);
@@ -58,7 +58,7 @@ static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMess
     if (media->count == IMAGES_MAX) return fail(error, ERROR_LIMIT, "more than %d images", IMAGES_MAX);
     MediaItem *item = open_item(model, part, tokens, error);
     if (!item) return false;
-    media->spans[media->count++] = (MediaSpan){.item = item};
+    media->items[media->count++] = item;
     media->refused = NULL;
     return true;
 }
@@ -66,8 +66,8 @@ static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMess
 bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages, size_t message_count,
     Arena *arena, Error *error) {
     int64_t tokens = 0;
-    *media = (PromptMedia){.spans = arena_alloc(arena, IMAGES_MAX, sizeof *media->spans)};
-    if (!media->spans) return fail(error, arena_failure(arena), "no memory for images");
+    *media = (PromptMedia){.items = arena_alloc(arena, IMAGES_MAX, sizeof *media->items)};
+    if (!media->items) return fail(error, arena_failure(arena), "no memory for images");
     for (size_t m = 0; m < message_count; m++)
         for (size_t i = 0; i < messages[m].part_count; i++) {
             const ContentPart *part = &messages[m].parts[i];
@@ -79,16 +79,25 @@ bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMes
 
 /* ---- the text ---- */
 
-/* before, token once for each row, after. */
-static bool expansion(const VisionSpec *vision, int rows, Arena *arena, Slice *text, Error *error) {
+static char *append(char *at, Slice text) {
+    memcpy(at, text.data, text.size);
+    return at + text.size;
+}
+
+/* before, token once for each row with row_end behind those of the grid's rows, after. */
+static bool expansion(const VisionSpec *vision, const ImageLayout *layout, Arena *arena, Slice *text, Error *error) {
     const Slice before = slice_of(vision->before), token = slice_of(vision->token), after = slice_of(vision->after);
-    const size_t size = before.size + (size_t)rows * token.size + after.size;
+    const Slice row_end = slice_of(vision->row_end ? vision->row_end : "");
+    const size_t size =
+        before.size + (size_t)layout->tokens * token.size + (size_t)(layout->grid_rows - 1) * row_end.size + after.size;
     char *out = arena_alloc(arena, size, 1), *at = out;
     if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of an image");
-    memcpy(at, before.data, before.size);
-    at += before.size;
-    for (int i = 0; i < rows; i++, at += token.size) memcpy(at, token.data, token.size);
-    memcpy(at, after.data, after.size);
+    at = append(at, before);
+    for (int i = 0; i < layout->tokens; i++) {
+        if (i > 0 && i % layout->grid_columns == 0) at = append(at, row_end);
+        at = append(at, token);
+    }
+    append(at, after);
     *text = (Slice){out, size};
     return true;
 }
@@ -122,8 +131,7 @@ bool prompt_media_expand(
             const size_t before = (size_t)(at - rest.text.data);
             out[used++] = (Span){.text = {rest.text.data, before}, .from_template = true};
             out[used] = (Span){.from_template = true};
-            if (!expansion(vision, media->spans[image++].item->layout.tokens, arena, &out[used++].text, error))
-                return false;
+            if (!expansion(vision, &media->items[image++]->layout, arena, &out[used++].text, error)) return false;
             rest.text = (Slice){at + placeholder.size, rest.text.size - before - placeholder.size};
         }
         out[used++] = rest;
@@ -153,6 +161,19 @@ int prompt_media_positions(const MediaSpan *spans, int count, int tokens, int32_
     return next - tokens;
 }
 
+/* Tokens of an image that follow each other in the prompt. */
+static int rows_together(const VisionSpec *vision, const MediaItem *item) {
+    return vision->row_end ? item->layout.grid_columns : item->layout.tokens;
+}
+
+static bool alloc_spans(PromptMedia *media, const VisionSpec *vision, Arena *arena, Error *error) {
+    size_t count = 0;
+    for (int i = 0; i < media->count; i++)
+        count += (size_t)(media->items[i]->layout.tokens / rows_together(vision, media->items[i]));
+    media->spans = arena_alloc(arena, count, sizeof *media->spans);
+    return media->spans || fail(error, arena_failure(arena), "no memory for images");
+}
+
 bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens *prompt, Arena *arena, Error *error) {
     if (media->count == 0) return true;
     const VisionSpec *vision = engine_vision(model->engine);
@@ -164,16 +185,18 @@ bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens
         media->positions = arena_alloc(arena, prompt->count * POSITION_DIMS_MAX, sizeof *media->positions);
     if (!media->content_ids || (vision->grid_positions && !media->positions) || prompt->count > INT32_MAX)
         return fail(error, arena_failure(arena), "no memory for a prompt of %zu tokens", prompt->count);
+    if (!alloc_spans(media, vision, arena, error)) return false;
     int image = 0, row = 0;
     for (size_t i = 0; i < prompt->count; i++) {
         media->content_ids[i] = (uint64_t)prompt->ids[i];
         if (prompt->ids[i] != token) continue;
-        MediaSpan *span = image < media->count ? &media->spans[image] : NULL;
-        if (!span || (row > 0 && prompt->ids[i - 1] != token))
+        MediaItem *item = image < media->count ? media->items[image] : NULL;
+        const int together = item ? rows_together(vision, item) : 1, before = row % together;
+        if (!item || (before > 0 && prompt->ids[i - 1] != token))
             return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself", vision->token);
-        if (row == 0) span->begin = (int)i;
-        media->content_ids[i] = media_item_content(span->item, row);
-        if (++row < span->item->layout.tokens) continue;
+        if (before == 0) media->spans[media->span_count++] = (MediaSpan){(int)i, row, together, item};
+        media->content_ids[i] = media_item_content(item, row);
+        if (++row < item->layout.tokens) continue;
         image++;
         row = 0;
     }
@@ -181,6 +204,6 @@ bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens
         return fail(error, ERROR_UNSUPPORTED, "the tokenizer does not keep %s", vision->token);
     if (media->positions)
         media->position_offset =
-            prompt_media_positions(media->spans, media->count, (int)prompt->count, media->positions);
+            prompt_media_positions(media->spans, media->span_count, (int)prompt->count, media->positions);
     return true;
 }

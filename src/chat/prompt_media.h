@@ -11,7 +11,9 @@ enum {
 /* Arrays of the caller's arena; the items are references. */
 typedef struct PromptMedia {
     int count;
-    MediaSpan *spans;      /* [count] */
+    MediaItem **items; /* [count] */
+    int span_count;
+    MediaSpan *spans;      /* [span_count] */
     uint64_t *content_ids; /* [tokens of the prompt]; NULL without images */
     int32_t *positions;    /* [POSITION_DIMS_MAX][tokens]; NULL: those of the cache */
     int position_offset;

@@ -786,8 +786,9 @@ static bool check_media(const Engine *engine, const RequestOptions *o, Error *er
     const int most = min_int(engine->scheduler.prefill_size, runner_span_rows_max(engine->runner));
     if (o->media_count > 0 && !vision) return fail(error, ERROR_UNSUPPORTED, "this model takes no images");
     for (int i = 0; i < o->media_count; i++) {
-        const int tokens = o->media[i].item->layout.tokens;
-        const int before = i > 0 ? o->media[i - 1].begin + o->media[i - 1].item->layout.tokens : 0;
+        const int tokens = o->media[i].rows;
+        const int before = i > 0 ? o->media[i - 1].begin + o->media[i - 1].rows : 0;
+        CHECK(o->media[i].first >= 0 && tokens <= o->media[i].item->layout.tokens - o->media[i].first);
         if (o->media[i].begin < before || o->media[i].begin > o->prompt_count - tokens)
             return fail(
                 error, ERROR_USAGE, "image %d at token %d of a prompt of %d", i, o->media[i].begin, o->prompt_count);

@@ -27,9 +27,11 @@ void media_item_release(MediaItem *item); /* NULL is fine */
 /* Content id of row number `row` (RequestOptions.content_ids). */
 uint64_t media_item_content(const MediaItem *item, int row);
 
-/* An image's place in a prompt: tokens begin … begin + item->layout.tokens − 1 stand for its rows. */
+/* Where an image is in a prompt: tokens begin … begin + rows − 1 stand for its rows first … first + rows − 1. An image
+ * whose rows have other tokens between them has several spans. */
 typedef struct MediaSpan {
     int begin;
+    int first, rows;
     MediaItem *item;
 } MediaSpan;
 

@@ -177,7 +177,7 @@ void request_release(Request *request) {
 
 /* ---- engine thread ---- */
 
-static int media_end(const MediaSpan *span) { return span->begin + span->item->layout.tokens; }
+static int media_end(const MediaSpan *span) { return span->begin + span->rows; }
 
 const MediaSpan *request_media_from(const Request *request, int position) {
     for (int i = 0; i < request->media_count; i++)

@@ -17,7 +17,7 @@
 static int media_rows(const Scheduler *s, const Request *r, int from, int rows) {
     for (int i = 0; i < r->media_count; i++) {
         const MediaSpan *span = &r->media[i];
-        const int end = span->begin + span->item->layout.tokens;
+        const int end = span->begin + span->rows;
         if (end <= from || span->begin >= from + rows) continue;
         if ((r->media_whole && end > from + rows) || !media_cache_rows(s->media, span->item))
             return max_int(span->begin - from, 0);
@@ -33,7 +33,7 @@ Request *scheduler_next_media(Scheduler *s, MediaItem **item) {
             if (r->choices[i].state == CHOICE_RUNNING) position = min_int(position, r->choices[i].kv.length);
         for (int i = 0; i < r->media_count; i++) {
             *item = r->media[i].item;
-            if (r->media[i].begin + (*item)->layout.tokens > position && !media_cache_rows(s->media, *item)) return r;
+            if (r->media[i].begin + r->media[i].rows > position && !media_cache_rows(s->media, *item)) return r;
         }
     }
     return NULL;
@@ -118,7 +118,7 @@ static int whole_rows(const Scheduler *s, const StepCandidate *candidate) {
     const Request *r = candidate->request;
     const int from = sequence_of(candidate->request, candidate->choice)->length;
     const MediaSpan *span = r->media_whole ? request_media_from(r, from) : NULL;
-    const int rows = span && span->begin == from ? span->item->layout.tokens : 0;
+    const int rows = span && span->begin == from ? span->rows : 0;
     return rows <= rows_left(s, candidate) && media_rows(s, r, from, rows) == rows ? rows : 0;
 }
 
@@ -295,14 +295,14 @@ static void set_media(Scheduler *s, StepPlan *plan, const StepSlice *slice, Step
     sequence->spans = plan->spans + plan->span_count;
     for (int i = 0; i < r->media_count; i++) {
         const MediaSpan *span = &r->media[i];
-        const int end = span->begin + span->item->layout.tokens;
+        const int end = span->begin + span->rows;
         if (end <= from || span->begin >= to) continue;
         const VisionSpec *spec = media_cache_spec(s->media);
         const int64_t block = encoder_row_floats(spec, &span->item->layout) / (1 + spec->deepstack_count);
         const int first = max_int(span->begin, from), last = min_int(end, to);
         const float *rows = media_cache_rows(s->media, span->item);
         CHECK(rows);
-        rows += (first - span->begin) * (block / span->item->layout.tokens);
+        rows += (span->first + first - span->begin) * (block / span->item->layout.tokens);
         s->embeddings[sequence->embedding_count++] = (EmbeddingRange){.row = first - from,
             .rows = last - first,
             .values = rows,

@@ -1,7 +1,7 @@
 /* Llama 2 and 3, Mistral, Ministral 3: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py,
  * which knows a sliding window only together with layer_types. Llama has none otherwise; Mistral was trained with it in
  * every layer (transformers/models/mistral). */
-#include "family/family.h"
+#include "family/vision.h"
 
 static void load(Loader *ld, Spec *spec, bool window_everywhere) {
     const Dims d = family_dims(ld, spec);
@@ -35,10 +35,8 @@ static void ministral3_load(Loader *ld, Spec *spec) {
 
 static void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true); }
 
-/* The text model of Mistral Small 3, Ministral 3, Devstral. */
-static void mistral3_load(Loader *ld, Spec *spec) {
-    load_ignore(
-        ld, "spatial_merge_size", "multimodal_projector_bias", "projector_hidden_act", "vision_feature_layer", NULL);
+/* The text model of Mistral Small 3, Ministral 3, Devstral, Pixtral. */
+static void load_mistral_text(Loader *ld, Spec *spec) {
     load_text_part(ld);
     if (load_text_is(ld, "model_type", "ministral3"))
         ministral3_load(ld, spec);
@@ -46,8 +44,25 @@ static void mistral3_load(Loader *ld, Spec *spec) {
         mistral_load(ld, spec);
 }
 
+/* merge: 0, or the default of spatial_merge_size. */
+static void load_with_images(Loader *ld, Spec *spec, int merge, bool bias) {
+    const LoadPlace root = load_place(ld);
+    if (merge) merge = load_int_or(ld, "spatial_merge_size", merge);
+    bias = load_bool_or(ld, "multimodal_projector_bias", bias);
+    load_expect_text(ld, "projector_hidden_act", "gelu");
+    load_expect_int(ld, "vision_feature_layer", -1);
+    load_ignore(ld, "vision_feature_select_strategy", "image_seq_length", NULL);
+    load_mistral_text(ld, spec);
+    load_return(ld, &root);
+    vision_load_pixtral(ld, spec, merge, bias);
+}
+
+static void mistral3_load(Loader *ld, Spec *spec) { load_with_images(ld, spec, 2, false); }
+static void pixtral_load(Loader *ld, Spec *spec) { load_with_images(ld, spec, 0, true); }
+
 const Family ministral3_family = {.load = ministral3_load};
 const Family mistral3_family = {.load = mistral3_load};
+const Family pixtral_family = {.load = pixtral_load};
 
 const Family llama_family = {
     .load = llama_load,

@@ -72,6 +72,7 @@
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \
     row("phimoe", phimoe_family)                                        \
+    row("pixtral", pixtral_family)                                      \
     row("qwen2", qwen2_family)                                          \
     row("qwen2_5_vl", qwen2_5_vl_family)                                \
     row("qwen2_moe", qwen2_moe_family)                                  \

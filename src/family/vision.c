@@ -49,6 +49,9 @@ void vision_check_rule(Loader *ld, const ImageRule *rule) {
         load_require(ld, rule->side % unit == 0 && rule->side <= VISION_SIDE_MAX,
             "image preprocessing: images of %d pixels, must be a multiple of %d up to %d", rule->side, (int)unit,
             VISION_SIDE_MAX);
+    else if (rule->sizing == SIZING_WITHIN)
+        load_require(ld, rule->side > 0 && rule->side <= VISION_SIDE_MAX,
+            "image preprocessing: a longest side of %d pixels, must be 1 to %d", rule->side, VISION_SIDE_MAX);
     else
         load_require(ld,
             rule->pixels_min <= rule->pixels_max && rule->pixels_max >= unit * unit &&

@@ -10,5 +10,8 @@ void vision_load_qwen3(Loader *ld, Spec *spec);
 void vision_load_qwen2(Loader *ld, Spec *spec);
 /* Qwen2.5-VL: most layers attend within windows, a gated feed-forward network. */
 void vision_load_qwen2_5(Loader *ld, Spec *spec);
+/* The tower of Pixtral. merge: patches of the side of a group that becomes one row, merged as in Mistral 3; 0: every
+ * patch becomes a row (Pixtral). bias: the projector's matrices have one. */
+void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias);
 /* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */
 void vision_load_gemma3(Loader *ld, Spec *spec, int tokens);

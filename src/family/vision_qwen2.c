@@ -51,7 +51,7 @@ void vision_load_qwen2(Loader *ld, Spec *spec) {
     d.intermediate_size = d.hidden * load_int_or(ld, "mlp_ratio", 4);
     load_expect_text(ld, "hidden_act", "quick_gelu");
     family_check(ld, &d);
-    const Rope *rope = load_grid_rope(ld, d.head_dim, 10000);
+    const Rope *rope = load_grid_rope(ld, d.head_dim, 10000, false);
     load_layers(ld, &vision->tower);
     for (int i = 0; i < vision->tower.layer_count; i++) {
         Layer *layer = &vision->tower.layers[i];
@@ -92,7 +92,7 @@ void vision_load_qwen2_5(Loader *ld, Spec *spec) {
     load_expect_text(ld, "hidden_act", "silu");
     family_check(ld, &d);
     load_windows(ld, vision);
-    const Rope *rope = load_grid_rope(ld, d.head_dim, 10000);
+    const Rope *rope = load_grid_rope(ld, d.head_dim, 10000, false);
     load_layers(ld, &vision->tower);
     for (int i = 0; i < vision->tower.layer_count; i++) {
         Layer *layer = &vision->tower.layers[i];

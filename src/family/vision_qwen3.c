@@ -72,7 +72,7 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     vision->patch =
         load_convolution(ld, "patch_embed.proj", d.hidden, 3, patch, load_int_or(ld, "temporal_patch_size", 2), true);
     vision->positions = (PositionTable){POSITIONS_CORNERS, side, load_array(ld, "pos_embed.weight", places, d.hidden)};
-    const Rope *rope = load_grid_rope(ld, d.head_dim, 10000);
+    const Rope *rope = load_grid_rope(ld, d.head_dim, 10000, false);
     load_layers(ld, tower);
     for (int i = 0; i < tower->layer_count; i++) load_layer(ld, vision, i, &d, rope);
     load_scope(ld, "merger.");

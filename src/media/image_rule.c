@@ -20,6 +20,18 @@ static void size_by_area(const ImageRule *rule, int width, int height, ImageLayo
     layout->width = (int)columns;
 }
 
+/* Pixtral's image processor (transformers, models/pixtral/image_processing_pil_pixtral.py), in double. */
+static void size_within(const ImageRule *rule, int width, int height, ImageLayout *layout) {
+    const int unit = rule->patch * rule->merge;
+    const double shrink = fmax((double)height / rule->side, (double)width / rule->side);
+    if (shrink > 1) {
+        height = (int)fmax(1, floor(height / shrink)); /* the reference refuses such images */
+        width = (int)fmax(1, floor(width / shrink));
+    }
+    layout->height = (height + unit - 1) / unit * unit;
+    layout->width = (width + unit - 1) / unit * unit;
+}
+
 bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error) {
     const int longer = width > height ? width : height, shorter = width > height ? height : width;
     *layout = (ImageLayout){.width = rule->side, .height = rule->side};
@@ -29,6 +41,8 @@ bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *lay
                 "an image of %d × %d pixels: the longer side may be at most %d times the shorter one", width, height,
                 IMAGE_RATIO_MAX);
         size_by_area(rule, width, height, layout);
+    } else if (rule->sizing == SIZING_WITHIN) {
+        size_within(rule, width, height, layout);
     }
     layout->rows = layout->height / rule->patch;
     layout->columns = layout->width / rule->patch;
@@ -41,8 +55,8 @@ bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *lay
 
 /* Long thin images exceed the larger limit: a side has at least `unit` pixels, and growing rounds both sides up. */
 int64_t image_patches_max(const ImageRule *rule) {
-    const int64_t side = rule->side / rule->patch;
-    if (rule->sizing == SIZING_FIXED) return side * side;
+    const int64_t group = (int64_t)rule->patch * rule->merge, side = (rule->side + group - 1) / group * rule->merge;
+    if (rule->sizing != SIZING_AREA) return side * side;
     const double unit = (double)rule->patch * rule->merge, largest = (double)rule->pixels_max;
     const double least = (double)rule->pixels_min, ratio = sqrt(IMAGE_RATIO_MAX);
     const double shrunk = fmax(largest, sqrt(largest) * ratio * unit);

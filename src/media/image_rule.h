@@ -6,8 +6,9 @@
 enum { IMAGE_RATIO_MAX = 200 };
 
 typedef enum ImageSizing {
-    SIZING_AREA,  /* sides are multiples of patch · merge, the area lies between two limits (Qwen2-VL) */
-    SIZING_FIXED, /* side × side, whatever the image's shape (SigLIP) */
+    SIZING_AREA,   /* sides are multiples of patch · merge, the area lies between two limits (Qwen2-VL) */
+    SIZING_FIXED,  /* side × side, whatever the image's shape (SigLIP) */
+    SIZING_WITHIN, /* no side is longer than `side`; then up to multiples of patch · merge (Pixtral) */
 } ImageSizing;
 
 /* Order of the patches: the merge × merge patches that become one token are its group. */
@@ -26,7 +27,7 @@ typedef struct ImageRule {
     int merge;                      /* patches of a group's side */
     int window;                     /* PATCHES_WINDOWED: groups of a window's side */
     int64_t pixels_min, pixels_max; /* SIZING_AREA */
-    int side;                       /* SIZING_FIXED: pixels, a multiple of patch · merge */
+    int side;                       /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN: the longest */
     float mean[3], std[3];          /* value = (byte / 255 − mean) / std */
 } ImageRule;
 

@@ -20,6 +20,7 @@ struct Encoder {
     Backend *backend;
     Bound bound;
     Weight patch;                      /* bound */
+    const Norm *patch_norm;            /* bound; NULL: none */
     Merger mergers[1 + DEEPSTACK_MAX]; /* bound; the first gives the rows of the first layer */
     int patches_max, tokens_max;
     KvPlan plan;
@@ -109,7 +110,7 @@ static void merge(const Encoder *e, int number) {
     }
 }
 
-/* Adds the embedded patches of a tile to their positions. */
+/* Adds the embedded patches of a tile to their positions; then their norm. */
 static void embed_tile(const Encoder *e, int first, int count) {
     e->backend->ops->begin(e->backend, e->step);
     const MatmulAdd product = {.rows = count,
@@ -118,6 +119,7 @@ static void embed_tile(const Encoder *e, int first, int count) {
         .scale = 1,
         .residual = e->residual + first * e->spec->tower.hidden};
     e->backend->ops->matmul_add(e->backend, &product);
+    if (e->patch_norm) e->backend->ops->norm(e->backend, count, product.residual, e->patch_norm, product.residual);
 }
 
 static bool submit(const Encoder *e, Error *error) {
@@ -335,7 +337,9 @@ static bool bind_merger(Encoder *e, int number, Error *error) {
 
 static bool bind_parts(Encoder *e, Error *error) {
     e->patch = e->spec->patch;
-    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) || !bound_weight(&e->bound, &e->patch, error))
+    e->patch_norm = e->spec->patch_norm;
+    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) ||
+        !bound_weight(&e->bound, &e->patch, error) || (e->patch_norm && !bound_norm(&e->bound, &e->patch_norm, error)))
         return false;
     for (int i = 0; i <= e->spec->deepstack_count; i++)
         if (!bind_merger(e, i, error)) return false;

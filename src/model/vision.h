@@ -50,7 +50,8 @@ typedef struct VisionSpec {
     Spec tower; /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
     /* With ImageRule.window: 1 for layers of the tower whose patches see those of their window alone. */
     uint8_t windowed[VISION_LAYERS_MAX];
-    Weight patch; /* [hidden, patch² · 3] */
+    Weight patch;           /* [hidden, patch² · 3] */
+    const Norm *patch_norm; /* of the embedded patches; NULL: none */
     PositionTable positions;
     Merger merger;
     int deepstack_count;
@@ -59,4 +60,5 @@ typedef struct VisionSpec {
     bool grid_positions;                /* RoPE positions of an image's rows are those of its grid (M-RoPE) */
     const char *placeholder;            /* what a chat template writes for an image */
     const char *before, *token, *after; /* what replaces that in the prompt: token once for each row */
+    const char *row_end; /* what stands behind the tokens of a row of the grid, the last one excepted; NULL: nothing */
 } VisionSpec;

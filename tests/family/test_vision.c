@@ -82,9 +82,10 @@ typedef struct Prompt {
     const Fixture *f;
     const VisionSpec *spec;
     const ImageLayout *layout;
-    const float *rows;  /* memory of the backend */
-    int hidden, begin;  /* begin: first row of the image */
-    int prompt;         /* tokens before the steps */
+    const float *rows; /* memory of the backend */
+    int hidden, begin; /* begin: first row of the image */
+    int prompt;        /* tokens before the steps */
+    int32_t image_token;
     int32_t *positions; /* [POSITION_DIMS_MAX][prompt]; NULL: those of the cache */
     int position_offset;
 } Prompt;
@@ -104,30 +105,44 @@ static int32_t *read_positions(const Fixture *f, int prompt, int *offset) {
     return out;
 }
 
+/* The image's rows among the prompt's tokens [from, end): one range for each run of its tokens. */
+static int find_ranges(const Prompt *p, int from, int end, EmbeddingRange *ranges) {
+    const int64_t block = (int64_t)p->layout->tokens * p->hidden;
+    int count = 0, row = 0;
+    for (int i = 0; i < end && i < p->prompt; i++) {
+        if (p->f->tokens[i] != p->image_token) continue;
+        const float *values = p->rows + row++ * p->hidden;
+        if (i < from) continue;
+        if (i > from && p->f->tokens[i - 1] == p->image_token)
+            ranges[count - 1].rows++;
+        else
+            ranges[count++] = (EmbeddingRange){.row = i - from,
+                .rows = 1,
+                .values = values,
+                .in_backend = true,
+                .deepstack_layers = p->spec->deepstack_count,
+                .deepstack = values + block,
+                .deepstack_stride = block};
+    }
+    return count;
+}
+
 /* Rows [from, from + count) of the prompt, or one behind it. */
 static bool step_of(const Prompt *p, Runner *runner, KvCache *cache, KvSequence *s, int count, float *logits) {
     const int from = s->length, end = from + count, image_end = p->begin + p->layout->tokens;
-    const int first = from > p->begin ? from : p->begin, last = end < image_end ? end : image_end;
-    const int64_t block = (int64_t)p->layout->tokens * p->hidden;
-    const EmbeddingRange range = {.row = first - from,
-        .rows = last - first,
-        .values = p->rows + (first - p->begin) * p->hidden,
-        .in_backend = true,
-        .deepstack_layers = p->spec->deepstack_count,
-        .deepstack = p->rows + block + (first - p->begin) * p->hidden,
-        .deepstack_stride = block};
+    EmbeddingRange ranges[FIXTURE_TOKENS_MAX];
+    const int range_count = find_ranges(p, from, end, ranges);
     const BidirectionalSpan span = {p->begin, image_end};
     int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
     for (int dim = 0; p->positions && dim < POSITION_DIMS_MAX; dim++)
         for (int i = 0; i < count && end <= p->prompt; i++)
             positions[dim * count + i] = p->positions[dim * p->prompt + from + i];
-    const bool has_image = first < last;
     const StepSequence sequence = {.tokens = p->f->tokens + from,
-        .embedding_count = has_image,
-        .embeddings = &range,
+        .embedding_count = range_count,
+        .embeddings = ranges,
         .positions = p->positions && end <= p->prompt ? positions : NULL,
         .position_offset = p->position_offset,
-        .span_count = has_image && p->spec->bidirectional,
+        .span_count = range_count > 0 && p->spec->bidirectional,
         .spans = &span};
     Error error = {0};
     const bool ok =
@@ -230,11 +245,12 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
             .layout = &picture.layout,
             .rows = rows,
             .hidden = hidden,
-            .prompt = f->count - f->steps};
-        const int32_t image_token = (int32_t)json_get(f->root, "image_token")->integer;
-        while (prompt.begin < f->count && f->tokens[prompt.begin] != image_token) prompt.begin++;
-        TEST_MSG(prompt.begin + tokens < f->count && f->tokens[prompt.begin + tokens] != image_token, "%s: %d tokens",
-            name, tokens);
+            .prompt = f->count - f->steps,
+            .image_token = (int32_t)json_get(f->root, "image_token")->integer};
+        int found = 0;
+        for (int i = 0; i < prompt.prompt; i++) found += f->tokens[i] == prompt.image_token;
+        TEST_MSG(found == tokens, "%s: %d tokens of the image, expected %d", name, tokens, found);
+        while (prompt.begin < f->count && f->tokens[prompt.begin] != prompt.image_token) prompt.begin++;
         prompt.positions = read_positions(f, prompt.prompt, &prompt.position_offset);
         check_text(&prompt, run.runner, cpu);
         free(prompt.positions);
@@ -269,7 +285,8 @@ static void check_fixture(const char *name, const bool *here) {
 
 /* test_vision [NAME…]: these fixtures only. */
 int main(int count, char **arguments) {
-    static const char *const names[] = {"gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe"};
+    static const char *const names[] = {
+        "gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe", "pixtral", "mistral3"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);

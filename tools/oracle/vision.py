@@ -34,6 +34,8 @@ VALUES = {  # ranges of tensors that are no usual matrices or norms (weights.py)
     "norm2.weight": (1.0, 0.4),
     "merger.norm.weight": (1.0, 0.4),
     "patch_embed.proj.weight": (0.0, 0.15),
+    "patch_conv.weight": (0.0, 0.15),
+    "patch_merger.merging_layer.weight": (0.0, 0.3),
     "patch_embedding.weight": (0.0, 0.15),
     "pos_embed.weight": (0.0, 1.0),
     "position_embedding.weight": (0.0, 1.0),
@@ -139,6 +141,41 @@ class Gemma3(Family):
         return found.reshape(-1, found.shape[-1])
 
 
+class Pixtral(Family):
+    norm_offset, embedding_range = 1, 0.15
+    merges = False
+    names = (
+        ("model.vision_tower.", "vision_tower.vision_model."),
+        ("model.multi_modal_projector.", "multi_modal_projector."),
+        ("model.language_model.", "language_model.model."),
+        ("lm_head.", "language_model.lm_head."),
+    )
+
+    def inputs(self, case, image):
+        module = importlib.import_module("transformers.models.pixtral.image_processing_pil_pixtral")
+        config = case["config"]
+        unit = config["vision_config"]["patch_size"] * (config["spatial_merge_size"] if self.merges else 1)
+        settings = {**case["processor"], "patch_size": {"height": unit, "width": unit}}
+        found = module.PixtralImageProcessorPil(**settings)(images=[image], return_tensors="np")
+        rows, columns = (int(side) // unit for side in found["image_sizes"][0])
+        names = [*["[IMG]"] * columns, "[IMG_BREAK]"] * rows
+        names[-1] = "[IMG_END]"
+        sizes = torch.tensor(np.asarray(found["image_sizes"], np.int64))
+        return {"pixel_values": torch.tensor(np.asarray(found["pixel_values"])), "image_sizes": sizes}, names
+
+    def types(self, types):
+        return {}
+
+    def features(self, model, inputs):
+        found = model.get_image_features(**inputs)
+        found = getattr(found, "pooler_output", found)
+        return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
+
+
+class Mistral3(Pixtral):
+    merges = True
+
+
 FAMILIES = {
     "qwen2_vl": Qwen,
     "qwen2_5_vl": Qwen,
@@ -146,12 +183,17 @@ FAMILIES = {
     "qwen3_vl_moe": Qwen3Moe,
     "qwen3_5": Qwen35,
     "gemma3": Gemma3,
+    "pixtral": Pixtral,
+    "mistral3": Mistral3,
 }
 
 
 def build(case, family):
     """The model with the formula's weights; their shapes in MLX's files."""
-    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(case["config"])))
+    fields = json.loads(json.dumps(case["config"]))
+    if fields["architectures"] == ["LlavaForConditionalGeneration"]:  # Pixtral has a model_type of its own in MLX
+        fields["model_type"] = "llava"
+    config = transformers.AutoConfig.for_model(**fields)
     config._attn_implementation = "eager"
     for part in ("text_config", "vision_config"):
         getattr(config, part)._attn_implementation = "eager"

@@ -180,6 +180,19 @@ Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols)
     return weight;
 }
 
+Weight load_unfolded(Loader *ld, const char *name, int64_t rows, int in, int parts) {
+    Weight weight = {.rows = rows, .cols = (int64_t)in * parts, .dtype = DTYPE_F32};
+    const float *from = read_array(ld, name, rows, weight.cols);
+    float *data = from ? loader_alloc(ld, (size_t)(rows * weight.cols), sizeof *data) : NULL, *to = data;
+    if (!data) return weight;
+    for (int64_t r = 0; r < rows; r++, from += weight.cols)
+        for (int p = 0; p < parts; p++)
+            for (int i = 0; i < in; i++) *to++ = from[i * parts + p];
+    weight.data = data;
+    loader_tally(ld, &weight);
+    return weight;
+}
+
 const float *load_rows(Loader *ld, const char *format, int count, int64_t width) {
     float *rows = loader_alloc(ld, (size_t)count * (size_t)width, sizeof *rows);
     const char *place = strstr(format, "%d");

@@ -303,6 +303,14 @@ void load_expect_text(Loader *ld, const char *field, const char *expected) {
     }
 }
 
+void load_expect_int(Loader *ld, const char *field, int expected) {
+    char shown[64];
+    const Json *value = loader_get(ld, ld->fields, field);
+    if (!value || (value->type == JSON_INTEGER && value->integer == expected)) return;
+    loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes %d only", ld->where, field,
+        loader_show(value, shown), ld->family, expected);
+}
+
 void load_expect_bool(Loader *ld, const char *field, bool expected) {
     if (load_bool_or(ld, field, expected) != expected) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes %s only", ld->where, field,

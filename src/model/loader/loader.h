@@ -34,6 +34,7 @@ Slice load_string(Loader *ld, const char *field);                    /* a string
 const Json *load_list(Loader *ld, const char *field, int count);
 /* An error unless the field is absent or has this value: the family supports no other. */
 void load_expect_text(Loader *ld, const char *field, const char *value);
+void load_expect_int(Loader *ld, const char *field, int value);
 void load_expect_bool(Loader *ld, const char *field, bool value);
 /* Marks fields as used that cannot change the result or that mlx-lm ignores as well. The list ends with NULL. */
 void load_ignore(Loader *ld, ...);
@@ -90,8 +91,10 @@ typedef struct RopeOptions {
 QueryScaling load_query_scaling(Loader *ld);
 /* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
 const Rope *load_rope(Loader *ld, const RopeOptions *options);
-/* RoPE of the patches of an image: the first half of the pairs turns by the row, the other half by the column. */
-const Rope *load_grid_rope(Loader *ld, int head_dim, float theta);
+/* RoPE of the patches of an image: the first half of the pairs turns by the row, the other half by the column, with the
+ * same frequencies; theta: where the file has none; alternating: rows have the 1st, 3rd … of a text model's
+ * frequencies, columns the others. */
+const Rope *load_grid_rope(Loader *ld, int head_dim, float theta, bool alternating);
 /* Factor of YaRN on the scores of MLA: (0.1·mscale_all_dim·ln factor + 1)²; 1 if either is absent. */
 float load_yarn_attention(Loader *ld);
 /* head_dim · partial_rotary_factor. */
@@ -134,6 +137,8 @@ const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols
 Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias);
 /* Exactly this tensor, which has [cols, rows], as a matrix [rows, cols] of f32. */
 Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* Exactly this tensor, which has [rows, in · parts], as a matrix [rows, parts · in] of f32. */
+Weight load_unfolded(Loader *ld, const char *name, int64_t rows, int in, int parts);
 /* [count, width]: one vector from each tensor that the format names by its number. */
 const float *load_rows(Loader *ld, const char *format, int count, int64_t width);
 /* −e^A_log, the rate of a recurrence's decay, [rows, cols]; stem: the tensor's name without "A_log". Files made from

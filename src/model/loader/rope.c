@@ -312,14 +312,20 @@ const Rope *load_rope(Loader *ld, const RopeOptions *options) {
     return rope;
 }
 
-const Rope *load_grid_rope(Loader *ld, int head_dim, float theta) {
+const Rope *load_grid_rope(Loader *ld, int head_dim, float theta, bool alternating) {
     const int each = head_dim / 4; /* pairs of the row, and of the column */
     load_require(ld, head_dim > 0 && head_dim % 4 == 0,
         "a head of the vision tower has %d elements, not a multiple of 4", head_dim);
     Rope *rope = loader_alloc(ld, 1, sizeof *rope);
     float *frequencies = loader_alloc(ld, (size_t)(2 * each), sizeof *frequencies);
     if (!rope || !frequencies) return NULL;
-    for (int i = 0; i < 2 * each; i++) frequencies[i] = 1 / period(theta, i % each, 2 * each);
+    const Scaling own = find_scaling(ld, &(RopeOptions){0});
+    theta = (float)find_theta(&own, &(RopeOptions){.theta = theta});
+    loader_get(ld, own.fields, "rope_type"); /* "default" or "axial", both of which mean this */
+    for (int i = 0; i < 2 * each; i++) {
+        const int number = 2 * (i % each) + (alternating && i >= each);
+        frequencies[i] = 1 / period(theta, number, 4 * each);
+    }
     *rope = (Rope){.dims = head_dim, .frequencies = frequencies, .scale = 1, .mrope_section = {0, each, each}};
     return rope;
 }
