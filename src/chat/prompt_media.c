@@ -1,11 +1,14 @@
 #include "chat/prompt_media.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/math.h"
 
+enum { MARKERS_MAX = 128 }; /* bytes of what stands around a view */
+
 void prompt_media_close(PromptMedia *media) {
-    for (int i = 0; i < media->count; i++) media_item_release(media->items[i]);
+    for (int i = 0; i < media->item_count; i++) media_item_release(media->items[i]);
     *media = (PromptMedia){0};
 }
 
@@ -25,28 +28,39 @@ static ImageRule rule_of(const VisionSpec *vision, const ChatMedia *part) {
     const int64_t unit = (int64_t)rule.patch * rule.merge, low = IMAGE_TOKENS_LOW * unit * unit;
     if (part->low_detail && rule.sizing == SIZING_AREA && low >= rule.pixels_min)
         rule.pixels_max = min_i64(rule.pixels_max, low);
+    if (part->low_detail) rule.tiles = false;
     return rule;
 }
 
-/* The number of tokens is known from the header: it is checked before the pixels are decoded. */
-static MediaItem *open_item(const ChatModel *model, const ChatMedia *part, int64_t *tokens, Error *error) {
+/* Adds the views of an image. The number of tokens is known from the header: it is checked before the pixels are
+ * decoded. */
+static bool open_items(
+    PromptMedia *media, const ChatModel *model, const ChatMedia *part, int64_t *tokens, Error *error) {
     const ImageRule rule = rule_of(engine_vision(model->engine), part);
     const int context = chat_model_context(model);
     int width, height;
-    ImageLayout layout;
-    Image image = {0}, resized = {0};
-    if (!image_size(part->bytes, &width, &height, error) || !image_layout(&rule, width, height, &layout, error))
-        return NULL;
-    *tokens += layout.tokens; /* and a few markers, which are not worth an error of their own */
-    if (*tokens >= context) {
-        fail(error, ERROR_LIMIT, "this image takes %d tokens, and with those before it %lld of the context of %d",
-            layout.tokens, (long long)*tokens, context);
-        return NULL;
-    }
-    const bool ok = image_decode(part->bytes, &image, error) &&
-        image_resize(&image, layout.width, layout.height, rule.filter, &resized, error);
+    ImageDivision *division = &media->divisions[media->count];
+    Image image = {0}, views[IMAGE_VIEWS_MAX] = {0};
+    if (!image_size(part->bytes, &width, &height, error) || !image_divide(&rule, width, height, division, error))
+        return false;
+    const int all = division->count * division->layout.tokens;
+    *tokens += all; /* and a few markers, which are not worth an error of their own */
+    if (*tokens >= context)
+        return fail(error, ERROR_LIMIT,
+            "this image takes %d tokens, and with those before it %lld of the context of %d", all, (long long)*tokens,
+            context);
+    bool ok = image_decode(part->bytes, &image, error) && image_views(&rule, division, &image, views, error);
     image_free(&image);
-    return ok ? media_item_new(&resized, &layout, error) : NULL;
+    for (int i = 0; i < division->count; i++) {
+        MediaItem *item = ok ? media_item_new(&views[i], &division->layout, error) : NULL;
+        if (item)
+            media->items[media->item_count++] = item;
+        else
+            image_free(&views[i]);
+        ok = item != NULL;
+    }
+    if (ok) media->count++;
+    return ok;
 }
 
 static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMessage *message, const ChatMedia *part,
@@ -56,9 +70,7 @@ static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMess
     if (strcmp(message->role, "user") != 0 && strcmp(message->role, "tool") != 0)
         return fail(error, ERROR_UNSUPPORTED, "messages of the role '%s' cannot have images", message->role);
     if (media->count == IMAGES_MAX) return fail(error, ERROR_LIMIT, "more than %d images", IMAGES_MAX);
-    MediaItem *item = open_item(model, part, tokens, error);
-    if (!item) return false;
-    media->items[media->count++] = item;
+    if (!open_items(media, model, part, tokens, error)) return false;
     media->refused = NULL;
     return true;
 }
@@ -66,8 +78,9 @@ static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMess
 bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages, size_t message_count,
     Arena *arena, Error *error) {
     int64_t tokens = 0;
-    *media = (PromptMedia){.items = arena_alloc(arena, IMAGES_MAX, sizeof *media->items)};
-    if (!media->items) return fail(error, arena_failure(arena), "no memory for images");
+    *media = (PromptMedia){.divisions = arena_alloc(arena, IMAGES_MAX, sizeof *media->divisions),
+        .items = arena_alloc(arena, (size_t)IMAGES_MAX * IMAGE_VIEWS_MAX, sizeof *media->items)};
+    if (!media->divisions || !media->items) return fail(error, arena_failure(arena), "no memory for images");
     for (size_t m = 0; m < message_count; m++)
         for (size_t i = 0; i < messages[m].part_count; i++) {
             const ContentPart *part = &messages[m].parts[i];
@@ -84,21 +97,38 @@ static char *append(char *at, Slice text) {
     return at + text.size;
 }
 
-/* before, token once for each row with row_end behind those of the grid's rows, after. */
-static bool expansion(const VisionSpec *vision, const ImageLayout *layout, Arena *arena, Slice *text, Error *error) {
-    const Slice before = slice_of(vision->before), token = slice_of(vision->token), after = slice_of(vision->after);
-    const Slice row_end = slice_of(vision->row_end ? vision->row_end : "");
-    const size_t size =
-        before.size + (size_t)layout->tokens * token.size + (size_t)(layout->grid_rows - 1) * row_end.size + after.size;
-    char *out = arena_alloc(arena, size, 1), *at = out;
-    if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of an image");
-    at = append(at, before);
+/* The tokens of a view: one for each row, with row_end behind those of the grid's rows. */
+static char *append_view(char *at, const VisionSpec *vision, const ImageLayout *layout) {
     for (int i = 0; i < layout->tokens; i++) {
-        if (i > 0 && i % layout->grid_columns == 0) at = append(at, row_end);
-        at = append(at, token);
+        if (vision->row_end && i > 0 && i % layout->grid_columns == 0) at = append(at, slice_of(vision->row_end));
+        at = append(at, slice_of(vision->token));
     }
-    append(at, after);
-    *text = (Slice){out, size};
+    return at;
+}
+
+static char *append_tiles(char *at, const VisionSpec *vision, const ImageDivision *division) {
+    for (int row = 0; row < division->rows; row++) {
+        for (int column = 0; column < division->columns; column++) {
+            at += snprintf(at, MARKERS_MAX, vision->tile, row + 1, column + 1);
+            at = append_view(at, vision, &division->layout);
+        }
+        at = append(at, slice_of(vision->tile_row_end));
+    }
+    return division->rows ? append(at, slice_of(vision->tiles_end)) : at;
+}
+
+/* The tiles, before, the whole image, after. */
+static bool expansion(
+    const VisionSpec *vision, const ImageDivision *division, Arena *arena, Slice *text, Error *error) {
+    const ImageLayout *layout = &division->layout;
+    const size_t row_end = vision->row_end ? strlen(vision->row_end) : 0;
+    const size_t view = (size_t)layout->tokens * strlen(vision->token) + (size_t)layout->grid_rows * row_end;
+    char *out = arena_alloc(arena, (size_t)division->count * (view + MARKERS_MAX), 1), *at = out;
+    if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of an image");
+    at = append_tiles(at, vision, division);
+    at = append_view(append(at, slice_of(vision->before)), vision, layout);
+    at = append(at, slice_of(vision->after));
+    *text = (Slice){out, (size_t)(at - out)};
     return true;
 }
 
@@ -131,7 +161,7 @@ bool prompt_media_expand(
             const size_t before = (size_t)(at - rest.text.data);
             out[used++] = (Span){.text = {rest.text.data, before}, .from_template = true};
             out[used] = (Span){.from_template = true};
-            if (!expansion(vision, &media->items[image++]->layout, arena, &out[used++].text, error)) return false;
+            if (!expansion(vision, &media->divisions[image++], arena, &out[used++].text, error)) return false;
             rest.text = (Slice){at + placeholder.size, rest.text.size - before - placeholder.size};
         }
         out[used++] = rest;
@@ -168,7 +198,7 @@ static int rows_together(const VisionSpec *vision, const MediaItem *item) {
 
 static bool alloc_spans(PromptMedia *media, const VisionSpec *vision, Arena *arena, Error *error) {
     size_t count = 0;
-    for (int i = 0; i < media->count; i++)
+    for (int i = 0; i < media->item_count; i++)
         count += (size_t)(media->items[i]->layout.tokens / rows_together(vision, media->items[i]));
     media->spans = arena_alloc(arena, count, sizeof *media->spans);
     return media->spans || fail(error, arena_failure(arena), "no memory for images");
@@ -190,7 +220,7 @@ bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens
     for (size_t i = 0; i < prompt->count; i++) {
         media->content_ids[i] = (uint64_t)prompt->ids[i];
         if (prompt->ids[i] != token) continue;
-        MediaItem *item = image < media->count ? media->items[image] : NULL;
+        MediaItem *item = image < media->item_count ? media->items[image] : NULL;
         const int together = item ? rows_together(vision, item) : 1, before = row % together;
         if (!item || (before > 0 && prompt->ids[i - 1] != token))
             return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself", vision->token);
@@ -200,7 +230,7 @@ bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens
         image++;
         row = 0;
     }
-    if (image < media->count || row > 0)
+    if (image < media->item_count || row > 0)
         return fail(error, ERROR_UNSUPPORTED, "the tokenizer does not keep %s", vision->token);
     if (media->positions)
         media->position_offset =

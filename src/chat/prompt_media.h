@@ -2,6 +2,7 @@
 #pragma once
 #include "chat/chat_model.h"
 #include "chat/message.h"
+#include "media/image_views.h"
 
 enum {
     IMAGES_MAX = 64,        /* images of a request */
@@ -11,7 +12,9 @@ enum {
 /* Arrays of the caller's arena; the items are references. */
 typedef struct PromptMedia {
     int count;
-    MediaItem **items; /* [count] */
+    ImageDivision *divisions; /* [count] views of the images */
+    int item_count;
+    MediaItem **items; /* [item_count] the views of the first image, those of the second one … */
     int span_count;
     MediaSpan *spans;      /* [span_count] */
     uint64_t *content_ids; /* [tokens of the prompt]; NULL without images */

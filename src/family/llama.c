@@ -60,6 +60,18 @@ static void load_with_images(Loader *ld, Spec *spec, int merge, bool bias) {
 static void mistral3_load(Loader *ld, Spec *spec) { load_with_images(ld, spec, 2, false); }
 static void pixtral_load(Loader *ld, Spec *spec) { load_with_images(ld, spec, 0, true); }
 
+/* Idefics 3 and SmolVLM: a llama with images. */
+static void idefics3_load(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    const int merge = load_int_or(ld, "scale_factor", 2);
+    load_ignore(ld, "vocab_size", "pad_token_id", NULL);
+    load_text_part(ld);
+    llama_load(ld, spec);
+    load_return(ld, &root);
+    vision_load_idefics3(ld, spec, merge);
+}
+
+const Family idefics3_family = {.load = idefics3_load};
 const Family ministral3_family = {.load = ministral3_load};
 const Family mistral3_family = {.load = mistral3_load};
 const Family pixtral_family = {.load = pixtral_load};

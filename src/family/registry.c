@@ -41,6 +41,7 @@
     row("hunyuan", hunyuan_family)                                      \
     row("hunyuan_v1_dense", hunyuan_v1_dense_family)                    \
     row("hunyuan_v1_moe", hunyuan_v1_moe_family)                        \
+    row("idefics3", idefics3_family)                                    \
     row("internlm2", internlm2_family)                                  \
     row("internlm3", internlm3_family)                                  \
     row("jamba", jamba_family)                                          \
@@ -88,6 +89,7 @@
     row("qwen3_vl_moe", qwen3_vl_moe_family)                            \
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \
+    row("smolvlm", idefics3_family)                                     \
     row("stablelm", stablelm_family)                                    \
     row("starcoder2", starcoder2_family)                                \
     row("telechat3", telechat3_family)                                  \

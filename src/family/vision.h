@@ -13,5 +13,7 @@ void vision_load_qwen2_5(Loader *ld, Spec *spec);
 /* The tower of Pixtral. merge: patches of the side of a group that becomes one row, merged as in Mistral 3; 0: every
  * patch becomes a row (Pixtral). bias: the projector's matrices have one. */
 void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias);
+/* SigLIP with the connector of Idefics 3, whose images are divided into tiles. merge: of a group's side. */
+void vision_load_idefics3(Loader *ld, Spec *spec, int merge);
 /* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */
 void vision_load_gemma3(Loader *ld, Spec *spec, int tokens);

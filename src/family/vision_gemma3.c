@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-/* The tower of SigLIP, up to its layers; tensor names may have "vision_model." in front. */
-static void load_tower(Loader *ld, VisionSpec *vision, const Dims *d, float eps, int patch, int side) {
+void vision_siglip(Loader *ld, VisionSpec *vision, const Dims *d, float eps, int patch, int side) {
     const char *home = load_has(ld, "vision_model.post_layernorm.weight") ? "vision_model." : "";
     load_scope(ld, "%s", home);
     vision->patch = load_convolution(ld, "embeddings.patch_embedding", d->hidden, 3, patch, 1, true);
@@ -53,7 +52,7 @@ void vision_load_gemma3(Loader *ld, Spec *spec, int tokens) {
     vision->rule.side = side * patch;
     vision->rule.merge = grid ? side / grid : 1;
     vision_check_rule(ld, &vision->rule);
-    load_tower(ld, vision, &d, eps, patch, side);
+    vision_siglip(ld, vision, &d, eps, patch, side);
     load_return(ld, &root);
 
     const bool raw = load_has(ld, "model.multi_modal_projector.mm_input_projection_weight");

@@ -2,7 +2,7 @@
  * models/pixtral/modeling_pixtral.py, models/llava/modeling_llava.py and models/mistral3/modeling_mistral3.py. */
 #include "family/vision_parts.h"
 
-static const float norm_eps = 1e-5F; /* of the tower, whatever the config says */
+static const float norm_eps = 1e-5F; /* epsilon of the tower, whatever the config says */
 
 static void load_layer(Loader *ld, VisionSpec *vision, Layer *layer, const Dims *d, const Rope *rope) {
     const Activation silu = {.kind = ACT_SILU};

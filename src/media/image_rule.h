@@ -28,6 +28,8 @@ typedef struct ImageRule {
     int window;                     /* PATCHES_WINDOWED: groups of a window's side */
     int64_t pixels_min, pixels_max; /* SIZING_AREA */
     int side;                       /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN: the longest */
+    int longest;                    /* pixels that the longer side is resized to before anything else; 0: it is not */
+    bool tiles;                     /* with `longest`: tiles of side × side are views of their own (image_views.h) */
     float mean[3], std[3];          /* value = (byte / 255 − mean) / std */
 } ImageRule;
 

@@ -51,7 +51,7 @@ typedef struct VisionSpec {
     /* With ImageRule.window: 1 for layers of the tower whose patches see those of their window alone. */
     uint8_t windowed[VISION_LAYERS_MAX];
     Weight patch;           /* [hidden, patch² · 3] */
-    const Norm *patch_norm; /* of the embedded patches; NULL: none */
+    const Norm *patch_norm; /* norm of the embedded patches; NULL: none */
     PositionTable positions;
     Merger merger;
     int deepstack_count;
@@ -60,5 +60,8 @@ typedef struct VisionSpec {
     bool grid_positions;                /* RoPE positions of an image's rows are those of its grid (M-RoPE) */
     const char *placeholder;            /* what a chat template writes for an image */
     const char *before, *token, *after; /* what replaces that in the prompt: token once for each row */
+    /* What stands before the token of a tile, printf's format of its row and column from 1 on; NULL: no tiles. */
+    const char *tile;
+    const char *tile_row_end, *tiles_end; /* behind the tiles of a row, behind all of them */
     const char *row_end; /* what stands behind the tokens of a row of the grid, the last one excepted; NULL: nothing */
 } VisionSpec;

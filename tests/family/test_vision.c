@@ -2,6 +2,7 @@
  * single steps. Slices of layers give the bits of the whole. */
 #include "base/file.h"
 #include "compare.h"
+#include "media/image_views.h"
 #include "model/encoder.h"
 
 #include <unistd.h>
@@ -34,8 +35,9 @@ static double deviation_of(const float *ours, const float *golden, int64_t count
 
 /* An image as a model's encoder takes it. */
 typedef struct Picture {
-    Image image;
-    ImageLayout layout;
+    ImageDivision division;
+    ImageLayout layout; /* layout of each view */
+    Image views[IMAGE_VIEWS_MAX];
 } Picture;
 
 static bool open_picture(const char *name, const ImageRule *rule, Picture *picture) {
@@ -46,8 +48,9 @@ static bool open_picture(const char *name, const ImageRule *rule, Picture *pictu
     snprintf(path, sizeof path, VISION_DATA "/%s.png", name);
     const bool ok = file_read(path, IMAGE_BYTES_MAX, &file, &error) &&
         image_decode(buffer_view(&file), &original, &error) &&
-        image_layout(rule, original.width, original.height, &picture->layout, &error) &&
-        image_resize(&original, picture->layout.width, picture->layout.height, rule->filter, &picture->image, &error);
+        image_divide(rule, original.width, original.height, &picture->division, &error) &&
+        image_views(rule, &picture->division, &original, picture->views, &error);
+    picture->layout = picture->division.layout;
     if (!ok && strstr(error.text, "by this build"))
         test_skip("no PNG decoder in this build");
     else
@@ -57,15 +60,20 @@ static bool open_picture(const char *name, const ImageRule *rule, Picture *pictu
     return ok;
 }
 
-/* The rows of an image, computed in slices of `layers`, in memory of `to`. */
+/* The rows of all views of an image, computed in slices of `layers`, in memory of `to`. */
 static float *encode(Encoder *encoder, const VisionSpec *spec, const Picture *picture, int layers, Backend *to) {
     const size_t floats = (size_t)encoder_row_floats(spec, &picture->layout);
     Error error = {0};
     bool done = false;
-    float *rows = to->ops->alloc(to, floats * sizeof(float), MEMORY_STEP, &error);
-    bool ok = rows && encoder_begin(encoder, &picture->image, &picture->layout, &error);
-    while (ok && !done) ok = encoder_continue(encoder, layers, &done, &error);
-    if (ok) encoder_take(encoder, to, rows);
+    const int count = picture->division.count;
+    float *rows = to->ops->alloc(to, (size_t)count * floats * sizeof(float), MEMORY_STEP, &error);
+    bool ok = rows != NULL;
+    for (int i = 0; ok && i < count; i++) {
+        done = false;
+        ok = encoder_begin(encoder, &picture->views[i], &picture->layout, &error);
+        while (ok && !done) ok = encoder_continue(encoder, layers, &done, &error);
+        if (ok) encoder_take(encoder, to, rows + (size_t)i * floats);
+    }
     TEST_MSG(ok, "%s", error.text);
     return rows;
 }
@@ -233,8 +241,8 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
     TEST_MSG(encoder, "%s", error.text);
     if (encoder && open_picture(name, &spec->rule, &picture)) {
         Backend *backend = runner_backend(run.runner);
-        const int hidden = model_hidden(run.model), tokens = picture.layout.tokens;
-        const int64_t count = encoder_row_floats(spec, &picture.layout);
+        const int hidden = model_hidden(run.model), tokens = picture.division.count * picture.layout.tokens;
+        const int64_t count = picture.division.count * encoder_row_floats(spec, &picture.layout);
         float *rows = encode(encoder, spec, &picture, 1, backend),
               *again = encode(encoder, spec, &picture, 100, backend);
         float *values = downloaded(backend, rows, count), *others = downloaded(backend, again, count);
@@ -259,7 +267,7 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
         backend->ops->release(backend, rows);
         backend->ops->release(backend, again);
     }
-    image_free(&picture.image);
+    for (int i = 0; i < picture.division.count; i++) image_free(&picture.views[i]);
     encoder_close(encoder);
     fixture_run_close(&run);
 }
@@ -285,8 +293,8 @@ static void check_fixture(const char *name, const bool *here) {
 
 /* test_vision [NAME…]: these fixtures only. */
 int main(int count, char **arguments) {
-    static const char *const names[] = {
-        "gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe", "pixtral", "mistral3"};
+    static const char *const names[] = {"gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe",
+        "pixtral", "mistral3", "idefics3", "smolvlm"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);

@@ -156,6 +156,7 @@ PLACEHOLDERS = {
     "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen3_vl_moe": "<|vision_start|><|image_pad|><|vision_end|>",
+    "idefics3": "<image>",
     "mistral3": "[IMG]",
     "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>",
 }

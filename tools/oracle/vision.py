@@ -176,6 +176,40 @@ class Mistral3(Pixtral):
     merges = True
 
 
+class Idefics3(Family):
+    norm_offset, embedding_range = 1, 0.15
+    names = (
+        ("model.vision_model.", "vision_model."),
+        ("model.connector.", "connector."),
+        ("model.text_model.", "language_model."),
+        ("lm_head.", "language_model.lm_head."),
+    )
+
+    def inputs(self, case, image):
+        module = importlib.import_module("transformers.models.idefics3.image_processing_pil_idefics3")
+        processor = module.Idefics3ImageProcessorPil(**case["processor"], return_row_col_info=True)
+        found = processor(images=[[image]], return_tensors="np")
+        vision = case["config"]["vision_config"]
+        view = ["<image>"] * (vision["image_size"] // vision["patch_size"] // case["config"]["scale_factor"]) ** 2
+        rows, columns = found["rows"][0][0], found["cols"][0][0]
+        names = []
+        for row in range(rows):
+            for column in range(columns):
+                names += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", *view]
+            names.append("\n" if row + 1 < rows else "\n\n")
+        names += ["<fake_token_around_image>", "<global-img>", *view, "<fake_token_around_image>"]
+        keys = ("pixel_values", "pixel_attention_mask")
+        return {key: torch.tensor(np.asarray(found[key])) for key in keys}, names
+
+    def types(self, types):
+        return {}
+
+    def features(self, model, inputs):
+        found = model.get_image_features(**inputs)
+        found = getattr(found, "pooler_output", found)
+        return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
+
+
 FAMILIES = {
     "qwen2_vl": Qwen,
     "qwen2_5_vl": Qwen,
@@ -185,6 +219,8 @@ FAMILIES = {
     "gemma3": Gemma3,
     "pixtral": Pixtral,
     "mistral3": Mistral3,
+    "idefics3": Idefics3,
+    "smolvlm": Idefics3,
 }
 
 

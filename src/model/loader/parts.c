@@ -20,6 +20,11 @@ void load_text_part(Loader *ld) {
     ld->text_part = true;
     if (checkpoint_find(checkpoint, "language_model.model.embed_tokens.weight"))
         snprintf(ld->prefix, sizeof ld->prefix, "language_model.");
+    else if (checkpoint_find(checkpoint, "language_model.embed_tokens.weight")) {
+        snprintf(ld->prefix, sizeof ld->prefix, "language_model.");
+        load_body(ld, "");
+    } else if (checkpoint_find(checkpoint, "model.text_model.embed_tokens.weight"))
+        load_body(ld, "model.text_model.");
     else if (checkpoint_find(checkpoint, "model.language_model.embed_tokens.weight"))
         load_body(ld, "model.language_model.");
 }
@@ -42,7 +47,8 @@ void load_return(Loader *ld, const LoadPlace *place) {
 }
 
 VisionSpec *load_vision_part(Loader *ld) {
-    static const char *const homes[] = {"vision_tower.", "model.vision_tower.", "model.visual.", "visual."};
+    static const char *const homes[] = {
+        "vision_tower.", "model.vision_tower.", "model.visual.", "visual.", "vision_model.", "model.vision_model."};
     const Checkpoint *checkpoint = ld->source->checkpoint;
     const char *home = NULL;
     for (size_t i = 0; i < checkpoint->entry_count && !home; i++)

@@ -497,9 +497,9 @@ static bool is_skipped(const Loader *ld, Slice name) {
 }
 
 /* Beginnings of the names of tensors that a text model does not have. */
-static const char *const media[] = {"audio_tower.", "model.audio_tower.", "model.embed_audio.", "model.embed_vision.",
-    "model.multi_modal_projector.", "model.vision_tower.", "model.visual.", "multi_modal_projector.", "vision_model.",
-    "vision_tower.", "visual."};
+static const char *const media[] = {"audio_tower.", "connector.", "model.connector.", "model.vision_model.",
+    "model.audio_tower.", "model.embed_audio.", "model.embed_vision.", "model.multi_modal_projector.",
+    "model.vision_tower.", "model.visual.", "multi_modal_projector.", "vision_model.", "vision_tower.", "visual."};
 
 static bool is_media(Slice name) {
     for (size_t m = 0; m < COUNT_OF(media); m++)
