@@ -407,6 +407,19 @@ static void mirror_multiply(Backend *backend, const Multiply *op) {
     m->inner->ops->multiply(m->inner, &there);
     mirror_done(m);
 }
+static void mirror_route(Backend *backend, const Routing *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t slots = (int64_t)op->rows * (op->top_k + op->shared);
+    Routing there = *op;
+    there.logits = mirror_bring(m, op->logits, (int64_t)op->rows * op->experts);
+    there.bias = mirror_bring(m, op->bias, op->experts);
+    there.shared_logits = mirror_bring(m, op->shared_logits, (int64_t)op->rows * (1 + op->shared_pair));
+    there.expert_scale = mirror_bring(m, op->expert_scale, op->experts);
+    there.index = (int32_t *)(void *)mirror_share(m, (float *)(void *)op->index, slots);
+    there.weight = mirror_share(m, op->weight, slots);
+    m->inner->ops->route(m->inner, &there);
+    mirror_done(m);
+}
 static void mirror_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
     Mirror *m = mirror_of(backend);
     m->inner->ops->scale_queries(m->inner, rows, width, scaling, mirror_share(m, x, rows * width));
@@ -476,6 +489,7 @@ static const BackendOps mirror_ops = {
     .gated_norm = mirror_gated_norm,
     .activate = mirror_activate,
     .multiply = mirror_multiply,
+    .route = mirror_route,
     .scale_queries = mirror_scale_queries,
     .gather = mirror_gather,
     .logits = mirror_logits,

@@ -441,6 +441,80 @@ static void check_limits(const Pair *p) {
     check_largest_norm(p, 3);
 }
 
+/* ---- routers ---- */
+
+/* Against the reference: the same experts, and their weights. */
+static void check_route(const Pair *p, const Routing *wanted, int rows) {
+    enum { EXPERTS = 300, SLOTS = 9 };
+    float *logits = random_floats((int64_t)rows * EXPERTS, 3), *shared_logits = random_floats(2 * rows, 3);
+    float *bias = random_floats(EXPERTS, 0.5f), *expert_scale = random_floats(EXPERTS, 2);
+    float *weight = random_floats(2 * rows * SLOTS, 0), *expected = weight + rows * SLOTS;
+    int32_t index[2][ROWS_MAX * SLOTS] = {0};
+    Routing op = *wanted;
+    op.rows = rows;
+    op.logits = logits;
+    if (wanted->shared_logits) op.shared_logits = shared_logits;
+    if (wanted->bias) op.bias = bias;
+    if (wanted->expert_scale) op.expert_scale = expert_scale;
+    op.index = index[0];
+    op.weight = expected;
+    p->ref->ops->route(p->ref, &op);
+    op.index = index[1];
+    op.weight = weight;
+    p->vector->ops->route(p->vector, &op);
+    const int64_t slots = (int64_t)rows * (op.top_k + op.shared);
+    TEST_MSG(!memcmp(index[0], index[1], (size_t)slots * sizeof index[0][0]), "%s: %d of %d experts, score %d, %d rows",
+        p->name, op.top_k, op.experts, op.score, rows);
+    const double far = distance(weight, expected, slots); /* exp to 2 ulp, over at most 300 experts */
+    TEST_MSG(far <= 2e-6, "%s: weights of %d of %d experts, score %d, %d rows: %g", p->name, op.top_k, op.experts,
+        op.score, rows, far);
+    cases++;
+    free(logits);
+    free(shared_logits);
+    free(bias);
+    free(expert_scale);
+    free(weight);
+}
+
+static void check_routes(const Pair *p) {
+    static const float given; /* an optional operand that this case has */
+    static const Routing routes[] = {
+        {.experts = 6, .top_k = 2, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .expert_scale = &given},
+        {.experts = 128, .top_k = 8, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .expert_scale = &given},
+        {.experts = 300, .top_k = 8, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .shared = 1, .expert_scale = &given},
+        {.experts = 60, .top_k = 4, .score = ROUTE_SOFTMAX, .scale = 1, .shared = 1, .shared_logits = &given},
+        {.experts = 64, .top_k = 8, .score = ROUTE_SOFTMAX, .norm_topk_prob = true, .scale = 1.5f},
+        {.experts = 64, .top_k = 6, .score = ROUTE_SOFTMAX, .scale = 2, .bias = &given, .expert_scale = &given},
+        {.experts = 256,
+            .top_k = 8,
+            .score = ROUTE_SIGMOID,
+            .bias = &given,
+            .groups = 8,
+            .topk_group = 4,
+            .norm_topk_prob = true,
+            .epsilon = 1e-20f,
+            .scale = 2.5f,
+            .shared = 1},
+        {.experts = 48,
+            .top_k = 4,
+            .score = ROUTE_SIGMOID,
+            .scale = 1,
+            .shared = 1,
+            .shared_logits = &given,
+            .shared_pair = true,
+            .expert_scale = &given},
+        {.experts = 32,
+            .top_k = 4,
+            .score = ROUTE_SOFTMAX,
+            .groups = 4,
+            .topk_group = 2,
+            .group_best = true,
+            .scale = 1},
+        {.experts = 16, .top_k = 2, .score = ROUTE_SPARSEMIXER, .jitter_eps = 0.01f, .scale = 1}};
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        for (size_t r = 0; r < COUNT_OF(row_counts); r++) check_route(p, &routes[i], row_counts[r]);
+}
+
 /* ---- choice and plan ---- */
 
 static void check_registry(void) {
@@ -553,6 +627,7 @@ static void check_rows(const Pair *p) {
     }
     check_logits(p, 100003, 0.5f, 50);
     check_gather(p, 17);
+    check_routes(p);
 }
 
 static void run_all(const char *name, int threads, bool precise) {
