@@ -341,7 +341,8 @@ typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_REQUEST, EXPERTS_COMPUTE, EXP
 typedef struct Experts {
     int rows, decode_rows, count, top_k; /* count: matrices in each of gate, up and down, a shared expert included */
     const float *x;                      /* [rows, hidden] */
-    const Weight *gate, *up, *down;      /* [count]; experts may differ in their inner width */
+    /* [count]; experts may differ in their inner width. gate may be up: act(up · x) ∘ (up · x). */
+    const Weight *gate, *up, *down;
     /* Borrowed: loads experts whose matrices have no address into host memory, where backends with `sources` compute
      * them; NULL: all experts are bound. The order of loading does not change a result. */
     ExpertProvider *source;
@@ -613,6 +614,8 @@ struct Backend { /* first member of every backend's own struct */
     bool exact;          /* f32 throughout: activations are not rounded, KV pages are f32 */
     bool bf16_pages;     /* full-precision KV pages are bf16 instead of f16 */
     bool sources;        /* experts may come from a source */
+    /* Set of 1 << ActivationKind that no operation computes; models that need one are refused. */
+    uint32_t missing_activations;
     char description[BACKEND_DESCRIPTION_MAX];
 };
 

@@ -123,8 +123,8 @@ static uint64_t largest_expert(const Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) {
         const MoeComponent *moe = layer_moe(&spec->layers[i]);
         for (int e = 0; moe && e < moe->experts; e++) {
-            const uint64_t bytes =
-                blocks_of_weight(&moe->gate[e]) + blocks_of_weight(&moe->up[e]) + blocks_of_weight(&moe->down[e]);
+            const uint64_t bytes = (moe->gate == moe->up ? 0 : blocks_of_weight(&moe->gate[e])) +
+                blocks_of_weight(&moe->up[e]) + blocks_of_weight(&moe->down[e]);
             if (bytes > most) most = bytes;
         }
     }

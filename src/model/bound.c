@@ -1,5 +1,6 @@
 #include "model/bound.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,14 +121,40 @@ static int64_t recurrent_width(const Layer *layer) {
     return width;
 }
 
+/* The activation that the component has from the checkpoint's family; NULL: none. */
+static const Activation *activation_of(const Component *component) {
+    switch (component->kind) {
+    case COMPONENT_GLU: return &component->glu.activation;
+    case COMPONENT_MLP: return &component->mlp.activation;
+    case COMPONENT_MOE: return &component->moe.activation;
+    case COMPONENT_LAYER_INPUT: return &component->layer_input.activation;
+    default: return NULL;
+    }
+}
+
+bool bound_activation(const Backend *backend, Activation activation, const char *where, Error *error) {
+    if (!(backend->missing_activations >> activation.kind & 1)) return true;
+    return fail(error, ERROR_UNSUPPORTED, "%s: the backend %s cannot compute the activation %s", where,
+        backend->ops->name, activation_name(activation));
+}
+
 /* Whether the layer's backend has the operations of its components. */
 static bool check_operations(const Bound *bound, int i, Error *error) {
     const Backend *backend = bound_backend(bound, i);
-    for (int c = 0; c < bound->layers[i].component_count; c++)
-        if (component_ops(bound->layers[i].components[c].kind)->recurrent && !backend->ops->recurrence)
-            return fail(error, ERROR_UNSUPPORTED, "layer %d: the backend %s cannot compute recurrent layers", i,
+    char where[32];
+    snprintf(where, sizeof where, "layer %d", i);
+    bool ok = true;
+    for (int c = 0; ok && c < bound->layers[i].component_count; c++) {
+        const Component *component = &bound->layers[i].components[c];
+        if (component_ops(component->kind)->recurrent && !backend->ops->recurrence)
+            return fail(error, ERROR_UNSUPPORTED, "%s: the backend %s cannot compute recurrent layers", where,
                 backend->ops->name);
-    return true;
+        const Activation *own = activation_of(component);
+        ok = !own || bound_activation(backend, *own, where, error);
+        if (component->kind == COMPONENT_MOE && component->moe.dense.gate.rows)
+            ok = ok && bound_activation(backend, component->moe.dense.activation, where, error);
+    }
+    return ok;
 }
 
 static void bind_layer_inputs(Binder *b) {

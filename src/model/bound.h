@@ -41,6 +41,8 @@ void bound_close(Bound *bound); /* safe on a zeroed one */
 /* Binds something beside the layers to the first backend, until bound_close(). */
 NODISCARD bool bound_weight(Bound *bound, Weight *weight, Error *error);
 NODISCARD bool bound_norm(Bound *bound, const Norm **norm, Error *error);
+/* False with ERROR_UNSUPPORTED, which names `where`: the backend does not compute this activation. */
+NODISCARD bool bound_activation(const Backend *backend, Activation activation, const char *where, Error *error);
 /* Floats per row of the residual and the layers' inputs behind it. */
 int64_t bound_residual_width(const Bound *bound);
 Backend *bound_backend(const Bound *bound, int layer);

@@ -329,7 +329,8 @@ static bool bind_merger(Encoder *e, int number, Error *error) {
     bool ok = !merger->norm || bound_norm(&e->bound, &merger->norm, error);
     for (int i = 0; ok && i < merger->stage_count; i++) {
         MergerStage *stage = &merger->stages[i];
-        ok = (!stage->norm || bound_norm(&e->bound, &stage->norm, error)) &&
+        ok = bound_activation(e->backend, stage->activation, "the encoder's merger", error) &&
+            (!stage->norm || bound_norm(&e->bound, &stage->norm, error)) &&
             bound_weight(&e->bound, &stage->weight, error);
     }
     return ok;

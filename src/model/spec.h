@@ -76,7 +76,9 @@ typedef struct MoeComponent {
     float jitter_eps, epsilon, scale;
     Weight latent_in, latent_out; /* experts read latent_in · x, and latent_out projects their sum back; rows 0: they
                                      read x. Excludes a shared expert and a dense network */
-    Weight *gate, *up, *down;     /* [experts + shared]; without addresses where a provider reads them */
+    /* [experts + shared]; without addresses where a provider reads them. gate may be up, for act(up · x) ∘ (up · x):
+     * the matrices are then bound, counted and read once. */
+    Weight *gate, *up, *down;
     const Norm *router_norm;   /* norm of the router's own input, the residual; NULL: it reads what the experts read */
     const float *expert_scale; /* [experts] Routing.expert_scale */
     /* A feed-forward network beside the experts, which reads dense_input_norm(residual); gate rows 0: none. The block's

@@ -64,8 +64,8 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
         MoeComponent *moe = layer_moe(&spec->layers[i]);
         if (!moe) continue;
         for (int e = 0; e < moe->experts; e++)
-            model->streamed_bytes +=
-                weight_bytes(&moe->gate[e]) + weight_bytes(&moe->up[e]) + weight_bytes(&moe->down[e]);
+            model->streamed_bytes += (moe->gate == moe->up ? 0 : weight_bytes(&moe->gate[e])) +
+                weight_bytes(&moe->up[e]) + weight_bytes(&moe->down[e]);
         forget(moe->gate, moe->experts);
         forget(moe->up, moe->experts);
         forget(moe->down, moe->experts);

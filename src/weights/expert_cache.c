@@ -38,6 +38,10 @@ static bool add_expert(
     e->slot = NONE;
     for (int m = 0; m < EXPERT_CACHE_MATRICES; m++) {
         Weight *w = &e->matrix[m];
+        if (m > 0 && layer->matrices[m] == layer->matrices[m - 1]) {
+            *w = e->matrix[m - 1]; /* the same parts */
+            continue;
+        }
         *w = layer->matrices[m][i];
         const size_t rows = (size_t)w->rows;
         if (!add_part(cache, c, e, &w->data, weight_row_bytes(w) * rows, &at, error) ||

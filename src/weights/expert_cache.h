@@ -11,9 +11,10 @@ enum { EXPERT_CACHE_MATRICES = 3 };
 
 /* The routed experts of one layer. */
 typedef struct ExpertCacheLayer {
-    int count;                               /* experts */
-    int top_k;                               /* experts per token */
-    Weight *matrices[EXPERT_CACHE_MATRICES]; /* gate, up, down: [count] each, in mapped files of the checkpoint */
+    int count; /* experts */
+    int top_k; /* experts per token */
+    /* gate, up, down: [count] each, in mapped files of the checkpoint. gate may be up: it is read once. */
+    Weight *matrices[EXPERT_CACHE_MATRICES];
 } ExpertCacheLayer;
 
 /* All zero: defaults for this machine. */

@@ -496,8 +496,33 @@ static void test_mixtures(void) {
     fixture_close(&f);
 }
 
+static Backend *without_relu(Backend *inner, Error *error) {
+    inner->missing_activations = 1u << ACT_RELU;
+    return inner;
+}
+
+/* A backend that lacks the activation of a model's experts does not compute another one. */
+static void test_missing_activation(void) {
+    Fixture f;
+    char directory[64];
+    if (!fixture_open(&f, "nemotron-h-published")) return;
+    if (fixture_write_variant(&f, 0, directory)) {
+        RunnerOptions options = {.backend = fixture_backend("ref", 1, FIXTURE_TOKENS_MAX)};
+        options.backend.wrap = without_relu;
+        FixtureRun run;
+        Error error = {0};
+        const bool opened = fixture_run_try(&run, directory, &(ModelOptions){.context = f.count}, &options, &error);
+        TEST_MSG(!opened && error.code == ERROR_UNSUPPORTED && strstr(error.text, "cannot compute the activation relu"),
+            "\"%s\"", error.text);
+        if (opened) fixture_run_close(&run);
+        fixture_remove(directory);
+    }
+    fixture_close(&f);
+}
+
 int main(void) {
     test_no_error();
+    test_missing_activation();
     test_mixtures();
     test_recurrent();
     const char *const names[] = {"llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list",

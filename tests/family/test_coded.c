@@ -11,17 +11,19 @@ static const KvFormat formats[] = {
 };
 
 /* Widths of 16, of 32 in half of which a rope turns a large bias, of 32 beside windows, of 256 under norms, and latents
- * of 64 with keys of 16. */
+ * of 64 with keys of 16; of 32 and of 16 beside layers with recurrent states. */
 static const struct {
     const char *name;
     int variant;
     float bias; /* of the keys, so many times the fixture's */
-    bool on_ref, latents;
-} cases[] = {{"llama", 0, 1, true, false}, {"phi", 0, 300, true, false}, {"gemma3-text", 2, 1, false, false},
-    {"qwen3", 1, 1, false, false}, {"deepseek-v2", 0, 1, true, true}, {"deepseek-v3", 1, 1, false, true}};
+    bool on_ref, latents, states;
+} cases[] = {{"llama", 0, 1, true, false, false}, {"phi", 0, 300, true, false, false},
+    {"gemma3-text", 2, 1, false, false, false}, {"qwen3", 1, 1, false, false, false},
+    {"deepseek-v2", 0, 1, true, true, false}, {"deepseek-v3", 1, 1, false, true, false},
+    {"qwen3-next", 0, 1, false, false, true}, {"granite-hybrid", 0, 1, false, false, true}};
 
 static int32_t tokens[STRANGERS + 1][TOKENS];
-static bool large_bias, latents; /* of this case */
+static bool large_bias, latents, states; /* of this case */
 
 /* ---- steps ---- */
 
@@ -106,8 +108,9 @@ static bool walk(const FixtureRun *run, const KvFormat *format, int chunk, float
     KvSequence s;
     if (!cache || !open_sequence(cache, format, &s)) return false;
     const bool ok = walk_to(run, cache, &s, TOKENS, chunk, logits);
-    if (format) TEST(s.quant && s.quant->active && s.quant->freed > format->sink);
-    if (format) TEST(has_pairs(run, &s) == large_bias);
+    const bool coded = s.quant && s.quant->active && s.quant->freed > format->sink;
+    TEST_MSG(coded == (format != NULL), "codes of a sequence: %d (a head's width may have none)", coded);
+    if (coded) TEST(has_pairs(run, &s) == large_bias);
     kv_sequence_close(cache, &s);
     TEST(kv_bytes_used(cache) == 0);
     kv_close(cache);
@@ -136,21 +139,22 @@ static bool walk_in_crowd(const FixtureRun *run, const KvFormat *format, float *
 }
 
 /* Forked in the middle of a page; the copy goes on, the original goes another way first, is taken back as far as its
- * exact pages allow, and goes on too. */
+ * exact pages and states allow, and goes on too. */
 static bool walk_forked(const FixtureRun *run, const KvFormat *format, float *logits, float *copied) {
-    enum { FORK = 700, ASTRAY = 20 };
+    enum { ASTRAY = 20 };
+    const int fork = states ? 680 : 700; /* states are taken back within 32 positions */
     KvCache *cache = open_cache(run);
     KvSequence s, copy;
     if (!cache || !open_sequence(cache, format, &s) || !open_sequence(cache, format, &copy)) return false;
-    bool ok = walk_to(run, cache, &s, FORK, 100, logits);
+    bool ok = walk_to(run, cache, &s, fork, 100, logits);
     kv_fork(cache, &s, &copy);
-    memcpy(copied, logits, (size_t)FORK * (size_t)run->vocab * sizeof *logits);
+    memcpy(copied, logits, (size_t)fork * (size_t)run->vocab * sizeof *logits);
     int32_t right[ASTRAY];
-    memcpy(right, tokens[0] + FORK, sizeof right);
-    for (int i = 0; i < ASTRAY; i++) tokens[0][FORK + i] = 3;
-    ok = ok && walk_to(run, cache, &s, FORK + ASTRAY, 7, logits);
-    memcpy(tokens[0] + FORK, right, sizeof right);
-    TEST(kv_truncate(cache, &s, FORK));
+    memcpy(right, tokens[0] + fork, sizeof right);
+    for (int i = 0; i < ASTRAY; i++) tokens[0][fork + i] = 3;
+    ok = ok && walk_to(run, cache, &s, fork + ASTRAY, 7, logits);
+    memcpy(tokens[0] + fork, right, sizeof right);
+    TEST(kv_truncate(cache, &s, fork));
     ok = ok && walk_to(run, cache, &copy, TOKENS, 33, copied) && walk_to(run, cache, &s, TOKENS, 50, logits);
     kv_sequence_close(cache, &s);
     kv_sequence_close(cache, &copy);
@@ -283,6 +287,7 @@ int main(void) {
         char directory[64];
         large_bias = cases[i].bias > 1;
         latents = cases[i].latents;
+        states = cases[i].states;
         if (!fixture_open(&f, cases[i].name) || !write_long(&f, cases[i].variant, cases[i].bias, directory)) continue;
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
             if (is_slow(fixture_cpus[c]) && !cases[i].on_ref) continue;

@@ -346,6 +346,11 @@ Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
 /* The kind as kernels are told; their clamped SiLU has gpt-oss's parameters (gated() of common.cuh), as no model has
  * others. */
+/* Activations that kernels compute (common.cuh, rows.cu). */
+enum {
+    CUDA_ACTIVATIONS = 1 << ACT_SILU | 1 << ACT_GELU | 1 << ACT_GELU_TANH | 1 << ACT_RELU2 | 1 << ACT_NONE |
+        1 << ACT_SILU_CLAMPED | 1 << ACT_XIELU | 1 << ACT_CLAMP | 1 << ACT_RELU,
+};
 int cuda_activation(const Activation *activation);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_multiply(Backend *backend, const Multiply *op);

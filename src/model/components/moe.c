@@ -38,8 +38,10 @@ static void moe_visit(Component *component, const Visitor *visitor) {
     }
     if (moe->latent_in.rows) visit_weight(visitor, &moe->latent_in);
     if (moe->latent_out.rows) visit_weight(visitor, &moe->latent_out);
-    visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
+    const bool has_gate = moe->gate != moe->up;
+    if (has_gate) visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->up, banks_of(moe), SPLIT_ROWS);
+    if (!has_gate) moe->gate = moe->up; /* the visitor may have replaced it */
     visit_bank(visitor, &moe->down, banks_of(moe), SPLIT_COLUMNS);
 }
 
@@ -51,8 +53,8 @@ static ComponentCost moe_cost(const Component *component, int depth) {
     ComponentCost cost = component_cost_of_weights(always, moe->dense.gate.rows ? 6 : 3);
     for (int i = 0; i < slots_of(moe); i++) {
         const int e = i < moe->top_k ? 0 : moe->experts;
-        const ComponentCost one =
-            component_cost_of_weights((const Weight *const[]){&moe->gate[e], &moe->up[e], &moe->down[e]}, 3);
+        const Weight *const weights[] = {&moe->up[e], &moe->down[e], &moe->gate[e]};
+        const ComponentCost one = component_cost_of_weights(weights, moe->gate == moe->up ? 2 : 3);
         cost.weight_bytes += one.weight_bytes;
         cost.operations += one.operations;
     }

@@ -194,23 +194,24 @@ __device__ __forceinline__ float scaled(const RowNorm &norm, const Scaling &s, f
     return v;
 }
 
-/* As ref.c computes it; the order is the enum's in backend.h. */
+/* As ref.c computes it. A kind that is added here belongs to CUDA_ACTIVATIONS, too. */
 __device__ __forceinline__ float activated(int kind, float x) {
     switch (kind) {
-    case 0: return x / (1.0f + expf(-x));
-    case 1: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    case 2: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-    case 3: return x > 0 ? x * x : 0;
+    case ACT_SILU: return x / (1.0f + expf(-x));
+    case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case ACT_RELU2: return x > 0 ? x * x : 0;
+    case ACT_RELU: return x > 0 ? x : 0;
     }
     return x;
 }
 __device__ __forceinline__ float gated(int kind, float gate, float up) {
-    if (kind != 5) return activated(kind, gate) * up;
+    if (kind != ACT_SILU_CLAMPED) return activated(kind, gate) * up;
     const float g = fminf(gate, 7), u = fminf(fmaxf(up, -7), 7);
     return g / (1.0f + expf(-1.702f * g)) * (u + 1);
 }
 static __device__ __noinline__ float gated_rarely(int kind, float gate, float up) { return gated(kind, gate, up); }
 /* The same with little code where nearly all models have SiLU. */
 __device__ __forceinline__ float gated_usually(int kind, float gate, float up) {
-    return kind == 0 ? gate / (1.0f + expf(-gate)) * up : gated_rarely(kind, gate, up);
+    return kind == ACT_SILU ? gate / (1.0f + expf(-gate)) * up : gated_rarely(kind, gate, up);
 }

@@ -59,6 +59,7 @@ void cuda_add(
 }
 
 int cuda_activation(const Activation *activation) {
+    CHECK(1 << activation->kind & CUDA_ACTIVATIONS);
     CHECK(activation->kind != ACT_SILU_CLAMPED || (activation->a == 1.702f && activation->b == 7));
     return (int)activation->kind;
 }
