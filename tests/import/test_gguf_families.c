@@ -145,6 +145,10 @@ static bool is_rope_field(Slice name) {
 
 static bool write_metadata(Case *c) {
     const Json *parameters = value_of(c->config, "rope_parameters");
+    /* GGUF has one rope: of full attention, where the windows differ in its scaling alone. */
+    const Json *full = value_of(parameters, "full_attention"), *sliding = value_of(parameters, "sliding_attention");
+    if (full && sliding && values_equal(value_of(full, "rope_theta"), value_of(sliding, "rope_theta")))
+        parameters = full;
     const Json *rope = parameters ? parameters : value_of(c->config, "rope_scaling");
     const Json *inner = value_of(parameters, "rope_theta");
     build_string(&c->file, "general.architecture", c->model->architecture);
