@@ -44,9 +44,10 @@ static const Json *ask(const ServerArguments *server, const char *method, const 
     return answer;
 }
 
-static const char *text_of(const Json *object, const char *name) {
+/* A field's text, "" without one. */
+static Slice text_of(const Json *object, const char *name) {
     const Json *value = json_get(object, name);
-    return value && value->type == JSON_STRING ? value->string : "";
+    return value && value->type == JSON_STRING ? json_slice(value) : SLICE("");
 }
 
 int command_ps(int argc, char **argv) {
@@ -61,7 +62,8 @@ int command_ps(int argc, char **argv) {
     if (list && list->type == JSON_ARRAY) {
         for (JSON_EACH(model, list)) {
             const Json *context = json_get(model, "context_length");
-            printf("%-40s  %-10s  %lld\n", text_of(model, "id"), text_of(model, "status"),
+            const Slice id = text_of(model, "id"), status = text_of(model, "status");
+            printf("%-40.*s  %-10.*s  %lld\n", SLICE_SHOWN(id), SLICE_SHOWN(status),
                 context && context->type == JSON_INTEGER ? (long long)context->integer : 0);
         }
     }
@@ -81,7 +83,8 @@ int command_stop(int argc, char **argv) {
     json_write_string(&body, slice_of(arguments.values[0]));
     buffer_byte(&body, '}');
     const Json *answer = body.failed ? NULL : ask(&server, "POST", "/v1/models/unload", buffer_view(&body), &arena);
-    if (answer) printf("%s is unloaded\n", text_of(answer, "id"));
+    const Slice id = text_of(answer, "id");
+    if (answer) printf("%.*s is unloaded\n", SLICE_SHOWN(id));
     buffer_free(&body);
     arena_free(&arena);
     return answer ? 0 : 1;

@@ -126,9 +126,11 @@ def check_chat(cache, directory):
 def check_server(cache, directory):
     with Server("echo-large", "-t", 1, "--pin", "echo-large", environment=cache, names=False) as server:
         code, out, _ = apus("ps", "--port", server.port)
-        check(code == 0 and "echo-large" in out and "loaded" in out, f"ps: {out}")
+        rows = [line.split() for line in out.splitlines()]
+        check(code == 0 and rows[0] == ["NAME", "STATUS", "CONTEXT"] and len(rows) == 2, f"ps: {out}")
+        check(rows[1][:2] == ["echo-large", "loaded"] and rows[1][2].isdigit() and len(rows[1]) == 3, f"ps: {out}")
         code, out, _ = apus("stop", "echo-large", "-p", server.port)
-        check(code == 0 and "unloaded" in out, f"stop: {out}")
+        check(code == 0 and out == "echo-large is unloaded\n", f"stop: {out}")
         check("unloaded" in apus("ps", "--port", server.port)[1], "ps after stop")
         code, _, error = apus("stop", "none", "-p", server.port)
         check(code == 1 and "does not exist" in error, f"stop: {error}")
