@@ -80,8 +80,9 @@ static bool run_self(const char **words, Buffer *out, char *why, size_t size) {
     while (started && waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     const bool ok = started && WIFEXITED(status) && WEXITSTATUS(status) == 0 && !out->failed;
     while (errors.size > 0 && errors.data[errors.size - 1] == '\n') errors.size--;
-    const char *line = errors.size ? memrchr(errors.data, '\n', errors.size) : NULL;
-    Slice last = line ? (Slice){line + 1, errors.size - (size_t)(line + 1 - errors.data)} : buffer_view(&errors);
+    Slice last = buffer_view(&errors);
+    for (size_t i = errors.size; i > 0 && last.size == errors.size; i--)
+        if (errors.data[i - 1] == '\n') last = (Slice){errors.data + i, errors.size - i};
     if (last.size > 6 && !memcmp(last.data, "apus: ", 6)) last = (Slice){last.data + 6, last.size - 6};
     if (!ok) snprintf(why, size, "%.*s", last.size ? (int)last.size : 6, last.size ? last.data : "failed");
     buffer_free(&errors);

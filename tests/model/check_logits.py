@@ -510,7 +510,9 @@ def phi3_cases():
     yield Case("phi3-mxfp4", base("phi3", 192, 6, 2, 96), dtype="bf16", quant=FP["mxfp4"])
     yield Case("phi3-default", small("phi3", tied=True, rope_traditional=True, rope_theta=50000.0), dtype="bf16")
     yield Case(
-        "phi3-longrope", small("phi3", original_max_position_embeddings=64, rope_scaling={"type": "longrope", **su})
+        "phi3-longrope",
+        small("phi3", original_max_position_embeddings=64, rope_scaling={"type": "longrope", **su}),
+        tokens=140,
     )
     yield Case(
         "phi3-longrope-4096", small("phi3", max_position_embeddings=131072, rope_scaling={"type": "longrope", **su})
@@ -612,7 +614,14 @@ def build(config):
 
 
 def reference_config(case):
+    """What mlx-lm reads. It always takes longrope's long_factor, which is meant for texts beyond the trained length."""
     config = {**case.config, **case.reference}
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key)
+        if rope and rope.get("type", rope.get("rope_type")) in ("longrope", "su"):
+            default = rope.get("original_max_position_embeddings", 4096)
+            if case.tokens <= config.get("original_max_position_embeddings", default):
+                config[key] = {**rope, "long_factor": rope["short_factor"]}
     return {k: v for k, v in config.items() if v is not None or k not in case.reference}
 
 
