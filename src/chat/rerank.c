@@ -4,11 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    AT_ONCE = 64, /* prompts submitted at once: enough to fill a step, and other requests get their turn */
-    LOOK_MS = 100,
-};
-
 /* ---- the prompt ---- */
 
 static bool find_answers(const ChatModel *model, int32_t *yes, int32_t *no, Error *error) {
@@ -72,69 +67,27 @@ static Answers *answers_new(const ChatModel *model, Error *error) {
     return answers;
 }
 
-/* ---- the job ---- */
+/* ---- scores ---- */
 
-static Request *submit(const ChatModel *model, const RerankJob *job, int index, Answers *answers, Error *error) {
-    static const KvFormat exact = {0};
-    const Tokens *prompt = &job->prompts[index];
-    const RequestOptions options = {
-        .prompt = prompt->ids,
-        .prompt_count = (int)prompt->count,
-        .max_tokens = 1,
-        .choices = 1,
-        .kv_format = &exact,
-        .cache_salt = job->cache_salt,
-        .constraint = &answers->base,
-        .sampling = {.top_p = 1, .repetition_penalty = 1, .logprobs = 2},
-    };
-    return engine_submit(model->engine, &options, error);
+typedef struct Scores {
+    int32_t yes;
+    float *out; /* [count] */
+} Scores;
+
+static bool take_score(void *context, int index, Request *request, const TokenOut *token, Error *error) {
+    const Scores *scores = context;
+    const float chosen = token ? expf(token->logprob) : NAN;
+    scores->out[index] = token && token->id == scores->yes ? chosen : 1 - chosen;
+    return isfinite(chosen) || fail(error, ERROR_DEVICE, "the model's computation gave no numbers");
 }
 
-/* waits: no other of the job has begun. */
-static bool take(
-    const RerankJob *job, Request *request, const Answers *answers, bool waits, float *score, Error *error) {
-    Finish finish = FINISH_NONE;
-    TokenOut token = {.logprob = NAN};
-    bool answered = false;
-    while (finish == FINISH_NONE) {
-        TokenOut next;
-        waits = waits && !request_stats(request).admitted;
-        if (job->given_up(job->context, waits)) return fail(error, ERROR_CANCELLED, "the request was cancelled");
-        if (request_read(request, 0, &next, 1, LOOK_MS, &finish) < 1) continue;
-        token = next;
-        answered = true;
-    }
-    if (finish == FINISH_ERROR) {
-        request_error(request, error);
-        return false;
-    }
-    if (finish == FINISH_CANCELLED || !answered) return fail(error, ERROR_CANCELLED, "the model is being closed");
-    const float chosen = expf(token.logprob);
-    *score = token.id == answers->yes ? chosen : 1 - chosen;
-    return isfinite(*score) || fail(error, ERROR_DEVICE, "the model's computation gave no numbers");
-}
-
-bool rerank_compute(ChatModel *model, const RerankJob *job, float *scores, Error *error) {
-    Request *waiting[AT_ONCE];
-    int begun = 0, taken = 0;
+bool rerank_compute(const ChatModel *model, const PromptBatch *batch, float *scores, Error *error) {
     Answers *answers = answers_new(model, error);
-    bool ok = answers;
-    while (ok && taken < job->count) {
-        Error why = {0};
-        Request *next = begun < job->count && begun - taken < AT_ONCE ? submit(model, job, begun, answers, &why) : NULL;
-        if (next) {
-            waiting[begun++ % AT_ONCE] = next;
-        } else if (begun == taken || (why.code != ERROR_NONE && why.code != ERROR_BUSY)) {
-            if (error) *error = why;
-            ok = false;
-        } else { /* no room for more: the oldest one first */
-            Request *oldest = waiting[taken % AT_ONCE];
-            ok = take(job, oldest, answers, taken == 0, &scores[taken], error);
-            taken++;
-            request_free(oldest);
-        }
-    }
-    for (; taken < begun; taken++) request_free(waiting[taken % AT_ONCE]);
-    if (answers) constraint_release(&answers->base);
+    if (!answers) return false;
+    const RequestOptions options = {
+        .constraint = &answers->base, .sampling = {.top_p = 1, .repetition_penalty = 1, .logprobs = 2}};
+    Scores context = {answers->yes, scores};
+    const bool ok = prompt_batch_run(model, batch, &options, take_score, &context, error);
+    constraint_release(&answers->base);
     return ok;
 }

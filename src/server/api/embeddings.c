@@ -5,10 +5,9 @@
 #include "base/clock.h"
 #include "chat/embedding.h"
 #include "server/http/body.h"
-#include "server/http/deadlines.h"
 #include "server/api/members.h"
 #include "server/api/endpoint.h"
-#include "server/api/cache_params.h"
+#include "server/api/exchange_batch.h"
 #include "server/api/fields.h"
 #include "server/api/inputs.h"
 #include "server/admin/metrics.h"
@@ -91,17 +90,6 @@ static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding 
 
 /* ---- the answer ---- */
 
-typedef struct Wait {
-    const Exchange *x;
-    ApiError over; /* why it has ended */
-} Wait;
-
-static bool given_up(void *context, bool waits) {
-    Wait *wait = context;
-    return server_stopped(wait->x->server) || deadlines_over(wait->x, waits, &wait->over) ||
-        response_client_gone(wait->x);
-}
-
 static void write_base64(const float *vector, int dimensions, Buffer *out) {
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const size_t size = (size_t)dimensions * sizeof *vector;
@@ -156,24 +144,15 @@ static void write_answer(const Embedding *e, Buffer *out) {
 static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiError *error) {
     enum { DECIMAL_BYTES = 16, BASE64_BYTES = 6 }; /* bytes per number: "-1.23456789e-38,"; six characters of base64 */
     const size_t numbers = (size_t)e->count * (size_t)e->dimensions, size = e->base64 ? BASE64_BYTES : DECIMAL_BYTES;
-    const CacheOptions cache = {0};
-    Wait wait = {.x = x};
-    const EmbeddingJob job = {.prompts = e->inputs,
-        .count = e->count,
-        .dimensions = e->dimensions,
-        .cache_salt = cache_salt(&cache, x->key),
-        .given_up = given_up,
-        .context = &wait};
+    ExchangeBatch b;
+    exchange_batch_init(&b, x, e->inputs, e->count);
     Error why = {0};
     body_free(x);
     if (!body_hold(x, numbers * (sizeof *e->vectors + 2 * size), error)) return false; /* twice: also in the response */
     e->vectors = arena_alloc(arena, numbers, sizeof *e->vectors);
     if (!e->vectors) return api_out_of_memory(error);
-    if (!embedding_compute(e->model, &job, e->vectors, &why)) {
-        if (!wait.over.status) return api_engine_failed(error, &why);
-        *error = wait.over;
-        return false;
-    }
+    if (!embedding_compute(e->model, &b.batch, e->dimensions, e->vectors, &why))
+        return exchange_batch_failed(&b, &why, error);
     metrics_note_embeddings(
         x->server->metrics, x->model_index, e->inputs, e->count, (double)(clock_ns() - x->started_ns) * 1e-9);
     x->record.prompt_tokens = e->tokens;

@@ -5,9 +5,8 @@
 
 #include "chat/rerank.h"
 #include "server/http/body.h"
-#include "server/http/deadlines.h"
-#include "server/api/cache_params.h"
 #include "server/api/endpoint.h"
+#include "server/api/exchange_batch.h"
 #include "server/api/fields.h"
 #include "server/api/inputs.h"
 #include "server/api/members.h"
@@ -98,17 +97,6 @@ static bool read_request(Exchange *x, const Json *body, Arena *arena, Rerank *r,
 
 /* ---- the answer ---- */
 
-typedef struct Wait {
-    const Exchange *x;
-    ApiError over; /* why it has ended */
-} Wait;
-
-static bool given_up(void *context, bool waits) {
-    Wait *wait = context;
-    return server_stopped(wait->x->server) || deadlines_over(wait->x, waits, &wait->over) ||
-        response_client_gone(wait->x);
-}
-
 /* The best document that was not shown; its score is taken. */
 static int take_best(Rerank *r, float *score) {
     int best = 0;
@@ -136,19 +124,10 @@ static void write_answer(const Exchange *x, Rerank *r, Buffer *out) {
 }
 
 static bool compute(Exchange *x, Rerank *r, Buffer *out, ApiError *error) {
-    const CacheOptions cache = {0};
-    Wait wait = {.x = x};
-    const RerankJob job = {.prompts = r->prompts,
-        .count = r->count,
-        .cache_salt = cache_salt(&cache, x->key),
-        .given_up = given_up,
-        .context = &wait};
+    ExchangeBatch b;
+    exchange_batch_init(&b, x, r->prompts, r->count);
     Error why = {0};
-    if (!rerank_compute(r->model, &job, r->scores, &why)) {
-        if (!wait.over.status) return api_engine_failed(error, &why);
-        *error = wait.over;
-        return false;
-    }
+    if (!rerank_compute(r->model, &b.batch, r->scores, &why)) return exchange_batch_failed(&b, &why, error);
     x->record.prompt_tokens = r->tokens;
     write_answer(x, r, out);
     return !out->failed || api_out_of_memory(error);
