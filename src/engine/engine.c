@@ -446,8 +446,12 @@ static void drop_next(Engine *engine) {
 static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) {
     if (error->code == ERROR_CANCELLED) return; /* cancelled by the requests with rows in it */
     if (!engine->damaged) log_error("a step of %d rows failed: %s", plan->builder.step.rows, error->text);
-    if (error->code == ERROR_MEMORY) { /* device memory: the other requests can compute the step without this one */
-        request_fail(largest_slice(plan)->request, error);
+    if (error->code ==
+        ERROR_MEMORY) { /* device memory: the step can be computed without drafts, or without a request */
+        if (plan->draft_rows > 0)
+            speculation_pause(&engine->scheduler.speculation);
+        else
+            request_fail(largest_slice(plan)->request, error);
         return;
     }
     /* Experts may well be read the next time; a device that has failed has lost everything. */

@@ -3,7 +3,10 @@
 #include "base/log.h"
 #include "base/math.h"
 
-enum { STREAMED_MATCH_LEAST = 16 /* tokens of a match, where experts are streamed */ };
+enum {
+    STREAMED_MATCH_LEAST = 16, /* tokens of a match, where experts are streamed */
+    PAUSE_STEPS = 64,          /* without drafts, after a step with them that had no device memory */
+};
 
 bool speculation_open(Speculation *s, const Runner *runner, const EngineOptions *options, int rows_max, Error *error) {
     const Model *model = runner_model(runner);
@@ -189,9 +192,11 @@ static void choose(Speculation *s, const DraftTarget *targets, int count, int st
 void speculation_plan(
     Speculation *s, const DraftTarget *targets, int count, int streams, int rows, bool prompts, int room) {
     room = min_int(room, s->rows_max);
-    const bool forced = s->options.always;
+    const bool forced = s->options.always, paused = s->pause_steps > 0;
+    if (paused) s->pause_steps--;
     /* What rows cost beside a prompt is not known. */
-    const bool possible = room > 0 && (forced || (!prompts && rows < STEP_COSTS_ROWS && s->costs.unit_s > 0));
+    const bool possible =
+        room > 0 && !paused && (forced || (!prompts && rows < STEP_COSTS_ROWS && s->costs.unit_s > 0));
     if (!possible) {
         for (int i = 0; i < count; i++) targets[i].choice->draft.count = 0;
         for (int i = 0; i < count; i++) targets[i].choice->draft.cost = 0;
@@ -206,6 +211,10 @@ void speculation_plan(
 }
 
 bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
+    if (s->pause_steps > 0) {
+        s->pause_steps--;
+        return false;
+    }
     bool wanted = s->model && !s->broken && count < STEP_COSTS_ROWS; /* it cannot run beside a step */
     if (wanted) return true;
     speculation_plan(s, targets, count, count, count, false, s->rows_max);
@@ -218,6 +227,8 @@ bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
     }
     return wanted;
 }
+
+void speculation_pause(Speculation *s) { s->pause_steps = PAUSE_STEPS; }
 
 void speculation_note(Speculation *s, Request *request, AnswerChoice *choice, int drafts, int accepted) {
     const Draft *draft = &choice->draft;

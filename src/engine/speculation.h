@@ -12,6 +12,7 @@ typedef struct Speculation {
     int vocab;
     DraftModel *model; /* NULL: none */
     bool broken;       /* the draft model has failed */
+    int pause_steps;   /* steps without drafts that remain */
     int eos_count;
     int32_t eos[EOS_MAX];
     StepCosts costs;
@@ -37,5 +38,7 @@ void speculation_plan(
     Speculation *speculation, const DraftTarget *targets, int count, int streams, int rows, bool prompts, int room);
 /* True if the next step would have draft tokens, as far as the sampled tokens are known. */
 bool speculation_wanted(Speculation *speculation, const DraftTarget *targets, int count);
+/* A step with draft tokens had no device memory: the steps that follow have none for a while. */
+void speculation_pause(Speculation *speculation);
 /* Records that a step accepted `accepted` of a choice's `drafts` draft tokens. */
 void speculation_note(Speculation *speculation, Request *request, AnswerChoice *choice, int drafts, int accepted);

@@ -329,6 +329,22 @@ def test_full(model, directory):
         )
 
 
+def test_drafts(model, directory):
+    """A step with draft tokens that has no memory is computed without them: the answer is as it was."""
+    full = os.path.join(directory, "full")
+    fields = {"max_tokens": 300, "temperature": 0}
+    options = (model, *GPU, "--gpu-layers", 2)
+    log = tempfile.TemporaryFile("w+")
+    with log, Server(*options, environment={"APUS_STAND_IN_FULL": full}, log=log) as server:
+        wanted = ask(server, **fields)
+        open(full, "w").close()
+        found = ask(server, **fields)  # the prompt is cached, so that only steps with drafts have several rows
+        os.remove(full)
+        check(found == wanted, f"a draft without memory changes the answer: {found[0]}")
+        log.seek(0)
+        check(re.search(r"a step of \d+ rows failed", log.read()), "no step with drafts was tried")
+
+
 def main():
     if not os.path.exists(STAND_IN):
         print(f"skipped: {STAND_IN} is absent")
@@ -347,13 +363,15 @@ def main():
             "auto",
             "bench",
             "full",
+            "drafts",
             "sigterm",
             "truncated",
             "processor_only",
             "kernels",
         ):
+            arguments = {"full": (model, home), "drafts": (model, home), "truncated": (home,)}
             if test != "streamed":
-                globals()["test_" + test](*{"full": (model, home), "truncated": (home,)}.get(test, (model,)))
+                globals()["test_" + test](*arguments.get(test, (model,)))
         if "streamed" in sys.argv[1:] or not sys.argv[1:]:
             test_streamed()
     check.done()
