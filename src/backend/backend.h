@@ -113,7 +113,7 @@ typedef struct BidirectionalSpan {
 } BidirectionalSpan;
 
 /* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i, or i and j lie in
- * one span; and window == 0 or j > i − window. */
+ * one span, unless Attention.causal; and window == 0 or j > i − window. */
 typedef struct SequenceChunk {
     int row, rows;                /* rows row ≤ r < row + rows of the step */
     int position;                 /* position of the first row in its sequence: its place in the cache */
@@ -165,11 +165,11 @@ typedef struct Step {
 } Step;
 
 /* Keys first ≤ j < end are visible to a position of the chunk. Neither bound decreases from one position to the next.
- */
+ * causal: as Attention.causal. */
 typedef struct AttentionRange {
     int first, end;
 } AttentionRange;
-AttentionRange attention_range(const SequenceChunk *chunk, int window, int position);
+AttentionRange attention_range(const SequenceChunk *chunk, int window, bool causal, int position);
 
 /* ---- parameters of operations ---- */
 
@@ -190,7 +190,7 @@ typedef enum ActivationKind {
     ACT_NONE,
     ACT_SILU_CLAMPED, /* gated products only: g·σ(a·g)·(u + 1), g = min(gate, b), u = up within ±b (gpt-oss) */
     ACT_XIELU, /* activate() only: x > 0: a·x² + c·x, else b·(e^min(x, −1e-6) − 1 − x) + c·x (arXiv 2411.13010) */
-    ACT_CLAMP, /* activate() only: x within ±a */
+    ACT_CLAMP, /* activate() only: x within a … b */
     ACT_RELU,
 } ActivationKind;
 
@@ -389,6 +389,7 @@ typedef struct Attention {
     float scale;                 /* multiplies q·k */
     float softcap;               /* s = cap·tanh(s/cap) before the mask; 0: none */
     int window;                  /* 0: full */
+    bool causal;                 /* bidirectional spans are not bidirectional here (Gemma 4) */
     const Norm *q_norm, *k_norm; /* per head, width = head_dim; NULL: none */
     bool norm_full;              /* the norms run over the whole projection (width = heads·head_dim) instead */
     bool norm_last;              /* the norms follow the rotation; excludes norm_full */

@@ -25,9 +25,8 @@ void prompt_media_request(const PromptMedia *media, RequestOptions *request) {
 /* The rule of the family, for the detail that is asked for. */
 static ImageRule rule_of(const VisionSpec *vision, const ChatMedia *part) {
     ImageRule rule = vision->rule;
-    const int64_t unit = (int64_t)rule.patch * rule.merge, low = IMAGE_TOKENS_LOW * unit * unit;
-    if (part->low_detail && rule.sizing == SIZING_AREA && low >= rule.pixels_min)
-        rule.pixels_max = min_i64(rule.pixels_max, low);
+    if (part->low_detail && rule.pixels_low > 0 && rule.pixels_low >= rule.pixels_min)
+        rule.pixels_max = min_i64(rule.pixels_max, rule.pixels_low);
     if (part->low_detail) rule.tiles = false;
     return rule;
 }

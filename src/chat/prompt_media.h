@@ -4,10 +4,7 @@
 #include "chat/message.h"
 #include "media/image_views.h"
 
-enum {
-    IMAGES_MAX = 64,        /* images of a request */
-    IMAGE_TOKENS_LOW = 256, /* the most tokens of an image with low detail, where a family can choose */
-};
+enum { IMAGES_MAX = 64 }; /* images of a request */
 
 /* Arrays of the caller's arena; the items are references. */
 typedef struct PromptMedia {

@@ -1,10 +1,10 @@
-/* Gemma 4, text: sandwich norms, layers with a window and without, each kind with its own heads and rotary embedding;
+/* Gemma 4: sandwich norms, layers with a window and without, each kind with its own heads and rotary embedding;
  * values are normalised, and in full layers of the large models they are the keys as projected. The last layers of the
  * small models attend to keys and values of earlier ones, and every layer adds an input of the token's own; 26B-A4B has
  * experts beside a feed-forward network. References: mlx_lm/models/gemma4_text.py, gemma4.py;
  * transformers/models/gemma4.
  */
-#include "family/family.h"
+#include "family/vision.h"
 
 #include <math.h>
 
@@ -13,6 +13,7 @@ typedef struct Gemma4 {
     int full_head_dim, full_kv_heads, shared_from, input_width; /* shared_from: first layer without keys of its own */
     int experts, top_k, expert_size;                            /* experts 0: none */
     bool k_is_v, double_wide;
+    bool spans; /* tokens of an image see each other, in layers with a window alone */
     Windows windows;
     const Rope *full_rope, *sliding_rope;
     int entries[2]; /* the last cache entry of full layers, of those with a window */
@@ -58,6 +59,9 @@ static Gemma4 load_config(Loader *ld, Spec *spec) {
         load_rope(ld, &(RopeOptions){.head_dim = s.d.head_dim, .theta = 1e4, .layer_type = "sliding_attention"});
     load_expect_text(ld, "hidden_activation", "gelu_pytorch_tanh");
     load_expect_bool(ld, "attention_bias", false);
+    s.spans = load_text_is(ld, "use_bidirectional_attention", "vision");
+    load_require(ld, !load_text_is(ld, "use_bidirectional_attention", "all"),
+        "use_bidirectional_attention \"all\" is not supported");
     load_ignore(ld, "use_bidirectional_attention", "global_partial_rotary_factor", "partial_rotary_factor", NULL);
     return s;
 }
@@ -72,6 +76,7 @@ static void load_attention(Loader *ld, Spec *spec, Layer *layer, Gemma4 *s, int 
     AttentionComponent attention = family_attention_op(&d, window ? s->sliding_rope : s->full_rope);
     attention.op.scale = 1;
     attention.op.window = window;
+    attention.op.causal = s->spans && !window;
     attention.q = load_linear(ld, "self_attn.q_proj", q, d.hidden, false);
     attention.o = load_linear(ld, "self_attn.o_proj", d.hidden, q, false);
     attention.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
@@ -143,7 +148,8 @@ static void load_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
     if (scalar) layer_add(spec, layer, COMPONENT_SCALE)->scale_factor = *scalar;
 }
 
-static void load_model(Loader *ld, Spec *spec, int vocab) {
+/* Returns whether tokens of an image see each other. */
+static bool load_model(Loader *ld, Spec *spec, int vocab) {
     Gemma4 s = load_config(ld, spec);
     s.entries[0] = s.entries[1] = -1;
     spec->vocab = vocab;
@@ -159,13 +165,17 @@ static void load_model(Loader *ld, Spec *spec, int vocab) {
     if (s.input_width) family_layer_inputs(ld, spec, s.input_width, rows, s.d.eps);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
+    return s.spans;
 }
 
 static void load(Loader *ld, Spec *spec) {
     const int outer = load_int_or(ld, "vocab_size", 0);
+    const LoadPlace root = load_place(ld);
     load_text_part(ld);
     const int inner = load_int_or(ld, "vocab_size", 262144);
-    load_model(ld, spec, outer ? outer : inner);
+    const bool spans = load_model(ld, spec, outer ? outer : inner);
+    load_return(ld, &root);
+    vision_load_gemma4(ld, spec, spans);
 }
 
 const Family gemma4_family = {.load = load};

@@ -78,6 +78,7 @@ ImageRule vision_area_rule(Loader *ld, int patch, int merge) {
     rule.merge = merge;
     rule.pixels_min = vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", 56 * 56));
     rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", 28 * 28 * 1280));
+    rule.pixels_low = (int64_t)VISION_TOKENS_LOW * patch * merge * patch * merge;
     vision_check_rule(ld, &rule);
     return rule;
 }

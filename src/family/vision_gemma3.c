@@ -57,7 +57,7 @@ void vision_load_gemma3(Loader *ld, Spec *spec, int tokens) {
 
     const bool raw = load_has(ld, "model.multi_modal_projector.mm_input_projection_weight");
     load_scope(ld, "%smulti_modal_projector.", raw ? "model." : "");
-    vision->merger.average = true;
+    vision->merger.average = 1;
     vision->merger.stage_count = 1;
     vision->merger.stages[0] = (MergerStage){
         .norm = load_rms_plus_one(ld, "mm_soft_emb_norm", d.hidden, 1e-6F), /* Gemma's default, whatever the tower's */

@@ -3,9 +3,10 @@
 #include "family/vision.h"
 
 enum {
-    VISION_PATCH_MAX = 64,  /* pixels */
-    VISION_SIDE_MAX = 4096, /* pixels */
-    VISION_WINDOW_MAX = 32, /* patches of a window's side */
+    VISION_PATCH_MAX = 64,   /* pixels */
+    VISION_SIDE_MAX = 4096,  /* pixels */
+    VISION_WINDOW_MAX = 32,  /* patches of a window's side */
+    VISION_TOKENS_LOW = 256, /* the most tokens of an image with low detail, where a family can choose */
 };
 
 /* An integer of the image preprocessing's settings; object may be NULL. */

@@ -32,6 +32,25 @@ static void size_within(const ImageRule *rule, int width, int height, ImageLayou
     layout->width = (width + unit - 1) / unit * unit;
 }
 
+/* get_aspect_ratio_preserving_size() of Gemma 4 (transformers, models/gemma4/image_processing_pil_gemma4.py), in
+ * double. False: a side is longer than the rule allows. */
+static bool size_by_budget(const ImageRule *rule, int width, int height, ImageLayout *layout) {
+    const double unit = (double)rule->patch * rule->merge, most = (double)rule->pixels_max / unit;
+    const double scale = sqrt((double)rule->pixels_max / ((double)width * height));
+    double rows = floor(scale * height / unit) * unit, columns = floor(scale * width / unit) * unit;
+    if (rows == 0) {
+        rows = unit;
+        columns = fmin(floor((double)width / height) * unit, most);
+    } else if (columns == 0) {
+        columns = unit;
+        rows = fmin(floor((double)height / width) * unit, most);
+    }
+    if (fmax(rows, columns) > rule->side) return false;
+    layout->height = (int)rows;
+    layout->width = (int)columns;
+    return true;
+}
+
 bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error) {
     const int longer = width > height ? width : height, shorter = width > height ? height : width;
     *layout = (ImageLayout){.width = rule->side, .height = rule->side};
@@ -43,6 +62,10 @@ bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *lay
         size_by_area(rule, width, height, layout);
     } else if (rule->sizing == SIZING_WITHIN) {
         size_within(rule, width, height, layout);
+    } else if (rule->sizing == SIZING_BUDGET && !size_by_budget(rule, width, height, layout)) {
+        return fail(error, ERROR_LIMIT,
+            "an image of %d × %d pixels: resized for this model, a side would be longer than %d", width, height,
+            rule->side);
     }
     layout->rows = layout->height / rule->patch;
     layout->columns = layout->width / rule->patch;
@@ -56,6 +79,7 @@ bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *lay
 /* Long thin images exceed the larger limit: a side has at least `unit` pixels, and growing rounds both sides up. */
 int64_t image_patches_max(const ImageRule *rule) {
     const int64_t group = (int64_t)rule->patch * rule->merge, side = (rule->side + group - 1) / group * rule->merge;
+    if (rule->sizing == SIZING_BUDGET) return rule->pixels_max / ((int64_t)rule->patch * rule->patch);
     if (rule->sizing != SIZING_AREA) return side * side;
     const double unit = (double)rule->patch * rule->merge, largest = (double)rule->pixels_max;
     const double least = (double)rule->pixels_min, ratio = sqrt(IMAGE_RATIO_MAX);

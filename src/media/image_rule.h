@@ -9,6 +9,8 @@ typedef enum ImageSizing {
     SIZING_AREA,   /* sides are multiples of patch · merge, the area lies between two limits (Qwen2-VL) */
     SIZING_FIXED,  /* side × side, whatever the image's shape (SigLIP) */
     SIZING_WITHIN, /* no side is longer than `side`; then up to multiples of patch · merge (Pixtral) */
+    SIZING_BUDGET, /* the largest multiples of patch · merge with at most pixels_max pixels, about of the image's shape
+                      (Gemma 4) */
 } ImageSizing;
 
 /* Order of the patches: the merge × merge patches that become one token are its group. */
@@ -26,11 +28,12 @@ typedef struct ImageRule {
     int patch;                      /* pixels of a patch's side */
     int merge;                      /* patches of a group's side */
     int window;                     /* PATCHES_WINDOWED: groups of a window's side */
-    int64_t pixels_min, pixels_max; /* SIZING_AREA */
-    int side;                       /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN: the longest */
-    int longest;                    /* pixels that the longer side is resized to before anything else; 0: it is not */
-    bool tiles;                     /* with `longest`: tiles of side × side are views of their own (image_views.h) */
-    float mean[3], std[3];          /* value = (byte / 255 − mean) / std */
+    int64_t pixels_min, pixels_max; /* SIZING_AREA; SIZING_BUDGET: pixels_max alone */
+    int64_t pixels_low; /* pixels_max of an image with low detail, if it is not below pixels_min; 0: the same */
+    int side;    /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN, SIZING_BUDGET: the longest */
+    int longest; /* pixels that the longer side is resized to before anything else; 0: it is not */
+    bool tiles;  /* with `longest`: tiles of side × side are views of their own (image_views.h) */
+    float mean[3], std[3]; /* value = (byte / 255 − mean) / std */
 } ImageRule;
 
 typedef struct ImageLayout {
@@ -40,7 +43,7 @@ typedef struct ImageLayout {
     int patches, tokens;
 } ImageLayout;
 
-/* The layout of an image of this size. ERROR_LIMIT: more than IMAGE_RATIO_MAX. */
+/* The layout of an image of this size. ERROR_LIMIT: more than IMAGE_RATIO_MAX, or a side too long for SIZING_BUDGET. */
 NODISCARD bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error);
 /* No image has more patches. */
 int64_t image_patches_max(const ImageRule *rule);

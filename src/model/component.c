@@ -104,6 +104,36 @@ void component_project(const ComponentCall *call, Matmul *op, const Weight *weig
     op->count = 0;
 }
 
+void component_norm_input(const ComponentCall *call, float *normed) {
+    const BackendOps *ops = call->backend->ops;
+    CHECK(call->norm);
+    ops->norm(call->backend, call->rows, call->x, call->norm, normed);
+}
+
+static void clamp(const ComponentCall *call, int64_t width, const float *x, float low, float high, float *out) {
+    const Activation within = {.kind = ACT_CLAMP, .a = low, .b = high};
+    call->backend->ops->activate(call->backend, call->rows * width, x, within, out);
+}
+
+void component_clipped(
+    const ComponentCall *call, const Weight *weight, const Clip *clip, const float *x, float *clipped, float *out) {
+    const Matmul product = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = clipped,
+        .count = 1,
+        .weight = {weight},
+        .out = {out}};
+    clamp(call, weight->cols, x, clip->in_low, clip->in_high, clipped);
+    call->backend->ops->matmul(call->backend, &product);
+    clamp(call, weight->rows, out, clip->out_low, clip->out_high, out);
+}
+
+void component_clipped_add(const ComponentCall *call, const Weight *weight, const Clip *clip, float *x, float *work) {
+    component_clipped(call, weight, clip, x, x, work);
+    call->backend->ops->add(
+        call->backend, call->rows, weight->rows, call->residual, work, call->scale, call->output_norm);
+}
+
 ComponentCost component_cost_of_weights(const Weight *const *weights, int count) {
     ComponentCost cost = {0};
     for (int i = 0; i < count; i++) {

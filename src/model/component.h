@@ -86,6 +86,14 @@ void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split
 /* Appends a product to *op unless the weight has no rows. Computes what *op has where it is full or `weight` is NULL.
  */
 void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out);
+/* Products whose inputs and results are kept within bounds. `normed` has room for [rows, cols]: the call's x behind its
+ * norm. */
+void component_norm_input(const ComponentCall *call, float *normed);
+/* out = W · x; clipped: room for [rows, cols]. */
+void component_clipped(
+    const ComponentCall *call, const Weight *weight, const Clip *clip, const float *x, float *clipped, float *out);
+/* Adds W · x to the residual; x is overwritten; work: room for [rows, hidden]. */
+void component_clipped_add(const ComponentCall *call, const Weight *weight, const Clip *clip, float *x, float *work);
 /* The cost of one product with each of these weights. */
 ComponentCost component_cost_of_weights(const Weight *const *weights, int count);
 const char *activation_name(Activation activation);

@@ -19,12 +19,12 @@ struct Encoder {
     const VisionSpec *spec;
     Backend *backend;
     Bound bound;
-    Weight patch;                      /* bound */
-    const Norm *patch_norm;            /* bound; NULL: none */
-    Merger mergers[1 + DEEPSTACK_MAX]; /* bound; the first gives the rows of the first layer */
+    Weight patch;                                         /* bound */
+    const Norm *pixel_norm, *embedding_norm, *patch_norm; /* bound; NULL: none */
+    Merger mergers[1 + DEEPSTACK_MAX];                    /* bound; the first gives the rows of the first layer */
     int patches_max, tokens_max;
     KvPlan plan;
-    KvCache *kv; /* NULL on the plan backend */
+    KvCache *kv; /* NULL on the plan backend, and without layers */
     KvSequence sequence;
     StepBuilder builder, window_builder;
     int windows_max;            /* 0: no layer has windows */
@@ -35,6 +35,7 @@ struct Encoder {
     float *pixels, *residual;   /* backend memory: [PATCH_TILE, patch² · 3], [patches_max, hidden] */
     float *rows;                /* backend memory: [1 + deepstack_count][tokens_max, width] */
     float *staging;             /* [2][tokens_max, width] host memory */
+    int32_t *zeros;             /* [tokens_max] */
 
     ImageLayout layout; /* layout of the image that was begun */
     BidirectionalSpan span;
@@ -74,12 +75,28 @@ static void walk_layers(const Encoder *e, const Step *step, int from, int to) {
 }
 
 /* The mean of each group's rows, in their place: the first rows of all groups lie together, then the second ones … */
-static void average_rows(const Encoder *e, float *rows) {
+static void average_rows(const Encoder *e, const Merger *merger, float *rows) {
     const BackendOps *ops = e->backend->ops;
     const int64_t hidden = e->spec->tower.hidden, block = e->layout.tokens * hidden;
     const int each = e->layout.patches / e->layout.tokens;
     for (int i = 1; i < each; i++) ops->add(e->backend, e->layout.tokens, hidden, rows, rows + i * block, 1, NULL);
-    ops->logits(e->backend, block, rows, 1 / (float)each, 0);
+    ops->logits(e->backend, block, rows, merger->average / (float)each, 0);
+}
+
+/* (rows − shift) · factors. */
+static void standardise(const Encoder *e, const Merger *merger, float *rows) {
+    const BackendOps *ops = e->backend->ops;
+    const int64_t hidden = e->spec->tower.hidden;
+    float *shifts = ops->scratch(e->backend, e->layout.tokens * hidden);
+    const Multiply product = {.rows = e->layout.tokens,
+        .width = hidden,
+        .x = rows,
+        .activation = {.kind = ACT_NONE},
+        .y = merger->factors.data,
+        .out = rows};
+    ops->gather(e->backend, e->layout.tokens, e->zeros, merger->shift.data, hidden, shifts);
+    ops->add(e->backend, e->layout.tokens, hidden, rows, shifts, -1, NULL);
+    ops->multiply(e->backend, &product);
 }
 
 static void merge(const Encoder *e, int number) {
@@ -92,7 +109,8 @@ static void merge(const Encoder *e, int number) {
         x = ops->scratch(e->backend, e->layout.patches * hidden);
         ops->norm(e->backend, e->layout.patches, e->residual, merger->norm, x);
     }
-    if (merger->average) average_rows(e, x);
+    if (merger->average != 0) average_rows(e, merger, x);
+    if (merger->shift.rows) standardise(e, merger, x);
     for (int i = 0; i < merger->stage_count; i++) {
         const MergerStage *stage = &merger->stages[i];
         const int64_t floats = e->layout.tokens * stage->weight.rows;
@@ -113,9 +131,11 @@ static void merge(const Encoder *e, int number) {
 /* Adds the embedded patches of a tile to their positions; then their norm. */
 static void embed_tile(const Encoder *e, int first, int count) {
     e->backend->ops->begin(e->backend, e->step);
+    if (e->pixel_norm) e->backend->ops->norm(e->backend, count, e->pixels, e->pixel_norm, e->pixels);
     const MatmulAdd product = {.rows = count,
         .x = e->pixels,
         .weight = &e->patch,
+        .norm = e->embedding_norm,
         .scale = 1,
         .residual = e->residual + first * e->spec->tower.hidden};
     e->backend->ops->matmul_add(e->backend, &product);
@@ -144,6 +164,11 @@ static void learned_position(const Encoder *e, int row, int column, float *out) 
     if (table->kind == POSITIONS_NONE) return;
     if (table->kind == POSITIONS_GRID) {
         memcpy(out, table->rows + (row * side + column) * hidden, (size_t)hidden * sizeof *out);
+        return;
+    }
+    if (table->kind == POSITIONS_AXES) {
+        const float *columns = table->rows, *rows = table->rows + side * hidden;
+        for (int64_t i = 0; i < hidden; i++) out[i] = columns[column * hidden + i] + rows[row * hidden + i];
         return;
     }
     const float y = corner_place(row, e->layout.rows, side), x = corner_place(column, e->layout.columns, side);
@@ -264,7 +289,8 @@ bool encoder_begin(Encoder *e, const Image *image, const ImageLayout *layout, Er
     e->layer = 0;
     kv_sequence_close(e->kv, &e->sequence);
     const int reserved = e->windows_max ? e->plan.context : layout->patches;
-    if (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, reserved, error))
+    if (e->kv &&
+        (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, reserved, error)))
         return false;
     return make_step(e, error) && (!e->windows_max || make_window_step(e, error)) && embed_patches(e, image, error);
 }
@@ -278,6 +304,10 @@ bool encoder_continue(Encoder *e, int layers, bool *done, Error *error) {
     const int all = e->spec->tower.layer_count, mergers = 1 + e->spec->deepstack_count;
     const int end = min_int(e->layer + layers, all);
     bool ok = true;
+    if (all == 0) { /* patches are merged as they are embedded */
+        merge(e, 0);
+        ok = submit(e, error);
+    }
     while (ok && e->layer < end) {
         int to = end;
         for (int i = 1; i < mergers; i++) {
@@ -326,7 +356,9 @@ void encoder_take(Encoder *e, Backend *to, float *rows) {
 static bool bind_merger(Encoder *e, int number, Error *error) {
     Merger *merger = &e->mergers[number];
     *merger = number ? e->spec->deepstack[number - 1].merger : e->spec->merger;
-    bool ok = !merger->norm || bound_norm(&e->bound, &merger->norm, error);
+    bool ok = (!merger->norm || bound_norm(&e->bound, &merger->norm, error)) &&
+        (!merger->shift.rows ||
+            (bound_weight(&e->bound, &merger->shift, error) && bound_weight(&e->bound, &merger->factors, error)));
     for (int i = 0; ok && i < merger->stage_count; i++) {
         MergerStage *stage = &merger->stages[i];
         ok = bound_activation(e->backend, stage->activation, "the encoder's merger", error) &&
@@ -338,12 +370,17 @@ static bool bind_merger(Encoder *e, int number, Error *error) {
 
 static bool bind_parts(Encoder *e, Error *error) {
     e->patch = e->spec->patch;
+    e->pixel_norm = e->spec->pixel_norm;
+    e->embedding_norm = e->spec->embedding_norm;
     e->patch_norm = e->spec->patch_norm;
-    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) ||
-        !bound_weight(&e->bound, &e->patch, error) || (e->patch_norm && !bound_norm(&e->bound, &e->patch_norm, error)))
+    const Norm **norms[] = {&e->pixel_norm, &e->embedding_norm, &e->patch_norm};
+    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) || !bound_weight(&e->bound, &e->patch, error))
         return false;
+    for (size_t i = 0; i < COUNT_OF(norms); i++)
+        if (*norms[i] && !bound_norm(&e->bound, norms[i], error)) return false;
     for (int i = 0; i <= e->spec->deepstack_count; i++)
         if (!bind_merger(e, i, error)) return false;
+    if (e->spec->tower.layer_count == 0) return true;
     const Component *first = &e->bound.layers[0].components[0]; /* its entry is that of all layers */
     CHECK(first->kind == COMPONENT_ATTENTION && e->spec->tower.cache_entries == 1);
     const CacheSpec entry = component_ops(first->kind)->cache_spec(first);
@@ -364,7 +401,8 @@ static bool alloc_parts(Encoder *e, Error *error) {
     e->staging = malloc(2 * (size_t)e->tokens_max * (size_t)row_width(e->spec) * sizeof *e->staging);
     e->windows = calloc((size_t)e->windows_max + 1, sizeof *e->windows);
     e->tables = calloc((size_t)e->windows_max + 1, sizeof *e->tables);
-    if (!e->windows || !e->tables || !e->positions || !e->values || !e->places || !e->staging)
+    e->zeros = calloc((size_t)e->tokens_max, sizeof *e->zeros);
+    if (!e->zeros || !e->windows || !e->tables || !e->positions || !e->values || !e->places || !e->staging)
         return fail(error, ERROR_MEMORY, "no memory for images of %zu patches", patches);
     const StepCapacity windows = {.rows = e->patches_max, .sequences = e->windows_max, .embeddings = e->windows_max};
     return step_builder_open(&e->builder, &capacity, error) &&
@@ -392,6 +430,7 @@ static void close_parts(Encoder *e) {
     free(e->values);
     free(e->places);
     free(e->staging);
+    free(e->zeros);
     backend_close(e->backend);
 }
 
@@ -433,7 +472,8 @@ static bool open_parts(Encoder *e, const BackendOptions *options, Error *error) 
         if (!plan_step(e, i, &own.scratch_bytes, error)) return false;
     e->backend = backend_open(&own, error);
     return e->backend && bind_parts(e, error) && alloc_parts(e, error) &&
-        (e->kv = kv_open(&e->plan, kv_bytes_for(&e->plan, NULL, e->plan.context), error)) != NULL;
+        (e->spec->tower.layer_count == 0 ||
+            (e->kv = kv_open(&e->plan, kv_bytes_for(&e->plan, NULL, e->plan.context), error)) != NULL);
 }
 
 Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) {

@@ -24,6 +24,11 @@ typedef enum ComponentKind {
     COMPONENT_SCALE,       /* multiplies the residual */
 } ComponentKind;
 
+/* Bounds of a product's input and of its result, each kept within low … high (Gemma 4's encoders). */
+typedef struct Clip {
+    float in_low, in_high, out_low, out_high;
+} Clip;
+
 /* o · attention(q, k, v). A component without k and v rows attends to a cache entry that an earlier one fills. */
 typedef struct AttentionComponent {
     Attention op;       /* what is known at load; of op.kv only the layout's widths; forward() sets q, k, v and out */
@@ -31,6 +36,7 @@ typedef struct AttentionComponent {
     Weight gate;        /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
     const Norm *v_norm; /* norm of each head of v; NULL: none. With v rows 0 and k rows above 0, v is k as projected */
     float clip;         /* q, k and v are kept within ±clip; 0: they are not */
+    const Clip *clips;  /* [4] of q, k, v and o, which are all there and without a gate; NULL: none */
     /* A norm of each head of q and k, before op.q_norm, with factors for each element of all heads; NULL: none. */
     const Norm *head_norm;
     const float *q_factors, *k_factors; /* [heads·head_dim], [kv_heads·head_dim] */
@@ -53,6 +59,7 @@ typedef struct MlaComponent {
 typedef struct GluComponent {
     Weight gate, up, down;
     const Norm *sub_norm; /* norm of the product, before down; NULL: none */
+    const Clip *clips;    /* [3] of gate, up and down; NULL: none. Excludes sub_norm */
     Activation activation;
 } GluComponent;
 

@@ -21,7 +21,9 @@ typedef struct MergerStage {
 /* From the rows of a group's patches to one row. */
 typedef struct Merger {
     const Norm *norm; /* norm of each patch's row; NULL: none */
-    bool average;     /* the mean of the rows (PATCHES_SPREAD); otherwise one row behind the other (PATCHES_GROUPED) */
+    /* Not 0: the mean of the rows (PATCHES_SPREAD) times this; otherwise one row behind the other (PATCHES_GROUPED). */
+    float average;
+    Weight shift, factors; /* [1, hidden] (mean − shift) · factors; rows 0: none */
     int stage_count;
     MergerStage stages[MERGER_STAGES_MAX];
 } Merger;
@@ -37,12 +39,15 @@ typedef enum PositionKind {
     POSITIONS_NONE,
     POSITIONS_GRID,    /* one for each place of the largest grid, whose side every grid has */
     POSITIONS_CORNERS, /* a grid's corners lie on those of the table, bilinear in between (Qwen3-VL) */
+    POSITIONS_AXES,    /* the sum of one for the column and one for the row */
 } PositionKind;
 
 typedef struct PositionTable {
     PositionKind kind;
     int side;
-    const float *rows; /* [side · side, hidden], host memory; NULL with POSITIONS_NONE */
+    /* [side · side, hidden], or with POSITIONS_AXES [2, side, hidden] of columns and of rows; host memory; NULL with
+     * POSITIONS_NONE. */
+    const float *rows;
 } PositionTable;
 
 typedef struct VisionSpec {
@@ -50,8 +55,10 @@ typedef struct VisionSpec {
     Spec tower; /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
     /* With ImageRule.window: 1 for layers of the tower whose patches see those of their window alone. */
     uint8_t windowed[VISION_LAYERS_MAX];
-    Weight patch;           /* [hidden, patch² · 3] */
-    const Norm *patch_norm; /* norm of the embedded patches; NULL: none */
+    Weight patch;               /* [hidden, patch² · 3] */
+    const Norm *pixel_norm;     /* norm of a patch's values; NULL: none */
+    const Norm *embedding_norm; /* norm of the embedded patches, before their positions are added; NULL: none */
+    const Norm *patch_norm;     /* norm of their sum; NULL: none */
     PositionTable positions;
     Merger merger;
     int deepstack_count;

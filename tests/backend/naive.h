@@ -4,7 +4,7 @@
 #include "attend.h"
 
 static inline bool naive_sees(const Sequence *seq, int window, int i, int j) {
-    for (int n = 0; n < seq->span_count; n++) {
+    for (int n = 0; n < seq->span_count && !seq->causal; n++) {
         const BidirectionalSpan *span = &seq->spans[n];
         if (span->begin <= i && i < span->end && span->begin <= j && j < span->end)
             return window == 0 || j > i - window;

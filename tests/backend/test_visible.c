@@ -26,8 +26,9 @@ static const Case cases[] = {
         {{505, 530}, {640, 645}}},
 };
 
-static void check_case(const Case *c) {
+static void check_case(const Case *c, bool causal) {
     Bench b = bench_make(&c->shape);
+    b.sequence[0].causal = causal;
     b.sequence[0].span_count = c->count;
     memcpy(b.sequence[0].spans, c->spans, sizeof c->spans);
     check_naive(&b, tolerance(&c->shape));
@@ -39,13 +40,16 @@ static void check_attention_range(void) {
     static const int windows[] = {0, 1, 2, 7, 20, 1000};
     const Sequence seq = {.tokens = 90, .span_count = 4, .spans = {{30, 31}, {40, 60}, {60, 72}, {80, 90}}};
     for (size_t w = 0; w < COUNT_OF(windows); w++)
-        for (int spans = 0; spans <= seq.span_count; spans++) {
+        for (int n = 0; n < 2 * (seq.span_count + 1); n++) {
+            const int spans = n / 2;
+            const bool causal = n % 2;
             const SequenceChunk chunk = {.rows = 70, .position = 20, .span_count = spans, .spans = seq.spans};
             Sequence shown = seq;
             shown.span_count = spans;
+            shown.causal = causal;
             AttentionRange last = {0, 0};
             for (int i = chunk.position; i < chunk.position + chunk.rows; i++) {
-                const AttentionRange seen = attention_range(&chunk, windows[w], i);
+                const AttentionRange seen = attention_range(&chunk, windows[w], causal, i);
                 bool right = seen.first >= last.first && seen.end >= last.end; /* neither decreases */
                 for (int j = 0; j < seq.tokens; j++)
                     right = right && naive_sees(&shown, windows[w], i, j) == (j >= seen.first && j < seen.end);
@@ -58,6 +62,8 @@ static void check_attention_range(void) {
 
 int main(void) {
     check_attention_range();
-    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i]);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i], false);
+    check_case(&cases[2], true);
+    check_case(&cases[4], true);
     return test_done();
 }

@@ -63,8 +63,8 @@ VEC_INLINE Vec vec_activation(Vec x, Activation activation) {
         return vec_fma(vec_set(activation.c), x, vec_select(mask_less(none, x), positive, negative));
     }
     case ACT_CLAMP: {
-        const Vec none = vec_set(0), low = vec_max(x, vec_set(-activation.a));
-        return vec_sub(none, vec_max(vec_sub(none, low), vec_set(-activation.a)));
+        const Vec none = vec_set(0), low = vec_max(x, vec_set(activation.a));
+        return vec_sub(none, vec_max(vec_sub(none, low), vec_set(-activation.b)));
     }
     case ACT_RELU: return vec_max(x, vec_set(0));
     case ACT_NONE:

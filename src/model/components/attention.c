@@ -9,7 +9,9 @@ static int64_t v_width(const AttentionComponent *attention) {
 
 static int64_t attention_width(const Component *component) {
     const AttentionComponent *attention = &component->attention;
-    return attention->q.rows + attention->k.rows + v_width(attention) + attention->gate.rows + attention->o.cols;
+    const int64_t clipped = attention->clips ? 2 * attention->q.cols : 0;
+    return attention->q.rows + attention->k.rows + v_width(attention) + attention->gate.rows + attention->o.cols +
+        clipped;
 }
 
 static void attention_visit(Component *component, const Visitor *visitor) {
@@ -85,7 +87,7 @@ static void prepare(const AttentionComponent *attention, const ComponentCall *ca
     const int64_t rows = call->rows, q_width = attention->q.rows, k_width = attention->k.rows;
     const int64_t width = v_width(attention);
     if (attention->clip != 0) {
-        const Activation clamp = {.kind = ACT_CLAMP, .a = attention->clip};
+        const Activation clamp = {.kind = ACT_CLAMP, .a = -attention->clip, .b = attention->clip};
         ops->activate(call->backend, rows * q_width, q, clamp, q);
         if (k) ops->activate(call->backend, rows * k_width, k, clamp, k);
         if (k) ops->activate(call->backend, rows * width, v, clamp, v);
@@ -97,6 +99,17 @@ static void prepare(const AttentionComponent *attention, const ComponentCall *ca
     if (k && attention->head_norm) norm_heads(call, attention->head_norm, k_width, attention->k_factors, k);
     if (attention->query_scaling.scale != 0)
         ops->scale_queries(call->backend, call->rows, q_width, &attention->query_scaling, q);
+}
+
+/* q, k and v with bounds; work: room for twice the input. */
+static void project_clipped(
+    const AttentionComponent *attention, const ComponentCall *call, float *q, float *k, float *v, float *work) {
+    const Clip *clips = attention->clips;
+    float *clipped = work + call->rows * attention->q.cols;
+    component_norm_input(call, work);
+    component_clipped(call, &attention->q, &clips[0], work, clipped, q);
+    component_clipped(call, &attention->k, &clips[1], work, clipped, k);
+    component_clipped(call, &attention->v, &clips[2], work, clipped, v);
 }
 
 static void attention_forward(const Component *component, const ComponentCall *call) {
@@ -130,16 +143,23 @@ static void attention_forward(const Component *component, const ComponentCall *c
         .norm = call->output_norm,
         .scale = call->scale * attention->value_scale,
         .residual = call->residual};
-    if (ops->attention_block && !attention->sub_norm && !needs_preparation(attention)) {
+    if (ops->attention_block && !attention->sub_norm && !attention->clips && !needs_preparation(attention)) {
         const AttentionBlock block = {project, op, output};
         ops->attention_block(call->backend, &block);
         return;
     }
-    ops->matmul(call->backend, &project);
+    float *clipped = attended + call->rows * attention->o.cols;
+    if (attention->clips)
+        project_clipped(attention, call, q, k, v, clipped);
+    else
+        ops->matmul(call->backend, &project);
     prepare(attention, call, q, op.k, v);
     ops->attention(call->backend, &op);
     if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
-    ops->matmul_add(call->backend, &output);
+    if (attention->clips)
+        component_clipped_add(call, &attention->o, &attention->clips[3], attended, clipped);
+    else
+        ops->matmul_add(call->backend, &output);
 }
 
 const ComponentOps attention_ops = {.width = attention_width,

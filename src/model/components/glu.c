@@ -1,7 +1,10 @@
 /* Gated feed-forward network (SwiGLU, GeGLU): down · (act(gate · x) ∘ (up · x)). */
 #include "model/component.h"
 
-static int64_t glu_width(const Component *component) { return component->glu.gate.rows; }
+static int64_t glu_width(const Component *component) {
+    const GluComponent *glu = &component->glu;
+    return glu->clips ? 2 * (glu->gate.rows + glu->gate.cols) : glu->gate.rows;
+}
 
 static void glu_visit(Component *component, const Visitor *visitor) {
     visit_split(visitor, &component->glu.gate, SPLIT_ROWS);
@@ -19,9 +22,31 @@ static void glu_describe(const Component *component, Buffer *out) {
     buffer_printf(out, "gated %lld %s", (long long)component->glu.up.rows, activation_name(component->glu.activation));
 }
 
+static void forward_clipped(const GluComponent *glu, const ComponentCall *call) {
+    const BackendOps *ops = call->backend->ops;
+    float *gate = call->work, *up = gate + call->rows * glu->gate.rows, *normed = up + call->rows * glu->gate.rows;
+    float *clipped = normed + call->rows * glu->gate.cols;
+    const Multiply product = {.rows = call->rows,
+        .width = glu->gate.rows,
+        .x = gate,
+        .activation = glu->activation,
+        .y = up,
+        .y_stride = glu->gate.rows,
+        .out = gate};
+    component_norm_input(call, normed);
+    component_clipped(call, &glu->gate, &glu->clips[0], normed, clipped, gate);
+    component_clipped(call, &glu->up, &glu->clips[1], normed, clipped, up);
+    ops->multiply(call->backend, &product);
+    component_clipped_add(call, &glu->down, &glu->clips[2], gate, normed);
+}
+
 static void glu_forward(const Component *component, const ComponentCall *call) {
     const GluComponent *weights = &component->glu;
     const BackendOps *ops = call->backend->ops;
+    if (weights->clips) {
+        forward_clipped(weights, call);
+        return;
+    }
     const Glu glu = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = call->x,

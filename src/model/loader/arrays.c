@@ -31,6 +31,39 @@ Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols,
     return out;
 }
 
+/* ---- rows in another order ---- */
+
+typedef struct RowOrder {
+    const int *order;
+    int period;
+    int64_t rows;
+} RowOrder;
+
+static const void *reorder(Loader *ld, const void *from, size_t bytes, const RowOrder *o) {
+    uint8_t *out = loader_alloc(ld, (size_t)o->rows, bytes);
+    for (int64_t i = 0; out && i < o->rows; i++) {
+        const int64_t row = i / o->period * o->period + o->order[i % o->period];
+        memcpy(out + (size_t)i * bytes, (const uint8_t *)from + (size_t)row * bytes, bytes);
+    }
+    return out;
+}
+
+Weight load_reordered(
+    Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, const int *order, int period) {
+    const RowOrder o = {order, period, rows};
+    CHECK(rows % period == 0);
+    ld->in_file = true;
+    Weight out = load_linear(ld, name, rows, cols, bias);
+    ld->in_file = false;
+    if (ld->failed) return out;
+    out.data = reorder(ld, out.data, weight_row_bytes(&out), &o);
+    if (out.scales) out.scales = reorder(ld, out.scales, weight_scale_bytes(&out), &o);
+    if (out.biases) out.biases = reorder(ld, out.biases, weight_scale_bytes(&out), &o);
+    if (out.bias) out.bias = reorder(ld, out.bias, sizeof *out.bias, &o);
+    if (!ld->failed) loader_tally(ld, &out);
+    return out;
+}
+
 /* ---- scaled matrices ---- */
 
 static void *copy_scaled(Loader *ld, const void *from, DType dtype, int64_t count, float scale, DType to) {
@@ -110,6 +143,32 @@ static float *read_array(Loader *ld, const char *name, int64_t rows, int64_t col
 
 const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols) {
     return read_array(ld, name, rows, cols);
+}
+
+const float *load_axes(Loader *ld, const char *name, int64_t count, int64_t width, int64_t side, bool paired) {
+    const TensorEntry *entry = loader_take(ld, name, "");
+    if (!entry) return NULL;
+    const Tensor *t = &entry->tensor;
+    if (!dtype_is_float(t->dtype)) {
+        loader_wrong_dtype(ld, entry, "F32, F16 or BF16");
+        return NULL;
+    }
+    const int64_t first = paired ? count : 2, second = paired ? 2 : count;
+    if (t->rank != 3 || t->shape[0] != first || t->shape[1] != second || t->shape[2] != width || side > count) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "%lld, %lld, %lld", (long long)first, (long long)second, (long long)width);
+        loader_wrong_shape(ld, entry, expected);
+        return NULL;
+    }
+    float *out = loader_alloc(ld, (size_t)(2 * side * width), sizeof *out);
+    const size_t bytes = (size_t)width * dtype_bytes(t->dtype);
+    for (int64_t axis = 0; out && axis < 2; axis++)
+        for (int64_t i = 0; i < side; i++) {
+            const int64_t row = paired ? 2 * i + axis : axis * count + i;
+            floats_to_f32(
+                out + (axis * side + i) * width, (const uint8_t *)t->data + (size_t)row * bytes, t->dtype, width);
+        }
+    return out;
 }
 
 /* Strides of a convolution's weights in elements. */

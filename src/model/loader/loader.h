@@ -129,9 +129,15 @@ typedef struct RowBlocks {
 } RowBlocks;
 /* The matrix of these rows of NAME, which has `rows` rows: a copy in memory. */
 Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, RowBlocks blocks);
+/* NAME as load_linear reads it, its rows in another order: of each `period` rows, row i is order[i]. A copy. */
+Weight load_reordered(
+    Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, const int *order, int period);
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
 /* Exactly this tensor as rows × cols; its dimensions of 1 do not count, and of a vector (cols 1) none do. */
 const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* [2, side, width]: for each of two axes the first `side` of its `count` vectors, from exactly this tensor, which has
+ * [2, count, width], or with `paired` [count, 2, width]. */
+const float *load_axes(Loader *ld, const char *name, int64_t count, int64_t width, int64_t side, bool paired);
 /* The weights of a convolution whose steps are its size, as a matrix of f32: [out, height · width · in], channels last
  * as in MLX's files; publishers' files have them first. times > 1: the sum over that many equal inputs in time. */
 Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias);
@@ -160,6 +166,10 @@ const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float e
 const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus);
 /* This vector times a factor as the weights of an RMS norm. */
 const Norm *load_rms_times(Loader *ld, const char *name, int64_t width, float eps, float factor);
+/* An RMS norm whose weights, NAME.weight, are in another order: weight i is order[i]. */
+const Norm *load_rms_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order);
+/* Bounds of the products NAMES[i]: NAMES[i].input_min, input_max, output_min and output_max, [count]. */
+const Clip *load_clips(Loader *ld, const char *const *names, int count);
 /* NAME's tensors, if there are any, are not reported as unused. */
 void load_leave(Loader *ld, const char *name);
 /* Tensors whose full name contains this text are not reported as unused. */

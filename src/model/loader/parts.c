@@ -5,9 +5,10 @@
 #include "model/vision.h"
 
 /* Fields beside text_config, about the other parts and their tokens. */
-static const char *const media_fields[] = {"audio_config", "audio_token_id", "boi_token_index", "eoi_token_index",
-    "image_token_id", "image_token_index", "language_model_only", "mm_tokens_per_image", "projector_config",
-    "tie_word_embeddings", "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id"};
+static const char *const media_fields[] = {"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
+    "boi_token_index", "eoa_token_id", "eoa_token_index", "eoi_token_id", "eoi_token_index", "image_token_id",
+    "image_token_index", "language_model_only", "mm_tokens_per_image", "projector_config", "tie_word_embeddings",
+    "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id"};
 
 void load_body(Loader *ld, const char *body) { snprintf(ld->body, sizeof ld->body, "%s", body); }
 
@@ -47,8 +48,8 @@ void load_return(Loader *ld, const LoadPlace *place) {
 }
 
 VisionSpec *load_vision_part(Loader *ld) {
-    static const char *const homes[] = {
-        "vision_tower.", "model.vision_tower.", "model.visual.", "visual.", "vision_model.", "model.vision_model."};
+    static const char *const homes[] = {"vision_tower.", "model.vision_tower.", "model.visual.", "visual.",
+        "vision_model.", "model.vision_model.", "vision_embedder.", "model.vision_embedder."};
     const Checkpoint *checkpoint = ld->source->checkpoint;
     const char *home = NULL;
     for (size_t i = 0; i < checkpoint->entry_count && !home; i++)

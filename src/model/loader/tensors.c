@@ -462,6 +462,30 @@ const Norm *load_rms_times(Loader *ld, const char *name, int64_t width, float ep
     return load_norm(ld, NULL, (Norm){.kind = NORM_RMS, .width = width, .eps = eps, .weight = weight}, 0);
 }
 
+const Norm *load_rms_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order) {
+    char full[PART_SIZE];
+    snprintf(full, sizeof full, "%s.weight", name);
+    const float *from = load_vector(ld, full, width, 0);
+    float *weight = loader_alloc(ld, (size_t)width, sizeof *weight);
+    for (int64_t i = 0; from && weight && i < width; i++) weight[i] = from[order[i]];
+    return load_norm(ld, NULL, (Norm){.kind = NORM_RMS, .width = width, .eps = eps, .weight = weight}, 0);
+}
+
+static float load_scalar(Loader *ld, const char *name, const char *suffix) {
+    char full[PART_SIZE];
+    snprintf(full, sizeof full, "%s.%s", name, suffix);
+    const float *scalar = load_vector(ld, full, 1, 0);
+    return scalar ? *scalar : 0;
+}
+
+const Clip *load_clips(Loader *ld, const char *const *names, int count) {
+    Clip *clips = loader_alloc(ld, (size_t)count, sizeof *clips);
+    for (int i = 0; clips && i < count; i++)
+        clips[i] = (Clip){load_scalar(ld, names[i], "input_min"), load_scalar(ld, names[i], "input_max"),
+            load_scalar(ld, names[i], "output_min"), load_scalar(ld, names[i], "output_max")};
+    return clips;
+}
+
 void load_leave(Loader *ld, const char *name) {
     static const char *const parts[] = {".weight", ".scales", ".biases", ".bias"};
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
@@ -497,9 +521,10 @@ static bool is_skipped(const Loader *ld, Slice name) {
 }
 
 /* Beginnings of the names of tensors that a text model does not have. */
-static const char *const media[] = {"audio_tower.", "connector.", "model.connector.", "model.vision_model.",
-    "model.audio_tower.", "model.embed_audio.", "model.embed_vision.", "model.multi_modal_projector.",
-    "model.vision_tower.", "model.visual.", "multi_modal_projector.", "vision_model.", "vision_tower.", "visual."};
+static const char *const media[] = {"audio_tower.", "connector.", "embed_audio.", "embed_vision.", "model.audio_tower.",
+    "model.connector.", "model.embed_audio.", "model.embed_vision.", "model.multi_modal_projector.",
+    "model.vision_embedder.", "model.vision_model.", "model.vision_tower.", "model.visual.", "multi_modal_projector.",
+    "vision_embedder.", "vision_model.", "vision_tower.", "visual."};
 
 static bool is_media(Slice name) {
     for (size_t m = 0; m < COUNT_OF(media); m++)

@@ -22,7 +22,7 @@ static float activated(Activation activation, float x) {
     case ACT_RELU2: return x > 0 ? x * x : 0;
     case ACT_XIELU:
         return (x > 0 ? activation.a * x * x : activation.b * (expm1f(fminf(x, -1e-6f)) - x)) + activation.c * x;
-    case ACT_CLAMP: return fminf(fmaxf(x, -activation.a), activation.a);
+    case ACT_CLAMP: return fminf(fmaxf(x, activation.a), activation.b);
     case ACT_RELU: return x > 0 ? x : 0;
     case ACT_NONE:
     case ACT_SILU_CLAMPED: return x;

@@ -69,7 +69,7 @@ extern "C" cudaError_t rows_add(
 
 /* Those of activate() alone, too. */
 __device__ static float activated_alone(const Activation &activation, float x) {
-    if (activation.kind == ACT_CLAMP) return fminf(fmaxf(x, -activation.a), activation.a);
+    if (activation.kind == ACT_CLAMP) return fminf(fmaxf(x, activation.a), activation.b);
     if (activation.kind != ACT_XIELU) return activated(activation.kind, x);
     return (x > 0 ? activation.a * x * x : activation.b * (expm1f(fminf(x, -1e-6f)) - x)) + activation.c * x;
 }
