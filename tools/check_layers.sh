@@ -20,9 +20,10 @@ allowed() {
     text) echo "base" ;;
     engine) echo "fit family model cache backend tensor media base" ;;
     hub) echo "base" ;;
+    history) echo "base" ;;
     chat) echo "engine text model media base" ;;
     library) echo "import hub base" ;;
-    server) echo "library chat engine text hub media base" ;;
+    server) echo "library history chat engine text hub media base" ;;
     cli) echo "server library chat engine fit import family model cache backend tensor text hub media base" ;;
     *) return 1 ;;
     esac

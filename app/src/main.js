@@ -1,9 +1,10 @@
-import { effect } from '@preact/signals';
+import { effect, untracked } from '@preact/signals';
 import { Component, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { chat, loadChats } from './state/chats.js';
 import { refreshJobs } from './state/downloads.js';
 import { busy, stop } from './state/generate.js';
+import './state/history.js';
 import { link, refresh, watch } from './state/server.js';
 import { apiKey, sidebarOpen, t } from './state/settings.js';
 import { announcement, ask, drawer, go, palette, panel, place } from './state/ui.js';
@@ -97,7 +98,7 @@ function App() {
 }
 
 effect(() => {
-    if (link.value === 'locked') unlock();
+    if (link.value === 'locked') untracked(unlock);
 });
 effect(() => {
     const title =

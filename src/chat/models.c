@@ -74,12 +74,17 @@ static Entry *find(Models *m, Slice name) {
     return entry;
 }
 
+static EngineOptions options_for(const Models *m, const char *directory) {
+    EngineOptions options = m->engine;
+    options.directory = directory;
+    options.resources = m->resources;
+    return options;
+}
+
 static void *load(void *argument) {
     Entry *entry = argument;
     Models *m = entry->models;
-    EngineOptions options = m->engine;
-    options.directory = entry->directory;
-    options.resources = m->resources;
+    const EngineOptions options = options_for(m, entry->directory);
     const double start = clock_seconds();
     Error why = {0};
     ChatModel *model = chat_model_open(entry->name, &options, &why);
@@ -481,4 +486,22 @@ bool models_first(Models *m, ModelStatus *status) {
     int i = 0;
     while (i < MODELS_MAX && !models_status(m, i, status)) i++;
     return i < MODELS_MAX;
+}
+
+EngineOptions models_engine_options(Models *m, const char *directory) { return options_for(m, directory); }
+
+uint64_t models_held_bytes(Models *m, bool *busy) {
+    uint64_t bytes = 0;
+    mutex_lock(&m->mutex);
+    *busy = m->loading;
+    for (int i = 0; i < MODELS_MAX; i++) {
+        const Entry *entry = &m->entries[i];
+        if (entry->state != MODEL_LOADED) continue;
+        const EngineStats stats = engine_stats(entry->model->engine);
+        *busy |= stats.running > 0;
+        bytes += stats.kv_bytes_total;
+        if (m->engine.model.weights == WEIGHTS_READ) bytes += model_weight_bytes(engine_model(entry->model->engine));
+    }
+    mutex_unlock(&m->mutex);
+    return bytes;
 }

@@ -80,3 +80,9 @@ int models_find(Models *models, Slice name);
 bool models_status(Models *models, int index, ModelStatus *status);
 /* The model with the lowest number; false: there is none. */
 bool models_first(Models *models, ModelStatus *status);
+
+/* The options that a model of this directory would be loaded with, among those that are loaded. */
+EngineOptions models_engine_options(Models *models, const char *directory);
+/* Host memory that all loaded models would give back, mapped weights not counted, whose pages the system takes by
+ * itself. *busy: one of them is loading or answers. */
+uint64_t models_held_bytes(Models *models, bool *busy);

@@ -378,7 +378,7 @@ static int serve_from(int argc, char **argv, int models_min) {
     const char *log = "text", *mcp = NULL;
     int64_t port = 5413, idle = 0, request_timeout = 0, queue_timeout = 0, drain = 10;
     const char *origins_given = NULL, *hosts_given = NULL, *aliases_given = NULL;
-    const char *pinned = NULL, *models_dir = NULL;
+    const char *pinned = NULL, *models_dir = NULL, *history = NULL;
     bool lenient = false, events = false;
     bool verbose = false, pull = false, quiet = false, open_metrics = false;
     static Presets presets;
@@ -422,6 +422,9 @@ static int serve_from(int argc, char **argv, int models_min) {
             "time that running answers have after SIGTERM (10s)"},
         {"--lenient", NULL, OPTION_FLAG, &lenient, 0, 0, NULL,
             "ignore fields of requests that are not supported; the header x-ignored-params of the response names them"},
+        {"--history", NULL, OPTION_TEXT, &history, 0, 0, "DIR",
+            "keep the web app's chats in this directory, for all devices that have the key (each browser keeps its "
+            "own)"},
         OPTIONS_TITLE("Who may ask"),
         {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "clients must send this key (APUS_API_KEY)"},
         {"--api-key-file", NULL, OPTION_TEXT, &key_file, 0, 0, "FILE", "clients must send one of its lines"},
@@ -490,6 +493,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         .mcp_origins = mcp ? origins.data : NULL,
         .allowed_origins = allowed_origins.data,
         .allowed_hosts = allowed_hosts.data,
+        .history = history,
         .lenient = lenient,
         .allow_pull = pull,
         .open_metrics = open_metrics,
@@ -500,6 +504,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         .defaults = request_defaults(&swift),
         .presets = presets.list,
         .preset_count = presets.count,
+        .planner = &engine_planner,
         .models.pinned = pinned,
         .models.aliases = aliases,
         .models.alias_count = alias_count,

@@ -57,6 +57,31 @@ static BackendOptions host_options(const EngineOptions *o) {
     return host;
 }
 
+bool engine_typical_key(
+    const EngineOptions *o, char backend[BACKEND_DESCRIPTION_MAX], CalibrationKey *out, Error *error) {
+    BackendOptions host = host_options(o);
+    host.wrap = NULL;
+    host.rows_max = host.scratch_bytes = 1;
+    if (o->resources) host.pool = resources_pool(o->resources);
+    if (!o->calibrations) return fail(error, ERROR_NOT_FOUND, "no directory for calibrations");
+    Backend *opened = backend_open(&host, error);
+    if (!opened) return false;
+    snprintf(backend, BACKEND_DESCRIPTION_MAX, "%s", backend_describe(opened));
+    backend_close(opened);
+    *out = (CalibrationKey){o->calibrations, "weights of usual kinds", backend};
+    return true;
+}
+
+static void recall_typical(const EngineOptions *o, EnginePlan *plan) {
+    Error why = {0};
+    FitMachine machine;
+    char backend[BACKEND_DESCRIPTION_MAX];
+    CalibrationKey key;
+    const FitModel usual = fit_usual_model();
+    if (engine_typical_key(o, backend, &key, &why) && calibration_load(&key, &usual, &machine, &why))
+        fit_transfer(&usual, &machine, &plan->model, &plan->machine);
+}
+
 static bool look_at_gpu(const EngineOptions *o, const Runner *runner, EnginePlan *plan, Error *error) {
     const Plugin *plugin = plugin_memory(&o->backend, &plan->machine.gpu_memory, error);
     if (!plugin) return false;
@@ -90,12 +115,13 @@ static bool make(const EngineOptions *o, const Runner *runner, PlanSource source
     fit_model(runner, &plan->model);
     snprintf(plan->backend, sizeof plan->backend, "%s", backend_describe(runner_backend(runner)));
     const size_t memory = o->resources ? resources_available(o->resources) : memory_available();
-    (void)recall(o, plan);
+    plan->recalled = recall(o, plan);
+    if (!plan->recalled && source == PLAN_TYPICAL) recall_typical(o, plan);
     plan->machine.memory = memory;
     if (backend_on_device(o->backend.device) && !look_at_gpu(o, runner, plan, error)) return false;
     if (!fit_plan(&plan->machine, &plan->model, &plan->request, &plan->fit, error)) return false;
     const bool blind = plan->fit.stream && plan->machine.disk.block_bytes == 0;
-    if (source == PLAN_KNOWN && !blind) return true;
+    if (source == PLAN_TYPICAL || (source == PLAN_KNOWN && !blind)) return true;
     if (!measure(o, runner, source, plan, error)) return false;
     plan->machine.memory = memory;
     return fit_plan(&plan->machine, &plan->model, &plan->request, &plan->fit, error);
@@ -121,7 +147,7 @@ bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *ou
     if (!ok || !out->fit.stream || streams) return ok;
     EngineOptions streamed = *options; /* whose steps are larger */
     streamed.model.experts.stream = true;
-    return engine_plan(&streamed, PLAN_KNOWN, out, error);
+    return engine_plan(&streamed, source == PLAN_TYPICAL ? source : PLAN_KNOWN, out, error);
 }
 
 /* ---- what comes of it ---- */

@@ -133,6 +133,15 @@ NODISCARD bool fit_measure_gpu(const FitModel *model, const BackendOptions *devi
 NODISCARD bool fit_measure(
     const FitModel *model, const BackendOptions *backend, const char *path, FitMachine *out, Error *error);
 
+/* ---- usual.c: measurements with weights of usual kinds, for models that are not here ---- */
+
+/* A model with the kinds of weights that most files have, as fit_measure() wants it. Its experts exist so that the disk
+ * is measured, too. */
+FitModel fit_usual_model(void);
+/* Fills in what `measured`, a machine measured with weights like those of `usual`, would do with weights like those of
+ * `model`: for each kind the figures of the kind that is most alike. End-to-end figures are left out. */
+void fit_transfer(const FitModel *usual, const FitMachine *measured, const FitModel *model, FitMachine *out);
+
 /* ---- calibration.c: measurements kept per machine and model (docs/formats.md) ---- */
 
 /* All borrowed. */

@@ -263,6 +263,7 @@ bool http_wait(HttpClient *client, int64_t ms, const char *why, Error *error) {
 
 typedef struct Asking {
     HttpClient *client;
+    const char *range; /* bytes that are asked for, "FIRST-LAST"; NULL: all */
     Buffer *body;
     Error *error;
     bool stopped;
@@ -295,6 +296,7 @@ static bool get_once(Asking *asking, CURL *easy, const char *first, HttpHead *he
         curl_easy_setopt(easy, CURLOPT_XFERINFODATA, asking);
         curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, reason);
+        if (asking->range) curl_easy_setopt(easy, CURLOPT_RANGE, asking->range);
         const CURLcode code = curl_easy_perform(easy);
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, NULL);
         if (asking->stopped) return false;
@@ -311,11 +313,11 @@ static bool get_once(Asking *asking, CURL *easy, const char *first, HttpHead *he
     }
 }
 
-bool http_get(HttpClient *client, const char *url, Buffer *body, HttpHead *head, Error *error) {
-    Asking asking = {.client = client, .body = body, .error = error};
+static bool get(Asking asking, const char *url, HttpHead *head) {
+    HttpClient *client = asking.client;
+    Error *error = asking.error;
     CURL *easy = curl_easy_init();
     if (!easy) return fail(error, ERROR_MEMORY, "no memory for a request");
-    body->limit = BODY_BYTES_MAX;
     bool ok = false;
     for (int failures = 1;; failures++) {
         bool network = false;
@@ -333,4 +335,17 @@ bool http_get(HttpClient *client, const char *url, Buffer *body, HttpHead *head,
     }
     curl_easy_cleanup(easy);
     return ok;
+}
+
+bool http_get(HttpClient *client, const char *url, Buffer *body, HttpHead *head, Error *error) {
+    body->limit = BODY_BYTES_MAX;
+    return get((Asking){.client = client, .body = body, .error = error}, url, head);
+}
+
+bool http_get_part(
+    HttpClient *client, const char *url, uint64_t begin, uint64_t size, Buffer *body, HttpHead *head, Error *error) {
+    char range[64];
+    snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64, begin, begin + size - 1);
+    body->limit = (size_t)size;
+    return get((Asking){.client = client, .range = range, .body = body, .error = error}, url, head);
 }

@@ -39,6 +39,10 @@ NODISCARD bool http_redirect(CURL *easy, char *url, Error *error);
 /* A whole answer of at most limit bytes, redirects followed, failures of the network and the statuses 408, 429 and 5xx
  * tried again for some seconds. True with any status: head says which. */
 NODISCARD bool http_get(HttpClient *client, const char *url, Buffer *body, HttpHead *head, Error *error);
+/* The same for `size` bytes of a file from `begin` on: status 206. ERROR_LIMIT where the server ignores ranges and the
+ * file is longer. */
+NODISCARD bool http_get_part(
+    HttpClient *client, const char *url, uint64_t begin, uint64_t size, Buffer *body, HttpHead *head, Error *error);
 /* An answer that would be another one later: 408, 429, 5xx. */
 bool http_transient(long status);
 /* How long to wait before try number `failures` (from 1 on), as the server or the custom has it. */

@@ -78,6 +78,10 @@ typedef struct HubWatch {
  * When the hub cannot be reached and the model is in the cache, that is used and `stale` says why. */
 NODISCARD bool hub_pull(
     const HubSettings *settings, const HubName *name, const HubWatch *watch, Buffer *path, Error *stale, Error *error);
+/* Writes the outline of a model into a directory that exists: config.json and other settings, and each file of weights
+ * with its header and a hole in place of the numbers, so that readers of headers find the whole model without its
+ * download. A GGUF model becomes one hole of its file's size. */
+NODISCARD bool hub_outline(const HubSettings *settings, const HubName *name, const char *directory, Error *error);
 /* The same from the cache alone: false with ERROR_NOT_FOUND when it is not there or not whole. */
 NODISCARD bool hub_find(const HubSettings *settings, const HubName *name, Buffer *path, Error *error);
 

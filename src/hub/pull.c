@@ -9,8 +9,8 @@
 #include "base/memory.h"
 #include "hub/cache.h"
 #include "hub/choose.h"
+#include "hub/commit.h"
 #include "hub/download.h"
-#include "hub/fault.h"
 #include "hub/partial.h"
 
 enum { DISK_SPARE_BYTES = 1 << 20 };
@@ -100,28 +100,6 @@ static bool find(Pull *pull, Buffer *path, Error *error) {
 /* --- From the hub
  * ----------------------------------------------------------------------------------------------------- */
 
-static bool ask_commit(Pull *pull, bool *unreachable, Error *error) {
-    Arena arena = {0};
-    Buffer url = {0}, body = {0};
-    HttpHead head = {0};
-    buffer_printf(&url, "%s/api/models/%s/revision/", pull->settings->endpoint, pull->name->repo);
-    http_escape(&url, pull->name->revision, false);
-    bool ok = !url.failed || fail(error, ERROR_MEMORY, "no memory for an address");
-    ok = ok && http_get(&pull->client, url.data, &body, &head, error);
-    *unreachable = !ok || head.status == 429 || head.status >= 500;
-    if (ok && head.status != 200) ok = hub_fault(&pull->client, pull->name, NULL, &head, error);
-    const Json *root = ok ? json_parse(&arena, buffer_view(&body), error) : NULL;
-    const Json *sha = json_get(root, "sha");
-    if (ok && (!sha || sha->type != JSON_STRING || !hub_is_hex(json_slice(sha), HUB_COMMIT_DIGITS)))
-        ok = fail(error, ERROR_FORMAT, "%s does not answer as a Hugging Face Hub does%s", pull->settings->endpoint,
-            getenv("HF_ENDPOINT") ? ": look at HF_ENDPOINT" : ": is there a proxy or a login page in between?");
-    if (ok) memcpy(pull->commit, sha->string, HUB_COMMIT_DIGITS);
-    arena_free(&arena);
-    buffer_free(&url);
-    buffer_free(&body);
-    return ok;
-}
-
 static bool ask_tree(Pull *pull, Error *error) {
     Buffer path = {0};
     Error ignored;
@@ -197,7 +175,7 @@ static bool pull_run(Pull *pull, Buffer *path, Error *stale, Error *error) {
     bool unreachable = false;
     if (hub_is_hex(slice_of(pull->name->revision), HUB_COMMIT_DIGITS)) {
         memcpy(pull->commit, pull->name->revision, HUB_COMMIT_DIGITS + 1);
-    } else if (!ask_commit(pull, &unreachable, error)) {
+    } else if (!commit_ask(&pull->client, pull->name, pull->commit, &unreachable, error)) {
         Error none;
         if (!unreachable || error->code == ERROR_CANCELLED || !find(pull, path, &none)) return false;
         *stale = *error;

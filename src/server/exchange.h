@@ -18,6 +18,7 @@ typedef struct Server {
     Mutex lock;              /* guards keys and reason */
     Keys keys;               /* replaced by server_reload; none: no key is required */
     char reason[REASON_MAX]; /* why the server is unhealthy or was restarted; "": none given */
+    Mutex fit_lock;          /* held by the plan of a model that is not loaded */
     Condition woken;         /* signalled when `loaded` or `stopping` changes */
     bool restarted;          /* it took the place of a server in this process */
     bool draining;           /* atomic: another server is about to take its place */
@@ -27,12 +28,13 @@ typedef struct Server {
     struct Resumables *resumables;
     struct Metrics *metrics;
     struct Jobs *jobs;
-    bool starts_empty; /* it was started without a model: clients choose */
-    int watchers;      /* atomic: streams of events of jobs */
-    int64_t started;   /* seconds since 1970 */
-    bool loaded;       /* atomic: the models are loaded */
-    size_t body_bytes; /* atomic: bytes of all bodies that are held */
-    size_t text_bytes; /* atomic: bytes reserved for what is made of complete bodies */
+    struct History *history; /* NULL: the server keeps none */
+    bool starts_empty;       /* it was started without a model: clients choose */
+    int watchers;            /* atomic: streams of events of jobs */
+    int64_t started;         /* seconds since 1970 */
+    bool loaded;             /* atomic: the models are loaded */
+    size_t body_bytes;       /* atomic: bytes of all bodies that are held */
+    size_t text_bytes;       /* atomic: bytes reserved for what is made of complete bodies */
     size_t text_bytes_max;
     int stopping;    /* atomic: 1: no new work; 2: running work is ended */
     int connections; /* atomic */

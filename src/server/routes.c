@@ -5,10 +5,12 @@
 
 #include "server/api/completion.h"
 #include "server/api/embeddings.h"
+#include "server/api/history_api.h"
 #include "server/admin/health.h"
 #include "server/admin/hub_search.h"
 #include "server/admin/local_models.h"
 #include "server/admin/metrics.h"
+#include "server/admin/model_fit.h"
 #include "server/admin/props.h"
 #include "server/admin/router.h"
 #include "server/api/model_list.h"
@@ -80,12 +82,16 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},
     {.method = "GET", .path = "/v1/models/local", .answer = answer_local},
     {.method = "DELETE", .path = "/v1/models/local/", .answer = answer_local_remove},
+    {.method = "POST", .path = "/v1/models/fit", .answer = answer_fit},
     {.method = "POST", .path = "/v1/models/search", .answer = answer_hub_search},
     {.method = "POST", .path = "/v1/models/pull", .answer = answer_pull},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
     {.method = "GET", .path = "/v1/streams/", .answer = answer_resumed},
     {.method = "DELETE", .path = "/v1/streams/", .answer = answer_stream_cancel},
     {.method = "DELETE", .path = "/v1/models/", .answer = answer_model_remove},
+    {.method = "GET", .path = "/v1/history", .answer = answer_history},
+    {.method = "GET", .path = "/v1/history/changes", .answer = answer_history_changes},
+    {.method = "POST", .path = "/v1/history/changes", .answer = answer_history_push},
     {.method = "GET", .path = "/v1/jobs", .answer = answer_jobs},
     {.method = "POST", .path = "/v1/jobs", .answer = answer_job_start},
     {.method = "GET", .path = "/v1/jobs/events", .answer = answer_job_events},

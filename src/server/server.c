@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "history/history.h"
 #include "server/http/body.h"
 #include "server/http/http.h"
 #include "server/admin/jobs.h"
@@ -26,7 +27,9 @@ enum {
 /* What answers from the first connection on. */
 static bool listen_first(Server *server, const ServerOptions *options, Error *error) {
     server->metrics = metrics_open(error);
-    return server->metrics && http_start(server, options->restarted ? options->listener : -1, error);
+    if (!server->metrics) return false;
+    if (options->history && !(server->history = history_open(options->history, HISTORY_BYTES_MAX, error))) return false;
+    return http_start(server, options->restarted ? options->listener : -1, error);
 }
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
@@ -66,6 +69,7 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->port = options->port;
         server->started = (int64_t)time(NULL);
         mutex_init(&server->lock);
+        mutex_init(&server->fit_lock);
         condition_init(&server->woken);
         server->restarted = options->restarted != NULL;
         if (server->restarted) server_explain(server, options->restarted);
@@ -148,9 +152,11 @@ void server_close(Server *server) {
     models_close(server->models);
     stream_writer_close(server->streams);
     resumables_close(server->resumables);
+    history_close(server->history);
     metrics_close(server->metrics);
     keys_free(&server->keys);
     condition_destroy(&server->woken);
     mutex_destroy(&server->lock);
+    mutex_destroy(&server->fit_lock);
     free(server);
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/error.h"
 #include "chat/models.h"
+#include "engine/expectation.h"
 #include "server/api/request.h"
 
 typedef struct ServerOptions {
@@ -14,6 +15,7 @@ typedef struct ServerOptions {
     const char *mcp_origins;     /* origins that the web app may connect to, separated by spaces; NULL: none */
     const char *allowed_origins; /* origins whose pages may use the API, separated by spaces; "*": all. NULL: none */
     const char *allowed_hosts;   /* further names of this server in the Host header, separated by spaces; "*": any */
+    const char *history;         /* directory of the web app's history; NULL: none is kept */
     bool lenient;                /* fields that are not supported are ignored, and named in a response header */
     bool allow_pull;             /* clients may download, convert, load and remove models */
     bool open_metrics;           /* /metrics requires no key */
@@ -24,8 +26,9 @@ typedef struct ServerOptions {
     RequestDefaults defaults;
     const ModelPreset *presets; /* outlive the server; NULL: none */
     int preset_count;
-    ModelsOptions models;  /* each model's name is its id in /v1/models; read in server_open only */
-    const char *restarted; /* why another server was retired for this one; copied. NULL: there was none */
+    ModelsOptions models;        /* each model's name is its id in /v1/models; read in server_open only */
+    const ModelPlanner *planner; /* of models that are not loaded; NULL: they are not planned */
+    const char *restarted;       /* why another server was retired for this one; copied. NULL: there was none */
     int listener; /* with restarted: the listening socket, owned by the server from now on. Requests wait until the
                      models are loaded, instead of being refused */
 } ServerOptions;

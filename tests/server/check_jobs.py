@@ -27,7 +27,7 @@ ENDED = ("done", "failed", "cancelled")
 class EmptyServer(Server):
     """apus serve without a model, its caches below a folder."""
 
-    def __init__(self, folder, hub, *options):
+    def __init__(self, folder, hub, *options, log=None):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
         environment |= {
             "HF_ENDPOINT": hub.url,
@@ -40,6 +40,7 @@ class EmptyServer(Server):
             [BINARY, "serve", "--port", "0", "--ctx-size", "512", *options],
             env=environment,
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
         )
         self.output, self.name = "", "none"

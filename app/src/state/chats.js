@@ -155,8 +155,8 @@ export function removeMessage(message) {
     const removed = ids.map((id) => /** @type {Message} */ (all.get(id)));
     for (const id of ids) all.delete(id);
     messages.value = all;
-    db.removeMessages(ids).catch(storageFailed);
     const owner = chat.peek();
+    db.removeMessages(owner.id, ids).catch(storageFailed);
     notify(t('messageDeleted'), 'info', {
         label: t('undo'),
         run: () => {
@@ -222,8 +222,8 @@ export function setModel(id) {
 /** @type {Set<string>} chats of which this tab writes an answer */
 export const writing = new Set();
 
-channel?.addEventListener('message', async (event) => {
-    const id = event.data?.chat;
+/** Reads the list and a chat anew, as another tab or device has changed them. @param {string} id */
+async function reread(id) {
     chats.value = sorted(await db.getChats().catch(() => chats.peek()));
     if (id !== chat.peek().id || writing.has(id)) return;
     const read = await Promise.all([db.getChat(id), db.getMessages(id)]).catch(() => null);
@@ -233,4 +233,17 @@ channel?.addEventListener('message', async (event) => {
         chat.value = found;
         messages.value = new Map(list.map((message) => [message.id, message]));
     });
-});
+}
+
+channel?.addEventListener('message', (event) => reread(event.data?.chat));
+
+/** Another device has changed chats: shows them here and in other tabs. @param {Iterable<string>} ids */
+export async function showChanged(ids) {
+    for (const id of ids) channel?.postMessage({ chat: id });
+    const shown = chat.peek().id;
+    const known = [...ids].includes(shown);
+    await reread(known ? shown : '');
+    if (!known || chats.peek().some((item) => item.id === shown) || writing.has(shown)) return;
+    location.hash = '#/chat'; // it was removed
+    openChat('');
+}

@@ -1,6 +1,7 @@
 import { signal } from '@preact/signals';
 import { ApiError, call } from '../lib/api.js';
 import { onDone } from './downloads.js';
+import { forgetFits } from './fits.js';
 import { refreshModels } from './server.js';
 import { t } from './settings.js';
 import { notify } from './ui.js';
@@ -35,6 +36,7 @@ export async function refreshLocal() {
 }
 
 onDone.add(() => {
+    forgetFits();
     refreshLocal();
     refreshModels();
 });

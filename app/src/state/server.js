@@ -38,6 +38,7 @@ export async function refreshModels() {
 export const takesImages = (item) => Boolean(item && (!item.input || item.input.includes('image')));
 
 export async function refresh() {
+    const key = apiKey.peek();
     try {
         const answer = await fetch('/health', {
             headers: apiKey.value ? { Authorization: `Bearer ${apiKey.value}` } : {},
@@ -53,6 +54,7 @@ export async function refresh() {
         await refreshModels();
         link.value = body.status === 'ok' ? 'ok' : 'unwell';
     } catch (error) {
+        if (apiKey.peek() !== key) return; // the key was entered meanwhile
         if (error instanceof ApiError && error.status === 401) link.value = 'locked';
         else if (error instanceof ApiError && error.status === 503) link.value = 'loading';
         else link.value = 'offline';

@@ -11,7 +11,7 @@ import { strings } from '../strings.js';
  * @param {(value: any) => boolean} [fits] what is stored may be of another version
  * @returns {import('@preact/signals').Signal<T>}
  */
-function stored(name, start, fits = (value) => typeof value === typeof start) {
+export function stored(name, start, fits = (value) => typeof value === typeof start) {
     let value = start;
     try {
         const text = localStorage.getItem(`apus.${name}`);

@@ -1,5 +1,5 @@
-import { useEffect, useState } from 'preact/hooks';
-import { bytes, count, duration } from '../lib/format.js';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { bytes, count, duration, rate } from '../lib/format.js';
 import {
     cancel,
     downloads,
@@ -12,6 +12,7 @@ import {
     start,
 } from '../state/downloads.js';
 import { catalogue, fitOf, recommended } from '../lib/catalogue.js';
+import { fits, wantFit } from '../state/fits.js';
 import { change, changing, local, localError, modelName, refreshLocal, removeLocal, searchHub, unfinishedBytes } from '../state/library.js'; // prettier-ignore
 import { health, link, served } from '../state/server.js';
 import { lang, t } from '../state/settings.js';
@@ -132,6 +133,7 @@ function LocalCard({ item }) {
         </div>
         <div class="card-buttons">
             ${inUse && html`<span class="tag">${t('inUse')}</span>`}
+            ${!inUse && html`<${FitTag} id=${item.id} />`}
             ${
                 !inUse &&
                 !loading &&
@@ -143,8 +145,32 @@ function LocalCard({ item }) {
     </li>`;
 }
 
-/** @param {{ fit: import('../lib/catalogue.js').Fit }} props */
-const FitTag = ({ fit }) => fit && html`<span class="tag fit ${fit}">${t(/** @type {any} */ (`fit_${fit}`))}</span>`;
+/**
+ * Whether a model fits: the server's plan as soon as the tag is seen, until then an estimate from its bytes.
+ * @param {{ id: string, size?: number, mixture?: boolean }} props
+ */
+function FitTag({ id, size = 0, mixture = false }) {
+    const place = useRef(/** @type {HTMLElement | null} */ (null));
+    useEffect(() => {
+        const seen = new IntersectionObserver((list) => {
+            if (!list.some((item) => item.isIntersecting)) return;
+            seen.disconnect();
+            wantFit(id);
+        });
+        if (place.current) seen.observe(place.current);
+        return () => seen.disconnect();
+    }, [id]);
+    const plan = fits.value[id];
+    const fit = plan?.fit ?? fitOf(size, machineMemory(), mixture);
+    const parts = fit ? [t(/** @type {any} */ (`fit_${fit}`))] : [];
+    if (plan?.perSecond) parts.push(t('tokensPerSecond', { n: rate(plan.perSecond) }));
+    let title = plan?.reason ?? '';
+    if (plan?.needed) title = t('fitNeeds', { needed: bytes(plan.needed), free: bytes(plan.free) });
+    if (plan?.later) title += ` ${t('fitLater')}`;
+    return html`<span ref=${place} class="fit-place">
+        ${fit && html`<span class="tag fit ${fit}" title=${title}>${parts.join(' · ')}</span>`}
+    </span>`;
+}
 
 /** The button of a model that is not here. @param {{ id: string, name: string }} props */
 function GetButton({ id, name }) {
@@ -175,7 +201,7 @@ function Catalogue() {
                         <small>${[bytes(item.bytes), t(/** @type {any} */ (`use_${item.use}`))].join(' · ')}</small>
                     </div>
                     ${item.id === best && html`<span class="tag good">${t('recommended')}</span>`}
-                    <${FitTag} fit=${fitOf(item.bytes, memory, item.mixture)} />
+                    <${FitTag} id=${item.id} size=${item.bytes} mixture=${item.mixture} />
                     <div class="card-buttons"><${GetButton} id=${item.id} name=${item.name} /></div>
                 </li>`,
             )}
@@ -298,7 +324,7 @@ function HubSearch() {
                             <small>${details(item).join(' · ')}</small>
                         </div>
                         ${item.gated && html`<span class="tag">${t('gated')}</span>`}
-                        <${FitTag} fit=${fitOf(item.bytes, machineMemory())} />
+                        <${FitTag} id=${item.id} size=${item.bytes} />
                         <div class="card-buttons"><${GetButton} id=${item.id} name=${item.id} /></div>
                     </li>`,
             )}

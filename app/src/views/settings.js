@@ -3,6 +3,7 @@ import { callText } from '../lib/api.js';
 import { bytes, count, duration, rate } from '../lib/format.js';
 import { optionRows, toCommand, toConfig } from '../lib/serve_options.js';
 import { chats, deleteEverything } from '../state/chats.js';
+import { history } from '../state/history.js';
 import { health, link, served } from '../state/server.js';
 import * as settings from '../state/settings.js';
 import { t } from '../state/settings.js';
@@ -293,7 +294,9 @@ function Data() {
         });
         if (sure !== null) deleteEverything();
     };
-    return html`<${Section} title=${t('history')} hint=${t('historyHint')}>
+    return html`<${Section} title=${t('history')} hint=${t(history.value === 'off' ? 'historyHint' : 'historyServerHint')}>
+        ${history.value === 'full' && html`<p class="wrong-text" role="alert">${t('historyFull')}</p>`}
+        ${history.value === 'failed' && html`<p class="wrong-text" role="alert">${t('historyFailed')}</p>`}
         <p class="hint">
             ${t('chatsCount', { n: chats.value.length })}${use?.usage ? ` · ${t('storageUse', { bytes: bytes(use.usage) })}` : ''}
         </p>

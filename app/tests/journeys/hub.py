@@ -5,9 +5,12 @@ import json
 import pathlib
 import random
 import sys
+import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "hub"))
+for folder in ("hub", "server"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / folder))
 from fake_hub import FakeHub, Repo  # noqa: E402
+from tiny_model import write_tiny_model  # noqa: E402
 
 MB = 1 << 20
 
@@ -22,7 +25,14 @@ def repo(size, **fields):
     return Repo(files, large=["model.safetensors"], **fields)
 
 
-hub = FakeHub({"org/tiny": repo(6 * MB), "org/other": repo(MB), "org/gated": repo(MB, gated=True)})
+def model():
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny_model(folder)
+        files = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+    return Repo(files, large=["model.safetensors"])
+
+
+hub = FakeHub({"org/tiny": repo(6 * MB), "org/other": model(), "org/gated": repo(MB, gated=True)})
 print(hub.url, flush=True)
 for line in sys.stdin:
     hub.faults.clear()

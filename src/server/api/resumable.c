@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/sha256.h"
 #include "base/thread.h"
+#include "server/http/query.h"
 #include "server/http/response.h"
 
 enum { WAIT_MS = 100, HEARTBEAT_S = 10, PIECE_BYTES = 64 << 10 };
@@ -212,14 +213,12 @@ void resumable_end(Resumable *stream, bool whole) {
 
 /* The number of the last event that the client has. */
 static bool read_after(const Exchange *x, int64_t *after, ApiError *error) {
-    static const char name[] = "after=";
-    const char *query = strstr(x->request->query, name), *header = http_request_header(x->request, "Last-Event-ID");
-    const bool first = query && (query == x->request->query || query[-1] == '&');
-    const char *given = first ? query + strlen(name) : header ? header : "0";
-    char *end;
-    *after = strtoll(given, &end, 10);
-    if (end != given && (!*end || *end == '&') && *after >= 0) return true;
-    return api_fail(error, 400, "invalid_value", "after", "Invalid 'after': want the number of an event.");
+    const char *header = http_request_header(x->request, "Last-Event-ID");
+    char *end = NULL;
+    const int64_t last = header ? strtoll(header, &end, 10) : 0;
+    if (header && (end == header || *end || last < 0))
+        return api_fail(error, 400, "invalid_value", "after", "Invalid 'Last-Event-ID': want the number of an event.");
+    return query_number(x, "after", last, after, error);
 }
 
 /* Takes a stream for a reader; NULL: there is none of that id that was begun with the reader's key. */

@@ -31,7 +31,7 @@ static const char *reason_of(int status) {
         {409, "Conflict"}, {413, "Content Too Large"}, {414, "URI Too Long"}, {415, "Unsupported Media Type"},
         {417, "Expectation Failed"}, {429, "Too Many Requests"}, {431, "Request Header Fields Too Large"},
         {500, "Internal Server Error"}, {503, "Service Unavailable"}, {504, "Gateway Timeout"},
-        {505, "HTTP Version Not Supported"}};
+        {507, "Insufficient Storage"}, {505, "HTTP Version Not Supported"}};
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         if (reasons[i].status == status) return reasons[i].reason;
     return "";

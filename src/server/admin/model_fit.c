@@ -1,0 +1,134 @@
+#include "server/admin/model_fit.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "library/local.h"
+#include "library/outline.h"
+#include "server/http/body.h"
+#include "server/http/response.h"
+
+enum { NAME_BYTES_MAX = 1024, PROBED_BYTES_MIN = 64 << 20 };
+
+/* ---- the request ---- */
+
+static bool read_model(const Exchange *x, char name[NAME_BYTES_MAX], ApiError *error) {
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    Slice model = {0};
+    bool ok = body_model(x, &arena, &model, error);
+    if (ok && (model.size == 0 || model.size >= NAME_BYTES_MAX || memchr(model.data, 0, model.size)))
+        ok = api_fail(error, 400, "invalid_value", "model", "Invalid 'model': want the name of a model.");
+    if (ok) memcpy(name, model.data, model.size);
+    if (ok) name[model.size] = '\0';
+    arena_free(&arena);
+    return ok;
+}
+
+static bool explain(const Exchange *x, const char *name, const Error *why, ApiError *error) {
+    if (why->code == ERROR_NOT_FOUND && !x->server->options.allow_pull)
+        return api_fail(error, 404, "model_not_found", "model",
+            "The model '%.200s' is not on this machine, and this server does not ask the hub; start it with "
+            "--allow-pull.",
+            name);
+    if (why->code == ERROR_NOT_FOUND) return api_fail(error, 404, "model_not_found", "model", "%s.", why->text);
+    if (why->code == ERROR_USAGE) return api_fail(error, 400, "invalid_value", "model", "%s.", why->text);
+    if (why->code == ERROR_UNSUPPORTED || why->code == ERROR_FORMAT)
+        return api_fail(error, 400, "unsupported_model", "model", "%s.", why->text);
+    log_warn("the fit of %s: %s", name, why->text);
+    return api_fail(error, 503, "hub_failed", NULL, "%s.", why->text);
+}
+
+/* ---- the response ---- */
+
+static void write_rate(Buffer *out, const char *name, double rate) {
+    if (rate > 0)
+        buffer_printf(out, ",\"%s\":%.3g", name, rate);
+    else
+        buffer_printf(out, ",\"%s\":null", name);
+}
+
+static void write_fit(const char *name, const ModelOutline *outline, const Expectation *e, Buffer *out) {
+    static const char *const fits[] = {"fits", "tight", "streams", "too_large"};
+    buffer_text(out, "{\"id\":");
+    json_write_string(out, slice_of(name));
+    buffer_printf(out, ",\"object\":\"model_fit\",\"fit\":\"%s\",\"now\":\"%s\",\"basis\":\"%s\",\"local\":%s",
+        fits[e->fit], fits[e->now], outline->gguf_bytes ? "size" : "plan", outline->local ? "true" : "false");
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"weight_bytes", e->weight_bytes}, {"needed_bytes", e->needed_bytes},
+        {"least_bytes", e->floor_bytes}, {"free_bytes", e->memory_bytes}, {"usable_bytes", e->alone_bytes},
+        {"kv_cache_bytes", e->kv_bytes}, {"context_length", (uint64_t)e->context}, {"experts", (uint64_t)e->experts},
+        {"experts_in_memory", (uint64_t)e->held}};
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        buffer_printf(out, ",\"%s\":%" PRIu64, numbers[i].name, numbers[i].value);
+    write_rate(out, "decode_tokens_per_second", e->decode);
+    write_rate(out, "prompt_tokens_per_second", e->prompt);
+    buffer_printf(out, ",\"measured\":%s}", e->measured ? "true" : "false");
+}
+
+/* ---- the plan ---- */
+
+/* The largest file of weights here, whose disk is measured. Empty: none is large enough. */
+static void find_probed(Buffer *path) {
+    LocalModels models;
+    Error ignored;
+    const LocalModel *largest = NULL;
+    if (!local_list(&models, &ignored)) return;
+    for (size_t i = 0; i < models.count; i++) {
+        const LocalModel *model = &models.models[i];
+        const size_t size = strlen(model->path);
+        const bool file = size > 5 && !strcmp(model->path + size - 5, ".gguf");
+        if (file && model->bytes >= PROBED_BYTES_MIN && (!largest || model->bytes > largest->bytes)) largest = model;
+    }
+    if (largest) buffer_text(path, largest->path);
+    local_free(&models);
+}
+
+/* The machine, once, and not while a model answers: both would be slower. */
+static void measure_machine(const ModelPlanner *planner, const EngineOptions *options) {
+    Buffer probed = {0};
+    Error why = {0};
+    if (planner->machine_known(options)) return;
+    find_probed(&probed);
+    if (!planner->machine_measure(options, probed.size ? probed.data : NULL, &why))
+        log_warn("the machine was not measured: %s", why.text);
+    buffer_free(&probed);
+}
+
+/* One at a time: a measurement takes all threads, and a plan of a large mixture some memory. */
+static bool expect(Server *server, const ModelOutline *outline, Expectation *out, Error *error) {
+    const ModelPlanner *planner = server->options.planner;
+    bool busy, ok = true;
+    if (!planner) return fail(error, ERROR_UNSUPPORTED, "this program does not plan models");
+    mutex_lock(&server->fit_lock);
+    const EngineOptions options = models_engine_options(server->models, outline->directory.data);
+    const uint64_t held = models_held_bytes(server->models, &busy);
+    if (!busy) measure_machine(planner, &options);
+    if (outline->gguf_bytes)
+        planner->expect_size(&options, outline->gguf_bytes, held, out);
+    else
+        ok = planner->expect(&options, held, out, error);
+    mutex_unlock(&server->fit_lock);
+    return ok;
+}
+
+bool answer_fit(Exchange *x, Slice rest) {
+    ApiError error = {0};
+    Error why = {0};
+    char name[NAME_BYTES_MAX];
+    ModelOutline outline;
+    Expectation expectation;
+    Buffer body = {0};
+    if (!read_model(x, name, &error)) return response_error(x, &error);
+    bool ok = outline_find(name, x->server->options.allow_pull, &outline, &why);
+    if (ok) {
+        ok = expect(x->server, &outline, &expectation, &why);
+        if (ok) write_fit(name, &outline, &expectation, &body);
+        outline_free(&outline);
+    }
+    if (ok) return response_json(x, 200, &body);
+    explain(x, name, &why, &error);
+    return response_error(x, &error);
+}
