@@ -9,11 +9,12 @@ typedef enum ExpectedFit {
     EXPECTED_TOO_LARGE, /* not even its floor fits */
 } ExpectedFit;
 
-enum { EXPECTED_PERCENT = 75 /* of the memory */ };
+/* Share of the memory up to which a model fits with room to spare. */
+enum { EXPECTED_PERCENT = 75 };
 
 typedef struct Expectation {
-    ExpectedFit fit;       /* of the memory that this model would have alone */
-    ExpectedFit now;       /* of the memory that is free now */
+    ExpectedFit fit;       /* with the memory that this model would have alone */
+    ExpectedFit now;       /* with the memory that is free now */
     uint64_t weight_bytes; /* all weights */
     uint64_t needed_bytes; /* weights, work areas, KV cache of one whole context */
     uint64_t floor_bytes;  /* the least with which it runs */

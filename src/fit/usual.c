@@ -5,7 +5,7 @@
 enum {
     COLS = 4096,
     ROWS = 4096,
-    EXPERT_BYTES = 3 << 20, /* of a mixture with 30 billion parameters in 4 bits */
+    EXPERT_BYTES = 3 << 20, /* as in a mixture with 30 billion parameters in 4 bits */
     PARTS = 3,
     PRECISE_COST = 2, /* time of a prompt's products with 16-bit activations, relative to 8 bits */
 };

@@ -16,9 +16,9 @@
 enum {
     HISTORY_ID_MAX = 128, /* bytes of an item's id */
     HISTORY_VALUE_BYTES_MAX = 8 << 20,
-    HISTORY_PAGE_BYTES_MAX = 8 << 20, /* of the values in one answer, but for the last of them */
+    HISTORY_PAGE_BYTES_MAX = 8 << 20, /* values in one answer, but for the last of them */
 };
-#define HISTORY_BYTES_MAX (UINT64_C(8) << 30) /* of the file */
+#define HISTORY_BYTES_MAX (UINT64_C(8) << 30) /* largest file */
 
 typedef struct History History;
 

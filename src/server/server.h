@@ -27,7 +27,7 @@ typedef struct ServerOptions {
     const ModelPreset *presets; /* outlive the server; NULL: none */
     int preset_count;
     ModelsOptions models;        /* each model's name is its id in /v1/models; read in server_open only */
-    const ModelPlanner *planner; /* of models that are not loaded; NULL: they are not planned */
+    const ModelPlanner *planner; /* plans models that are not loaded; NULL: they are not planned */
     const char *restarted;       /* why another server was retired for this one; copied. NULL: there was none */
     int listener; /* with restarted: the listening socket, owned by the server from now on. Requests wait until the
                      models are loaded, instead of being refused */
