@@ -81,6 +81,7 @@ Dims dense_load(Loader *ld, Spec *spec, const Dense *dense) {
         .theta = dense->theta > 0 ? dense->theta : 10000,
         .interleaved = load_bool_or(ld, "rope_traditional", dense->interleaved),
         .alpha = dense->alpha,
+        .mrope = dense->mrope,
         .layer_type = "full_attention"};
     const Rope *rope = load_rope(ld, &options), *plain = rope;
     options.unscaled = true;

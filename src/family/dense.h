@@ -20,6 +20,7 @@ typedef struct Dense {
     double theta;           /* default; 0: 10000 */
     double rotary_factor;   /* default of partial_rotary_factor; 0: whole heads rotate, and there is no such field */
     bool interleaved, alpha;
+    bool mrope;                  /* positions may have three dimensions */
     const char *q_norm, *k_norm; /* NULL: none */
     DenseChoice qk_norm;         /* whether there are those */
     bool norm_full, norm_last;

@@ -1,7 +1,8 @@
-/* GLM-4 (0414) and GLM-4 9B (glm): gate and up in one matrix, half of each head rotates in pairs of neighbours; GLM-4
- * has sandwich norms. References: mlx_lm/models/glm4.py; transformers/models/glm (in mlx_lm/models/glm.py whole heads
- * rotate). */
+/* GLM-4 (0414), GLM-4 9B (glm), GLM-4.1V (glm4v) and GLM-OCR: gate and up in one matrix, half of each head rotates in
+ * pairs of neighbours; GLM-4 has sandwich norms. References: mlx_lm/models/glm4.py; transformers/models/glm (in
+ * mlx_lm/models/glm.py whole heads rotate). */
 #include "family/dense.h"
+#include "family/vision.h"
 
 static void load_glm(Loader *ld, Spec *spec) {
     static const Dense row = {
@@ -9,15 +10,48 @@ static void load_glm(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
+static const NormNames sandwich = {
+    load_rms, "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+
 static void load_glm4(Loader *ld, Spec *spec) {
-    static const NormNames norms = {
-        load_rms, "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
-    static const Dense row = {.norms = &norms,
+    static const Dense row = {.norms = &sandwich,
         .rotary_factor = 0.5,
         .interleaved = true,
         .qkv_bias = {"attention_bias", true},
         .ffn = DENSE_FUSED_GLU};
     dense_load(ld, spec, &row);
+}
+
+/* GLM-4.1V and GLM-OCR, whose attention has no biases and rotates whole heads. */
+static void load_images(Loader *ld, Spec *spec, const Dense *row) {
+    const LoadPlace root = load_place(ld);
+    load_text_part(ld);
+    dense_load(ld, spec, row);
+    load_skip(ld, "language_model.layers.%d.", spec->layer_count); /* predicts a further token */
+    load_return(ld, &root);
+    vision_load_glm(ld, spec);
+}
+
+static void load_glm4v(Loader *ld, Spec *spec) {
+    static const Dense row = {.norms = &sandwich,
+        .rotary_factor = 0.5,
+        .interleaved = true,
+        .mrope = true,
+        .qkv_bias = {NULL, true},
+        .ffn = DENSE_FUSED_GLU,
+        .ignored = {"attention_bias"}};
+    load_images(ld, spec, &row);
+}
+
+static void load_glm_ocr(Loader *ld, Spec *spec) {
+    static const Dense row = {.norms = &sandwich,
+        .rotary_factor = 1,
+        .interleaved = true,
+        .mrope = true,
+        .qkv_bias = {"attention_bias", false},
+        .ffn = DENSE_FUSED_GLU,
+        .ignored = {"num_nextn_predict_layers"}};
+    load_images(ld, spec, &row);
 }
 
 static const GgufName names[] = {
@@ -40,6 +74,8 @@ static const GgufField fields[] = {
 
 /* GGUF's "chatglm" is made from THUDM's own files, whose attention is one matrix: those are refused. */
 const Family glm_family = {.load = load_glm};
+const Family glm4v_family = {.load = load_glm4v};
+const Family glm_ocr_family = {.load = load_glm_ocr};
 
 const Family glm4_family = {
     .load = load_glm4,

@@ -1,9 +1,9 @@
 /* GLM-4.5 and 4.6: partly rotated heads with biases, norms on q and k in some, DeepSeek-V3's MoE blocks after
  * the first layers. The layer behind the last predicts a further token and is left alone.
  * Reference: mlx_lm/models/glm4_moe.py. */
-#include "family/family.h"
+#include "family/vision.h"
 
-static void load(Loader *ld, Spec *spec) {
+static void load_text(Loader *ld, Spec *spec, bool mrope) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", false);
     const int dense = load_count_or(ld, "first_k_dense_replace", 0);
@@ -11,8 +11,9 @@ static void load(Loader *ld, Spec *spec) {
         load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
     family_moe_sigmoid(ld, &moe);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
-    const Rope *rope = load_rope(
-        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000});
+    const Rope *rope = load_rope(ld,
+        &(RopeOptions){
+            .head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000, .mrope = mrope});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");
     load_ignore(ld, "num_nextn_predict_layers", NULL);
@@ -28,6 +29,17 @@ static void load(Loader *ld, Spec *spec) {
                 .q_norm = q_norm,
                 .k_norm = k_norm,
                 .moe = i >= dense ? &moe : NULL});
+}
+
+static void load(Loader *ld, Spec *spec) { load_text(ld, spec, false); }
+
+static void load_images(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    load_text_part(ld);
+    load_text(ld, spec, true);
+    load_skip(ld, "language_model.layers.%d.", spec->layer_count);
+    load_return(ld, &root);
+    vision_load_glm(ld, spec);
 }
 
 static const GgufName names[] = {
@@ -51,6 +63,8 @@ static const GgufField fields[] = {
     {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
     {0},
 };
+
+const Family glm4v_moe_family = {.load = load_images};
 
 const Family glm4_moe_family = {
     .load = load,

@@ -32,6 +32,9 @@
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \
     row("glm4_moe_lite", glm4_moe_lite_family)                          \
+    row("glm4v", glm4v_family)                                          \
+    row("glm4v_moe", glm4v_moe_family)                                  \
+    row("glm_ocr", glm_ocr_family)                                      \
     row("gpt_neox", gpt_neox_family)                                    \
     row("gpt_oss", gpt_oss_family)                                      \
     row("granite", granite_family)                                      \

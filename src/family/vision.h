@@ -15,6 +15,8 @@ void vision_load_qwen2_5(Loader *ld, Spec *spec);
 void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias);
 /* SigLIP with the connector of Idefics 3, whose images are divided into tiles. merge: of a group's side. */
 void vision_load_idefics3(Loader *ld, Spec *spec, int merge);
+/* GLM-OCR and GLM-4V: groups of patches are merged by a convolution, then by a gated network. */
+void vision_load_glm(Loader *ld, Spec *spec);
 /* Gemma 4: a tower whose patches are averaged, or none. bidirectional: tokens of an image see each other. */
 void vision_load_gemma4(Loader *ld, Spec *spec, bool bidirectional);
 /* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */

@@ -51,10 +51,19 @@ static bool size_by_budget(const ImageRule *rule, int width, int height, ImageLa
     return true;
 }
 
+/* What GLM-4V does before (transformers, models/glm46v/image_processing_pil_glm46v.py). */
+static void enlarge(const ImageRule *rule, int *width, int *height) {
+    const double unit = (double)rule->patch * rule->merge, scale = fmax(unit / *height, unit / *width);
+    if (scale <= 1) return;
+    *height = (int)(*height * scale);
+    *width = (int)(*width * scale);
+}
+
 bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error) {
-    const int longer = width > height ? width : height, shorter = width > height ? height : width;
     *layout = (ImageLayout){.width = rule->side, .height = rule->side};
     if (rule->sizing == SIZING_AREA) {
+        if (rule->enlarge) enlarge(rule, &width, &height);
+        const int longer = width > height ? width : height, shorter = width > height ? height : width;
         if (longer > (int64_t)IMAGE_RATIO_MAX * shorter)
             return fail(error, ERROR_LIMIT,
                 "an image of %d × %d pixels: the longer side may be at most %d times the shorter one", width, height,

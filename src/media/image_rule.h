@@ -30,9 +30,10 @@ typedef struct ImageRule {
     int window;                     /* PATCHES_WINDOWED: groups of a window's side */
     int64_t pixels_min, pixels_max; /* SIZING_AREA; SIZING_BUDGET: pixels_max alone */
     int64_t pixels_low; /* pixels_max of an image with low detail, if it is not below pixels_min; 0: the same */
-    int side;    /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN, SIZING_BUDGET: the longest */
-    int longest; /* pixels that the longer side is resized to before anything else; 0: it is not */
-    bool tiles;  /* with `longest`: tiles of side × side are views of their own (image_views.h) */
+    int side;     /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN, SIZING_BUDGET: the longest */
+    bool enlarge; /* SIZING_AREA: sides below patch · merge first grow to it, both by one factor (GLM-4V) */
+    int longest;  /* pixels that the longer side is resized to before anything else; 0: it is not */
+    bool tiles;   /* with `longest`: tiles of side × side are views of their own (image_views.h) */
     float mean[3], std[3]; /* value = (byte / 255 − mean) / std */
 } ImageRule;
 

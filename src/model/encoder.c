@@ -8,6 +8,7 @@
 #include "cache/kv_cache.h"
 #include "model/decoder_internal.h"
 #include "model/model_internal.h"
+#include "model/positions.h"
 #include "model/step_builder.h"
 
 enum {
@@ -99,6 +100,28 @@ static void standardise(const Encoder *e, const Merger *merger, float *rows) {
     ops->multiply(e->backend, &product);
 }
 
+static void compute_stage(const Encoder *e, const MergerStage *stage, const float *x, float *out) {
+    const BackendOps *ops = e->backend->ops;
+    const int rows = e->layout.tokens;
+    if (stage->gate.rows) {
+        const Glu glu = {.rows = rows,
+            .x = x,
+            .norm = stage->norm,
+            .gate = &stage->gate,
+            .up = &stage->weight,
+            .activation = stage->activation,
+            .out = out};
+        ops->glu(e->backend, &glu);
+        return;
+    }
+    const Matmul product = {
+        .rows = rows, .x = x, .norm = stage->norm, .count = 1, .weight = {&stage->weight}, .out = {out}};
+    ops->matmul(e->backend, &product);
+    if (stage->output_norm) ops->norm(e->backend, rows, out, stage->output_norm, out);
+    const Activation activation = stage->activation;
+    if (activation.kind != ACT_NONE) ops->activate(e->backend, rows * stage->weight.rows, out, activation, out);
+}
+
 static void merge(const Encoder *e, int number) {
     const Merger *merger = &e->mergers[number];
     const BackendOps *ops = e->backend->ops;
@@ -116,14 +139,7 @@ static void merge(const Encoder *e, int number) {
         const int64_t floats = e->layout.tokens * stage->weight.rows;
         float *out = i + 1 < merger->stage_count ? ops->scratch(e->backend, floats)
                                                  : e->rows + number * e->tokens_max * row_width(e->spec);
-        const Matmul product = {.rows = e->layout.tokens,
-            .x = x,
-            .norm = stage->norm,
-            .count = 1,
-            .weight = {&stage->weight},
-            .out = {out}};
-        ops->matmul(e->backend, &product);
-        if (stage->activation.kind != ACT_NONE) ops->activate(e->backend, floats, out, stage->activation, out);
+        compute_stage(e, stage, x, out);
         x = out;
     }
 }
@@ -144,40 +160,6 @@ static void embed_tile(const Encoder *e, int first, int count) {
 
 static bool submit(const Encoder *e, Error *error) {
     return e->backend->ops->wait(e->backend, e->backend->ops->submit(e->backend), error);
-}
-
-/* ---- positions ---- */
-
-/* torch.linspace(0, side − 1, count)[i], which counts from both ends. */
-static float corner_place(int i, int count, int side) {
-    if (count == 1) return 0;
-    const float step = (float)(side - 1) / (float)(count - 1);
-    return i < count / 2 ? step * (float)i : (float)(side - 1) - step * (float)(count - 1 - i);
-}
-
-/* The learned position of a patch; zeros where there is none. */
-static void learned_position(const Encoder *e, int row, int column, float *out) {
-    const PositionTable *table = &e->spec->positions;
-    const int64_t hidden = e->spec->tower.hidden;
-    const int side = table->side;
-    memset(out, 0, (size_t)hidden * sizeof *out);
-    if (table->kind == POSITIONS_NONE) return;
-    if (table->kind == POSITIONS_GRID) {
-        memcpy(out, table->rows + (row * side + column) * hidden, (size_t)hidden * sizeof *out);
-        return;
-    }
-    if (table->kind == POSITIONS_AXES) {
-        const float *columns = table->rows, *rows = table->rows + side * hidden;
-        for (int64_t i = 0; i < hidden; i++) out[i] = columns[column * hidden + i] + rows[row * hidden + i];
-        return;
-    }
-    const float y = corner_place(row, e->layout.rows, side), x = corner_place(column, e->layout.columns, side);
-    const int top = (int)y, left = (int)x, bottom = min_int(top + 1, side - 1), right = min_int(left + 1, side - 1);
-    const float dy = y - (float)top, dx = x - (float)left;
-    const float weights[] = {(1 - dy) * (1 - dx), (1 - dy) * dx, dy * (1 - dx), dy * dx};
-    const int places[] = {top * side + left, top * side + right, bottom * side + left, bottom * side + right};
-    for (size_t k = 0; k < COUNT_OF(places); k++)
-        for (int64_t i = 0; i < hidden; i++) out[i] += weights[k] * table->rows[places[k] * hidden + i];
 }
 
 /* ---- windows ---- */
@@ -271,7 +253,8 @@ static bool embed_patches(Encoder *e, const Image *image, Error *error) {
         for (int i = 0; i < count; i++) {
             int row, column;
             image_patch_place(&e->spec->rule, &e->layout, first + i, &row, &column);
-            learned_position(e, row, column, e->places + (size_t)i * hidden);
+            position_read(
+                &e->spec->positions, &e->layout, row, column, e->spec->tower.hidden, e->places + (size_t)i * hidden);
         }
         ops->upload(e->backend, e->pixels, e->values, (size_t)count * values * sizeof(float));
         ops->upload(
@@ -363,6 +346,8 @@ static bool bind_merger(Encoder *e, int number, Error *error) {
         MergerStage *stage = &merger->stages[i];
         ok = bound_activation(e->backend, stage->activation, "the encoder's merger", error) &&
             (!stage->norm || bound_norm(&e->bound, &stage->norm, error)) &&
+            (!stage->output_norm || bound_norm(&e->bound, &stage->output_norm, error)) &&
+            (!stage->gate.rows || bound_weight(&e->bound, &stage->gate, error)) &&
             bound_weight(&e->bound, &stage->weight, error);
     }
     return ok;

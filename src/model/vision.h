@@ -6,15 +6,15 @@
 #include "model/spec.h"
 
 enum {
-    MERGER_STAGES_MAX = 3,
+    MERGER_STAGES_MAX = 4,
     DEEPSTACK_MAX = 8,
     VISION_LAYERS_MAX = 128, /* layers of a tower with windows */
 };
 
-/* x = act(W · norm(x)) */
+/* x = act(output_norm(W · norm(x))), or with a gate act(gate · norm(x)) ∘ (W · norm(x)) */
 typedef struct MergerStage {
-    const Norm *norm; /* NULL: none */
-    Weight weight;
+    const Norm *norm, *output_norm; /* NULL: none; no output norm with a gate */
+    Weight weight, gate;            /* gate rows 0: none */
     Activation activation;
 } MergerStage;
 
@@ -37,9 +37,11 @@ typedef struct Deepstack {
 /* Learned positions, added to the embedded patches. */
 typedef enum PositionKind {
     POSITIONS_NONE,
-    POSITIONS_GRID,    /* one for each place of the largest grid, whose side every grid has */
-    POSITIONS_CORNERS, /* a grid's corners lie on those of the table, bilinear in between (Qwen3-VL) */
-    POSITIONS_AXES,    /* the sum of one for the column and one for the row */
+    POSITIONS_GRID,      /* one for each place of the largest grid, whose side every grid has */
+    POSITIONS_CORNERS,   /* a grid's corners lie on those of the table, bilinear in between (Qwen3-VL) */
+    POSITIONS_AXES,      /* the sum of one for the column and one for the row */
+    POSITIONS_CUBIC,     /* bicubic between those of a table that covers the image (GLM-4V) */
+    POSITIONS_STRETCHED, /* bilinear, with an average where the table has more places than the image (LFM2-VL) */
 } PositionKind;
 
 typedef struct PositionTable {

@@ -294,7 +294,8 @@ static void check_fixture(const char *name, const bool *here) {
 /* test_vision [NAME…]: these fixtures only. */
 int main(int count, char **arguments) {
     static const char *const names[] = {"gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe",
-        "pixtral", "mistral3", "idefics3", "smolvlm", "gemma4-e", "gemma4-31b", "gemma4-unified"};
+        "pixtral", "mistral3", "idefics3", "smolvlm", "gemma4-e", "gemma4-31b", "gemma4-unified", "glm4v", "glm4v-moe",
+        "glm-ocr"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);

@@ -44,6 +44,7 @@ VALUES = {  # ranges of tensors that are no usual matrices or norms (weights.py)
     "post_layernorm.weight": (1.0, 0.4),
     "mm_soft_emb_norm.weight": (0.0, 0.4),
     "input_projection_weight": (0.0, 0.6),
+    "downsample.weight": (0.0, 0.3),
     "std_bias": (0.0, 0.6),
     "input_min": (-2.0, 1.0),
     "input_max": (2.0, 1.0),
@@ -116,11 +117,27 @@ class Qwen3Moe(Qwen):
         if found.endswith("experts.gate_up_proj"):
             half = (shape[0], shape[1] // 2, shape[2])
             return [(found.replace("experts.gate_up", f"switch_mlp.{p}") + ".weight", half) for p in ("gate", "up")]
-        return [(found.replace("experts.down_proj", "switch_mlp.down_proj.weight"), shape)]
+        if found.endswith(".experts.down_proj"):
+            found = found.replace("experts.down_proj", "switch_mlp.down_proj.weight")
+        return [(found, shape)]
 
 
 class Qwen35(Qwen):
     norm_offset = 0  # and with the convolutions of PyTorch, as published
+
+
+class Glm(Qwen):
+    def inputs(self, case, image):
+        module = importlib.import_module("transformers.models.glm46v.image_processing_pil_glm46v")
+        found = module.Glm46VImageProcessorPil(**case["processor"])(images=[image], return_tensors="np")
+        grid = np.asarray(found["image_grid_thw"])
+        count = int(grid[0].prod()) // case["processor"]["merge_size"] ** 2
+        inputs = {"pixel_values": torch.tensor(found["pixel_values"]), "image_grid_thw": torch.tensor(grid)}
+        return inputs, ["<|begin_of_image|>", *["<|image|>"] * count, "<|end_of_image|>"]
+
+
+class Glm4vMoe(Glm, Qwen3Moe):
+    buffers = ("e_score_correction_bias",)
 
 
 class Gemma3(Family):
@@ -275,6 +292,9 @@ class Gemma4Unified(Gemma4):
 
 FAMILIES = {
     "gemma4": Gemma4,
+    "glm4v": Glm,
+    "glm4v_moe": Glm4vMoe,
+    "glm_ocr": Glm,
     "gemma4_unified": Gemma4Unified,
     "qwen2_vl": Qwen,
     "qwen2_5_vl": Qwen,

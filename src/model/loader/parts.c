@@ -6,9 +6,10 @@
 
 /* Fields beside text_config, about the other parts and their tokens. */
 static const char *const media_fields[] = {"audio_config", "audio_token_id", "boa_token_id", "boi_token_id",
-    "boi_token_index", "eoa_token_id", "eoa_token_index", "eoi_token_id", "eoi_token_index", "image_token_id",
-    "image_token_index", "language_model_only", "mm_tokens_per_image", "projector_config", "tie_word_embeddings",
-    "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id"};
+    "boi_token_index", "eoa_token_id", "eoa_token_index", "eoi_token_id", "eoi_token_index", "image_end_token_id",
+    "image_start_token_id", "image_token_id", "image_token_index", "language_model_only", "mm_tokens_per_image",
+    "projector_config", "tie_word_embeddings", "video_end_token_id", "video_start_token_id", "video_token_id",
+    "video_token_index", "vision_config", "vision_end_token_id", "vision_start_token_id"};
 
 void load_body(Loader *ld, const char *body) { snprintf(ld->body, sizeof ld->body, "%s", body); }
 
