@@ -4,6 +4,7 @@
  * experts beside a feed-forward network. References: mlx_lm/models/gemma4_text.py, gemma4.py;
  * transformers/models/gemma4.
  */
+#include "family/audio.h"
 #include "family/vision.h"
 
 #include <math.h>
@@ -169,13 +170,15 @@ static bool load_model(Loader *ld, Spec *spec, int vocab) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const int outer = load_int_or(ld, "vocab_size", 0);
     const LoadPlace root = load_place(ld);
+    const int outer = load_int_or(ld, "vocab_size", 0);
+    load_ignore(ld, "pad_token_id", NULL);
     load_text_part(ld);
     const int inner = load_int_or(ld, "vocab_size", 262144);
     const bool spans = load_model(ld, spec, outer ? outer : inner);
     load_return(ld, &root);
     vision_load_gemma4(ld, spec, spans);
+    audio_load_gemma4(ld, spec);
 }
 
 const Family gemma4_family = {.load = load};

@@ -208,7 +208,8 @@ typedef struct Spec {
     Weight head;
     bool tied;                        /* head is embedding */
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
-    const struct VisionSpec *vision;  /* vision.h; NULL: a text model */
+    const struct VisionSpec *vision;  /* vision.h; NULL: the model takes no images */
+    const struct AudioSpec *audio;    /* audio.h; NULL: the model takes no audio */
     bool precise; /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
                      where it is clearly the likeliest */
     int tally_count;

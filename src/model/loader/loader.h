@@ -51,6 +51,10 @@ void load_return(Loader *ld, const LoadPlace *place);
 /* Gives the Spec a vision part, and enters vision_config with tensor names under the vision tower's prefix
  * (vision_tower., model.visual. or visual.). NULL, and nothing has changed: the file has no such part. */
 struct VisionSpec *load_vision_part(Loader *ld);
+/* The same for audio_config and an audio tower (audio_tower.), or the tensors alone that embed audio (embed_audio.). */
+struct AudioSpec *load_audio_part(Loader *ld);
+/* Allocates its layer_count layers, zeroed. After a failure there are none. */
+void load_conformer(Loader *ld, struct AudioSpec *audio);
 /* The settings of image preprocessing: preprocessor_config.json, or image_processor of processor_config.json; NULL:
  * there are none. */
 const Json *load_processor(const Loader *ld);

@@ -1,6 +1,7 @@
 /* The part of the Loader that finds the text model in a file with more parts. */
 #include <stdio.h>
 
+#include "model/audio.h"
 #include "model/loader/internal.h"
 #include "model/vision.h"
 
@@ -48,23 +49,53 @@ void load_return(Loader *ld, const LoadPlace *place) {
     memcpy(ld->scope, place->scope, sizeof place->scope);
 }
 
+/* The first of these beginnings that a tensor's name has; NULL: none. */
+static const char *find_home(const Loader *ld, const char *const *homes, size_t count) {
+    const Checkpoint *checkpoint = ld->source->checkpoint;
+    for (size_t i = 0; i < checkpoint->entry_count; i++)
+        for (size_t h = 0; h < count; h++)
+            if (slice_starts(checkpoint->entries[i].name, slice_of(homes[h]))) return homes[h];
+    return NULL;
+}
+
+static void enter_part(Loader *ld, const char *config, const char *home) {
+    load_enter(ld, config, home);
+    load_body(ld, "");
+    load_scope(ld, "%s", "");
+}
+
 VisionSpec *load_vision_part(Loader *ld) {
     static const char *const homes[] = {"vision_tower.", "model.vision_tower.", "model.visual.", "visual.",
         "vision_model.", "model.vision_model.", "vision_embedder.", "model.vision_embedder."};
-    const Checkpoint *checkpoint = ld->source->checkpoint;
-    const char *home = NULL;
-    for (size_t i = 0; i < checkpoint->entry_count && !home; i++)
-        for (size_t h = 0; h < COUNT_OF(homes) && !home; h++)
-            if (slice_starts(checkpoint->entries[i].name, slice_of(homes[h]))) home = homes[h];
+    const char *home = find_home(ld, homes, COUNT_OF(homes));
     if (!home || !json_get(ld->fields, "vision_config")) return NULL;
     VisionSpec *vision = loader_alloc(ld, 1, sizeof *vision);
     if (!vision) return NULL;
     vision->tower = (Spec){.family = ld->family, .embedding_scale = 1, .logit_scale = 1, .cache_entries = 1};
     ld->spec->vision = vision;
-    load_enter(ld, "vision_config", home);
-    load_body(ld, "");
-    load_scope(ld, "%s", "");
+    enter_part(ld, "vision_config", home);
     return vision;
+}
+
+AudioSpec *load_audio_part(Loader *ld) {
+    static const char *const towers[] = {"audio_tower.", "model.audio_tower."},
+                             *const rows[] = {"embed_audio.", "model.embed_audio."};
+    const char *home = find_home(ld, towers, COUNT_OF(towers));
+    const Json *config = json_get(ld->fields, "audio_config");
+    if (!home) home = find_home(ld, rows, COUNT_OF(rows));
+    if (!home || !config || config->type == JSON_NULL) return NULL;
+    AudioSpec *audio = loader_alloc(ld, 1, sizeof *audio);
+    if (!audio) return NULL;
+    ld->spec->audio = audio;
+    enter_part(ld, "audio_config", home);
+    return audio;
+}
+
+void load_conformer(Loader *ld, AudioSpec *audio) {
+    load_require(
+        ld, audio->layer_count <= LAYERS_MAX, "audio: %d layers, at most %d can be", audio->layer_count, LAYERS_MAX);
+    audio->layers = loader_alloc(ld, (size_t)audio->layer_count, sizeof *audio->layers);
+    if (!audio->layers) audio->layer_count = 0;
 }
 
 const Json *load_processor(const Loader *ld) { return ld->source->processor; }
