@@ -58,8 +58,9 @@ size_t message_call_count(const ChatMessage *message) {
     return count;
 }
 
-size_t message_image_count(const ChatMessage *message) {
+size_t message_media_count(const ChatMessage *message) {
     size_t count = 0;
-    for (size_t i = 0; i < message->part_count; i++) count += message->parts[i].kind == CONTENT_IMAGE;
+    for (size_t i = 0; i < message->part_count; i++)
+        count += message->parts[i].kind == CONTENT_IMAGE || message->parts[i].kind == CONTENT_AUDIO;
     return count;
 }

@@ -9,8 +9,8 @@ typedef enum ContentKind {
     CONTENT_REASONING, /* reasoning of an earlier answer */
     CONTENT_TOOL_CALL, /* call of an earlier answer */
     CONTENT_IMAGE,
-    CONTENT_AUDIO, /* this kind and the following ones are refused by the API adapters: no model reads them yet */
-    CONTENT_FILE,
+    CONTENT_AUDIO,
+    CONTENT_FILE, /* refused by the API adapters: no model reads files */
 } ContentKind;
 
 typedef struct ChatCall {
@@ -20,7 +20,7 @@ typedef struct ChatCall {
     const Json *object; /* the arguments; NULL: the text is not a JSON object */
 } ChatCall;
 
-/* An image as a file, with the names of the fields that it came from, for errors. */
+/* An image or audio as a file, with the names of the fields that it came from, for errors. */
 typedef struct ChatMedia {
     Slice bytes;       /* the file */
     const char *part;  /* JSON path of the content part */
@@ -32,7 +32,7 @@ typedef struct ChatMedia {
 typedef struct ContentPart {
     ContentKind kind;
     union {
-        ChatMedia media; /* IMAGE */
+        ChatMedia media; /* IMAGE, AUDIO */
         Slice text;      /* TEXT, REASONING; UTF-8 */
         ChatCall call;   /* TOOL_CALL */
     };
@@ -56,4 +56,4 @@ NODISCARD bool message_reasoning(const ChatMessage *message, Arena *arena, Slice
 /* Bytes of message_text(). */
 size_t message_text_bytes(const ChatMessage *message);
 size_t message_call_count(const ChatMessage *message);
-size_t message_image_count(const ChatMessage *message);
+size_t message_media_count(const ChatMessage *message); /* images and audio */

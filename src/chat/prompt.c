@@ -14,11 +14,12 @@ typedef struct Spelling {
 static const Spelling spellings[] = {
     {false, false, false}, {true, false, false}, {false, true, false}, {true, true, false}};
 
-/* A message with its parts joined, as templates of text models expect it. Messages with images stay lists of parts. */
+/* A message with its parts joined, as templates of text models expect it. Messages with images or audio stay lists of
+ * parts. */
 typedef struct Flat {
     const ChatMessage *message;
     Slice content, reasoning; /* data NULL: none */
-    size_t call_count, image_count;
+    size_t call_count, media_count;
 } Flat;
 
 static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
@@ -27,7 +28,7 @@ static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
     for (size_t i = 0; i < p->message_count && flat; i++) {
         const ChatMessage *message = &p->messages[i];
         flat[i] = (Flat){
-            .message = message, .call_count = message_call_count(message), .image_count = message_image_count(message)};
+            .message = message, .call_count = message_call_count(message), .media_count = message_media_count(message)};
         if (!message_text(message, arena, &flat[i].content, error) ||
             !message_reasoning(message, arena, &flat[i].reasoning, error))
             return NULL;
@@ -62,16 +63,19 @@ static Json *put_calls(Json *at, const Flat *flat, Spelling spelling) {
     return json_close(list, JSON_ARRAY, (uint32_t)flat->call_count, at);
 }
 
-/* [{type: "text", text}, {type: "image"}, …] */
+/* [{type: "text", text}, {type: "image"}, {type: "audio"}, …] */
 static Json *put_parts(Json *at, const ChatMessage *message) {
     Json *list = at++;
     uint32_t count = 0;
     for (size_t i = 0; i < message->part_count; i++) {
         const ContentPart *part = &message->parts[i];
-        if (part->kind != CONTENT_TEXT && part->kind != CONTENT_IMAGE) continue;
+        if (part->kind != CONTENT_TEXT && part->kind != CONTENT_IMAGE && part->kind != CONTENT_AUDIO) continue;
         const bool text = part->kind == CONTENT_TEXT;
         Json *object = at;
-        at = json_put_pair(at + 1, SLICE("type"), text ? SLICE("text") : SLICE("image"));
+        at = json_put_pair(at + 1, SLICE("type"),
+            text                              ? SLICE("text")
+                : part->kind == CONTENT_IMAGE ? SLICE("image")
+                                              : SLICE("audio"));
         if (text) at = json_put_pair(at, SLICE("text"), part->text.data ? part->text : SLICE(""));
         json_close(object, JSON_OBJECT, text ? 2 : 1, at);
         count++;
@@ -89,7 +93,7 @@ static Json *put_message(Json *at, const Flat *flat, Spelling spelling, bool fir
     uint32_t pairs = 2;
     const bool as_user = spelling.systems_as_user && !first && !strcmp(message->role, "system");
     at = json_put_pair(at, SLICE("role"), slice_of(as_user ? "user" : message->role));
-    if (flat->image_count > 0) {
+    if (flat->media_count > 0) {
         at = put_parts(json_put_string(at, SLICE("content")), message);
     } else {
         at = json_put_pair(at, SLICE("content"), flat->content.data ? flat->content : SLICE(""));
@@ -113,7 +117,7 @@ static bool count_nodes(const Flat *flat, size_t *count) {
     const Slice texts[] = {flat->content, message->name, flat->reasoning, message->call_id};
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i].size > UINT32_MAX) return false;
-    size_t all = NODES_PER_MESSAGE + (flat->image_count > 0 ? NODES_PER_PART * message->part_count : 0);
+    size_t all = NODES_PER_MESSAGE + (flat->media_count > 0 ? NODES_PER_PART * message->part_count : 0);
     for (size_t i = 0; i < message->part_count; i++) {
         const ChatCall *call = &message->parts[i].call;
         if (message->parts[i].kind != CONTENT_TOOL_CALL) continue;
@@ -252,9 +256,10 @@ bool chat_prompt(
         encode(m, &rendered, arena, tokens, media, error);
     rendered_free(&rendered);
     if (ok) return true;
-    const ChatMedia *refused = media->refused;
+    const PromptMedia failed = *media;
     prompt_media_close(media);
-    media->refused = refused;
+    media->refused = failed.refused;
+    media->refused_audio = failed.refused_audio;
     return false;
 }
 

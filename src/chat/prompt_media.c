@@ -38,7 +38,7 @@ static bool open_items(
     const ImageRule rule = rule_of(engine_vision(model->engine), part);
     const int context = chat_model_context(model);
     int width, height;
-    ImageDivision *division = &media->divisions[media->count];
+    ImageDivision *division = &media->parts[media->count].division;
     Image image = {0}, views[IMAGE_VIEWS_MAX] = {0};
     if (!image_size(part->bytes, &width, &height, error) || !image_divide(&rule, width, height, division, error))
         return false;
@@ -58,18 +58,51 @@ static bool open_items(
             image_free(&views[i]);
         ok = item != NULL;
     }
-    if (ok) media->count++;
+    media->image_count += ok;
+    media->count += ok;
     return ok;
 }
 
-static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMessage *message, const ChatMedia *part,
+/* Adds a clip of audio, whose length is checked before it is decoded. */
+static bool open_clip(
+    PromptMedia *media, const ChatModel *model, const ChatMedia *part, int64_t *tokens, Error *error) {
+    const AudioSpec *spec = engine_audio(model->engine);
+    const int context = chat_model_context(model);
+    Audio audio;
+    if (!audio_decode(part->bytes, spec->seconds_max, &audio, error)) return false;
+    const int rows = audio_rows(spec, audio.count);
+    *tokens += rows;
+    if (rows == 0) {
+        fail(error, ERROR_FORMAT, "audio of %d samples at %d Hz is too short", audio.count, AUDIO_RATE);
+    } else if (*tokens >= context) {
+        fail(error, ERROR_LIMIT, "this audio takes %d tokens, and with what is before it %lld of the context of %d",
+            rows, (long long)*tokens, context);
+    } else {
+        MediaItem *item = media_item_new_audio(&audio, rows, error);
+        if (!item) return false;
+        media->items[media->item_count++] = item;
+        media->parts[media->count++] = (PromptPart){.audio = true, .tokens = rows};
+        media->clip_count++;
+        media->audio_tokens += rows;
+        return true;
+    }
+    audio_free(&audio);
+    return false;
+}
+
+static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMessage *message, const ContentPart *part,
     int64_t *tokens, Error *error) {
-    media->refused = part;
-    if (!engine_vision(model->engine)) return fail(error, ERROR_UNSUPPORTED, "this model takes no images");
+    const bool audio = part->kind == CONTENT_AUDIO;
+    const char *name = audio ? "audio" : "images";
+    const bool takes = audio ? engine_audio(model->engine) != NULL : engine_vision(model->engine) != NULL;
+    media->refused = &part->media;
+    media->refused_audio = audio;
+    if (!takes) return fail(error, ERROR_UNSUPPORTED, "this model takes no %s", name);
     if (strcmp(message->role, "user") != 0 && strcmp(message->role, "tool") != 0)
-        return fail(error, ERROR_UNSUPPORTED, "messages of the role '%s' cannot have images", message->role);
-    if (media->count == IMAGES_MAX) return fail(error, ERROR_LIMIT, "more than %d images", IMAGES_MAX);
-    if (!open_items(media, model, part, tokens, error)) return false;
+        return fail(error, ERROR_UNSUPPORTED, "messages of the role '%s' cannot have %s", message->role, name);
+    if (!audio && media->image_count == IMAGES_MAX) return fail(error, ERROR_LIMIT, "more than %d images", IMAGES_MAX);
+    if (audio && media->clip_count == CLIPS_MAX) return fail(error, ERROR_LIMIT, "more than %d clips", CLIPS_MAX);
+    if (!(audio ? open_clip : open_items)(media, model, &part->media, tokens, error)) return false;
     media->refused = NULL;
     return true;
 }
@@ -77,14 +110,14 @@ static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMess
 bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages, size_t message_count,
     Arena *arena, Error *error) {
     int64_t tokens = 0;
-    *media = (PromptMedia){.divisions = arena_alloc(arena, IMAGES_MAX, sizeof *media->divisions),
-        .items = arena_alloc(arena, (size_t)IMAGES_MAX * IMAGE_VIEWS_MAX, sizeof *media->items)};
-    if (!media->divisions || !media->items) return fail(error, arena_failure(arena), "no memory for images");
+    *media = (PromptMedia){.parts = arena_alloc(arena, IMAGES_MAX + CLIPS_MAX, sizeof *media->parts),
+        .items = arena_alloc(arena, (size_t)IMAGES_MAX * IMAGE_VIEWS_MAX + CLIPS_MAX, sizeof *media->items)};
+    if (!media->parts || !media->items) return fail(error, arena_failure(arena), "no memory for images and audio");
     for (size_t m = 0; m < message_count; m++)
         for (size_t i = 0; i < messages[m].part_count; i++) {
             const ContentPart *part = &messages[m].parts[i];
-            if (part->kind != CONTENT_IMAGE) continue;
-            if (!open_part(media, model, &messages[m], &part->media, &tokens, error)) return false;
+            if (part->kind != CONTENT_IMAGE && part->kind != CONTENT_AUDIO) continue;
+            if (!open_part(media, model, &messages[m], part, &tokens, error)) return false;
         }
     return true;
 }
@@ -131,6 +164,18 @@ static bool expansion(
     return true;
 }
 
+/* What stands for a clip. */
+static bool clip_expansion(const AudioSpec *audio, int tokens, Arena *arena, Slice *text, Error *error) {
+    const size_t bytes = (size_t)tokens * strlen(audio->token) + MARKERS_MAX;
+    char *out = arena_alloc(arena, bytes, 1), *at = out;
+    if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of audio");
+    at = append(at, slice_of(audio->before));
+    for (int i = 0; i < tokens; i++) at = append(at, slice_of(audio->token));
+    at = append(at, slice_of(audio->after));
+    *text = (Slice){out, (size_t)(at - out)};
+    return true;
+}
+
 static int count_in(Slice text, Slice what) {
     int count = 0;
     for (const char *at = text.data, *end = text.data + text.size;
@@ -139,29 +184,62 @@ static int count_in(Slice text, Slice what) {
     return count;
 }
 
+/* The placeholders of a model's template; empty: the model does not take such parts. */
+typedef struct Placeholders {
+    Slice image, audio;
+} Placeholders;
+
+/* The first placeholder in a text; NULL: there is none. */
+static const char *find_placeholder(const Placeholders *p, Slice text, bool *audio) {
+    const char *image_at = p->image.size ? memmem(text.data, text.size, p->image.data, p->image.size) : NULL;
+    const char *audio_at = p->audio.size ? memmem(text.data, text.size, p->audio.data, p->audio.size) : NULL;
+    *audio = audio_at && (!image_at || audio_at < image_at);
+    return *audio ? audio_at : image_at;
+}
+
+/* The template shows each image and clip once. */
+static bool check_shown(
+    const PromptMedia *media, const Placeholders *p, const Span *spans, size_t count, Error *error) {
+    int images = 0, clips = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!spans[i].from_template) continue;
+        if (p->image.size) images += count_in(spans[i].text, p->image);
+        if (p->audio.size) clips += count_in(spans[i].text, p->audio);
+    }
+    if (images != media->image_count)
+        return fail(error, ERROR_UNSUPPORTED, "the chat template shows %d of %d images", images, media->image_count);
+    return clips == media->clip_count ||
+        fail(error, ERROR_UNSUPPORTED, "the chat template shows %d of %d clips of audio", clips, media->clip_count);
+}
+
 bool prompt_media_expand(
     const PromptMedia *media, const ChatModel *model, Span **spans, size_t *count, Arena *arena, Error *error) {
     if (media->count == 0) return true;
     const VisionSpec *vision = engine_vision(model->engine);
-    const Slice placeholder = slice_of(vision->placeholder);
-    int found = 0;
-    for (size_t i = 0; i < *count; i++)
-        if ((*spans)[i].from_template) found += count_in((*spans)[i].text, placeholder);
-    if (found != media->count)
-        return fail(error, ERROR_UNSUPPORTED, "the chat template shows %d of %d images", found, media->count);
+    const AudioSpec *audio = engine_audio(model->engine);
+    const Placeholders placeholders = {
+        slice_of(vision ? vision->placeholder : ""), slice_of(audio ? audio->placeholder : "")};
+    if (!check_shown(media, &placeholders, *spans, *count, error)) return false;
     Span *out = arena_alloc(arena, *count + 2 * (size_t)media->count, sizeof *out);
     if (!out) return fail(error, arena_failure(arena), "no memory for the prompt");
     size_t used = 0;
-    int image = 0;
+    int shown = 0;
+    bool clip;
     for (size_t i = 0; i < *count; i++) {
         Span rest = (*spans)[i];
-        for (const char *at; rest.from_template &&
-             (at = memmem(rest.text.data, rest.text.size, placeholder.data, placeholder.size)) != NULL;) {
-            const size_t before = (size_t)(at - rest.text.data);
+        for (const char *at; rest.from_template && (at = find_placeholder(&placeholders, rest.text, &clip)) != NULL;) {
+            const PromptPart *part = &media->parts[shown++];
+            const size_t before = (size_t)(at - rest.text.data),
+                         size = clip ? placeholders.audio.size : placeholders.image.size;
+            if (part->audio != clip)
+                return fail(error, ERROR_UNSUPPORTED, "the chat template changes the order of images and audio");
             out[used++] = (Span){.text = {rest.text.data, before}, .from_template = true};
             out[used] = (Span){.from_template = true};
-            if (!expansion(vision, &media->divisions[image++], arena, &out[used++].text, error)) return false;
-            rest.text = (Slice){at + placeholder.size, rest.text.size - before - placeholder.size};
+            Slice *text = &out[used++].text;
+            if (!(clip ? clip_expansion(audio, part->tokens, arena, text, error)
+                       : expansion(vision, &part->division, arena, text, error)))
+                return false;
+            rest.text = (Slice){at + size, rest.text.size - before - size};
         }
         out[used++] = rest;
     }
@@ -180,6 +258,7 @@ int prompt_media_positions(const MediaSpan *spans, int count, int tokens, int32_
             for (int dim = 0; dim < POSITION_DIMS_MAX; dim++) positions[dim * tokens + at] = next;
         if (!span) break;
         const ImageLayout *layout = &span->item->layout;
+        if (media_item_is_audio(span->item)) continue; /* its rows count on as text does */
         for (int k = 0; k < layout->tokens; k++, at++) {
             positions[at] = next;
             positions[tokens + at] = next + k / layout->grid_columns;
@@ -190,47 +269,61 @@ int prompt_media_positions(const MediaSpan *spans, int count, int tokens, int32_
     return next - tokens;
 }
 
-/* Tokens of an image that follow each other in the prompt. */
+/* Tokens of an item that follow each other in the prompt. */
 static int rows_together(const VisionSpec *vision, const MediaItem *item) {
-    return vision->row_end ? item->layout.grid_columns : item->layout.tokens;
+    return !media_item_is_audio(item) && vision->row_end ? item->layout.grid_columns : item->tokens;
 }
 
 static bool alloc_spans(PromptMedia *media, const VisionSpec *vision, Arena *arena, Error *error) {
     size_t count = 0;
     for (int i = 0; i < media->item_count; i++)
-        count += (size_t)(media->items[i]->layout.tokens / rows_together(vision, media->items[i]));
+        count += (size_t)(media->items[i]->tokens / rows_together(vision, media->items[i]));
     media->spans = arena_alloc(arena, count, sizeof *media->spans);
-    return media->spans || fail(error, arena_failure(arena), "no memory for images");
+    return media->spans || fail(error, arena_failure(arena), "no memory for images and audio");
+}
+
+/* The id of the token that stands for a row; −1: the model does not take such parts. */
+static bool find_token(const ChatModel *model, const char *token, int32_t *id, Error *error) {
+    *id = -1;
+    return !token || tokenizer_id(model->tokenizer, slice_of(token), id) ||
+        fail(error, ERROR_UNSUPPORTED, "the tokenizer has no token %s", token);
 }
 
 bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens *prompt, Arena *arena, Error *error) {
     if (media->count == 0) return true;
     const VisionSpec *vision = engine_vision(model->engine);
-    int32_t token;
-    if (!tokenizer_id(model->tokenizer, slice_of(vision->token), &token))
-        return fail(error, ERROR_UNSUPPORTED, "the tokenizer has no token %s", vision->token);
+    const AudioSpec *audio = engine_audio(model->engine);
+    const bool grid = vision && vision->grid_positions;
+    int32_t image_token, audio_token;
+    if (!find_token(model, vision ? vision->token : NULL, &image_token, error) ||
+        !find_token(model, audio ? audio->token : NULL, &audio_token, error))
+        return false;
     media->content_ids = arena_alloc(arena, prompt->count, sizeof *media->content_ids);
-    if (vision->grid_positions)
-        media->positions = arena_alloc(arena, prompt->count * POSITION_DIMS_MAX, sizeof *media->positions);
-    if (!media->content_ids || (vision->grid_positions && !media->positions) || prompt->count > INT32_MAX)
+    if (grid) media->positions = arena_alloc(arena, prompt->count * POSITION_DIMS_MAX, sizeof *media->positions);
+    if (!media->content_ids || (grid && !media->positions) || prompt->count > INT32_MAX)
         return fail(error, arena_failure(arena), "no memory for a prompt of %zu tokens", prompt->count);
     if (!alloc_spans(media, vision, arena, error)) return false;
-    int image = 0, row = 0;
+    int number = 0, row = 0;
     for (size_t i = 0; i < prompt->count; i++) {
-        media->content_ids[i] = (uint64_t)prompt->ids[i];
-        if (prompt->ids[i] != token) continue;
-        MediaItem *item = image < media->item_count ? media->items[image] : NULL;
+        const int32_t id = prompt->ids[i];
+        media->content_ids[i] = (uint64_t)id;
+        if (id != image_token && id != audio_token) continue;
+        MediaItem *item = number < media->item_count ? media->items[number] : NULL;
         const int together = item ? rows_together(vision, item) : 1, before = row % together;
-        if (!item || (before > 0 && prompt->ids[i - 1] != token))
-            return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself", vision->token);
-        if (before == 0) media->spans[media->span_count++] = (MediaSpan){(int)i, row, together, item};
+        if (!item || id != (media_item_is_audio(item) ? audio_token : image_token) ||
+            (before > 0 && prompt->ids[i - 1] != id))
+            return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself",
+                id == audio_token ? audio->token : vision->token);
+        if (before == 0)
+            media->spans[media->span_count++] =
+                (MediaSpan){.begin = (int)i, .first = row, .rows = together, .item = item};
         media->content_ids[i] = media_item_content(item, row);
-        if (++row < item->layout.tokens) continue;
-        image++;
+        if (++row < item->tokens) continue;
+        number++;
         row = 0;
     }
-    if (image < media->item_count || row > 0)
-        return fail(error, ERROR_UNSUPPORTED, "the tokenizer does not keep %s", vision->token);
+    if (number < media->item_count || row > 0)
+        return fail(error, ERROR_UNSUPPORTED, "the tokenizer does not keep the tokens of images and audio");
     if (media->positions)
         media->position_offset =
             prompt_media_positions(media->spans, media->span_count, (int)prompt->count, media->positions);

@@ -1,39 +1,54 @@
-/* Images of a prompt: from the content parts of messages to what the engine takes. Threads: any. */
+/* Images and audio of a prompt: from the content parts of messages to what the engine takes. Threads: any. */
 #pragma once
 #include "chat/chat_model.h"
 #include "chat/message.h"
 #include "media/image_views.h"
 
-enum { IMAGES_MAX = 64 }; /* images of a request */
+enum {
+    IMAGES_MAX = 64, /* images of a request */
+    CLIPS_MAX = 16,  /* clips of audio of a request */
+};
+
+/* An image or a clip of audio. */
+typedef struct PromptPart {
+    bool audio;
+    ImageDivision division; /* views of an image */
+    int tokens;             /* tokens of a clip */
+} PromptPart;
 
 /* Arrays of the caller's arena; the items are references. */
 typedef struct PromptMedia {
     int count;
-    ImageDivision *divisions; /* [count] views of the images */
+    PromptPart *parts; /* [count] in the order of the messages */
+    int image_count, clip_count;
+    int audio_tokens; /* tokens of all clips */
     int item_count;
-    MediaItem **items; /* [item_count] the views of the first image, those of the second one … */
+    MediaItem **items; /* [item_count] the views of the first image, or the first clip, those of the second part … */
     int span_count;
     MediaSpan *spans;      /* [span_count] */
-    uint64_t *content_ids; /* [tokens of the prompt]; NULL without images */
+    uint64_t *content_ids; /* [tokens of the prompt]; NULL without images and audio */
     int32_t *positions;    /* [POSITION_DIMS_MAX][tokens]; NULL: those of the cache */
     int position_offset;
-    const ChatMedia *refused; /* after an error: the image that was the reason; NULL: none */
+    const ChatMedia *refused; /* after an error: the image or clip that was the reason; NULL: none */
+    bool refused_audio;       /* it is a clip */
 } PromptMedia;
 
 void prompt_media_close(PromptMedia *media); /* releases the items; safe on a zeroed one */
 
-/* Sets the members of a request that are about images. */
+/* Sets the members of a request that are about images and audio. */
 void prompt_media_request(const PromptMedia *media, RequestOptions *request);
 
-/* Decodes the images of the messages, in their order. Errors: ERROR_UNSUPPORTED where the model or the format takes no
- * images, those of image_decode(), ERROR_LIMIT for more tokens than the context has; media->refused is set. */
+/* Decodes the images and the audio of the messages, in their order. Errors: ERROR_UNSUPPORTED where the model or the
+ * format takes none, those of image_decode() and audio_decode(), ERROR_LIMIT for more tokens than the context has;
+ * media->refused is set. */
 NODISCARD bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages,
     size_t message_count, Arena *arena, Error *error);
-/* Replaces each placeholder that the template has written by the tokens of its image. *spans and *count: the rendered
- * prompt, in the arena afterwards. ERROR_UNSUPPORTED: the template has written another number of placeholders. */
+/* Replaces each placeholder that the template has written by the tokens of its image or clip. *spans and *count: the
+ * rendered prompt, in the arena afterwards. ERROR_UNSUPPORTED: the template has written another number of placeholders.
+ */
 NODISCARD bool prompt_media_expand(
     const PromptMedia *media, const ChatModel *model, Span **spans, size_t *count, Arena *arena, Error *error);
-/* Finds the images in the prompt; sets content ids and positions. */
+/* Finds the images and clips in the prompt; sets content ids and positions. */
 NODISCARD bool prompt_media_place(
     PromptMedia *media, const ChatModel *model, const Tokens *prompt, Arena *arena, Error *error);
 /* RoPE positions (M-RoPE) of a prompt, [POSITION_DIMS_MAX][tokens]: text counts on in all dimensions; the rows of an

@@ -27,7 +27,7 @@ struct Engine {
     Model *model;
     Runner *runner;
     KvCache *kv;
-    MediaCache *media; /* NULL: the model takes no images */
+    MediaCache *media; /* NULL: the model takes neither images nor audio */
     KvFormat kv_format;
     int vocab, eos_count;
     Pooling pooling;
@@ -495,7 +495,7 @@ static void run_step(Engine *engine) {
     release_slices(now);
 }
 
-/* Works for a while on the image for which the oldest prompt waits. */
+/* Works for a while on the image or the audio for which the oldest prompt waits. */
 static void encode_media(Engine *engine) {
     MediaItem *item = NULL;
     Request *request = engine->media ? scheduler_next_media(&engine->scheduler, &item) : NULL;
@@ -504,7 +504,7 @@ static void encode_media(Engine *engine) {
     const bool turn = engine->resources && engine->under_way == 0;
     if (turn) resources_begin_step(engine->resources);
     if (!media_cache_work(engine->media, item, &error)) {
-        log_error("an image could not be encoded: %s", error.text);
+        log_error("an image or audio could not be encoded: %s", error.text);
         request_fail(request, &error);
     }
     if (turn) resources_end_step(engine->resources);
@@ -621,12 +621,13 @@ static size_t default_pool(const Engine *engine, int slots, size_t most) {
     return size_mul(one, (size_t)slots, &bytes) && bytes < most ? bytes : most;
 }
 
-/* What computes the rows of images; rows are memory of the first layer's backend. */
+/* What computes the rows of images and audio; rows are memory of the first layer's backend. */
 static bool open_media(Engine *engine, const RunnerOptions *runner, Error *error) {
     const VisionSpec *vision = model_spec(engine->model)->vision;
-    if (!vision) return true;
-    if (runner->backend.tensor_parallel > 1 || (runner->split > 0 && runner->split < vision->deepstack_count)) {
-        log_warn("images are not supported with these devices, the model reads text alone");
+    if (!vision && !model_spec(engine->model)->audio) return true;
+    const int layers = vision ? vision->deepstack_count : 0;
+    if (runner->backend.tensor_parallel > 1 || (runner->split > 0 && runner->split < layers)) {
+        log_warn("images and audio are not supported with these devices, the model reads text alone");
         return true;
     }
     BackendOptions own = runner->backend;
@@ -754,7 +755,10 @@ bool engine_kv_biased(const Engine *engine) {
 bool engine_looks_up(const Engine *engine) { return engine->scheduler.speculation.options.lookup; }
 
 Pooling engine_pooling(const Engine *engine) { return engine->pooling; }
-const VisionSpec *engine_vision(const Engine *engine) { return engine->media ? media_cache_spec(engine->media) : NULL; }
+const VisionSpec *engine_vision(const Engine *engine) {
+    return engine->media ? media_cache_vision(engine->media) : NULL;
+}
+const AudioSpec *engine_audio(const Engine *engine) { return engine->media ? media_cache_audio(engine->media) : NULL; }
 
 const char *engine_backend(const Engine *engine) { return runner_upper(engine->runner)->ops->name; }
 
@@ -788,15 +792,16 @@ uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms) {
 static bool check_media(const Engine *engine, const RequestOptions *o, Error *error) {
     const VisionSpec *vision = engine_vision(engine);
     const int most = min_int(engine->scheduler.prefill_size, runner_span_rows_max(engine->runner));
-    if (o->media_count > 0 && !vision) return fail(error, ERROR_UNSUPPORTED, "this model takes no images");
+    if (o->media_count > 0 && !engine->media)
+        return fail(error, ERROR_UNSUPPORTED, "this model takes neither images nor audio");
     for (int i = 0; i < o->media_count; i++) {
         const int tokens = o->media[i].rows;
         const int before = i > 0 ? o->media[i - 1].begin + o->media[i - 1].rows : 0;
-        CHECK(o->media[i].first >= 0 && tokens <= o->media[i].item->layout.tokens - o->media[i].first);
+        CHECK(o->media[i].first >= 0 && tokens <= o->media[i].item->tokens - o->media[i].first);
         if (o->media[i].begin < before || o->media[i].begin > o->prompt_count - tokens)
             return fail(
-                error, ERROR_USAGE, "image %d at token %d of a prompt of %d", i, o->media[i].begin, o->prompt_count);
-        if (vision->bidirectional && tokens > most)
+                error, ERROR_USAGE, "item %d at token %d of a prompt of %d", i, o->media[i].begin, o->prompt_count);
+        if (vision && vision->bidirectional && !media_item_is_audio(o->media[i].item) && tokens > most)
             return fail(error, ERROR_LIMIT,
                 "An image of %d tokens must be read in one step, which has at most %d (--prefill-size)", tokens, most);
     }
@@ -808,7 +813,7 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
     RequestOptions own = *asked, *options = &own;
     if (!own.kv_format) own.kv_format = &engine->kv_format;
     if (!check_request_options(options, engine->vocab, error) || !check_media(engine, options, error)) return NULL;
-    const bool media_whole = options->media_count > 0 && engine_vision(engine)->bidirectional;
+    const bool media_whole = options->media_count > 0 && engine_vision(engine) && engine_vision(engine)->bidirectional;
     if (media_whole) own.kv_format = &full_precision; /* the steps of other formats end at places of their own */
     if (options->embeds && !engine->pooling) {
         fail(error, ERROR_UNSUPPORTED, "this model makes no embeddings");

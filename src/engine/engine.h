@@ -166,6 +166,7 @@ const Model *engine_model(const Engine *engine);
 const char *engine_backend(const Engine *engine); /* "avx512" */
 Pooling engine_pooling(const Engine *engine);
 const VisionSpec *engine_vision(const Engine *engine);  /* NULL: the model takes no images */
+const AudioSpec *engine_audio(const Engine *engine);    /* NULL: the model takes no audio */
 const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
 DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
 bool engine_looks_up(const Engine *engine);             /* whether prompt lookup is on */

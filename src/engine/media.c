@@ -9,16 +9,24 @@
 
 /* ---- items ---- */
 
-MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error) {
+static MediaItem *new_item(const char *what, Error *error) {
     MediaItem *item = calloc(1, sizeof *item);
+    if (item)
+        atomic_init(&item->references, 1);
+    else
+        fail(error, ERROR_MEMORY, "no memory for %s", what);
+    return item;
+}
+
+MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error) {
+    MediaItem *item = new_item("an image", error);
     if (!item) {
         image_free(image);
-        fail(error, ERROR_MEMORY, "no memory for an image");
         return NULL;
     }
-    atomic_init(&item->references, 1);
     item->image = *image;
     item->layout = *layout;
+    item->tokens = layout->tokens;
     *image = (Image){0};
     const int sizes[] = {layout->width, layout->height, layout->rows, layout->columns, layout->tokens};
     Sha256 sha;
@@ -29,11 +37,30 @@ MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error)
     return item;
 }
 
+MediaItem *media_item_new_audio(Audio *audio, int tokens, Error *error) {
+    static const char kind[] = "audio";
+    MediaItem *item = new_item(kind, error);
+    if (!item) {
+        audio_free(audio);
+        return NULL;
+    }
+    item->audio = *audio;
+    item->tokens = tokens;
+    *audio = (Audio){0};
+    Sha256 sha;
+    sha256_begin(&sha);
+    sha256_add(&sha, kind, sizeof kind);
+    sha256_add(&sha, item->audio.samples, (size_t)item->audio.count * sizeof *item->audio.samples);
+    sha256_end(&sha, item->digest);
+    return item;
+}
+
 void media_item_retain(MediaItem *item) { atomic_fetch_add(&item->references, 1); }
 
 void media_item_release(MediaItem *item) {
     if (!item || atomic_fetch_sub(&item->references, 1) > 1) return;
     image_free(&item->image);
+    audio_free(&item->audio);
     free(item);
 }
 
@@ -54,8 +81,10 @@ typedef struct CachedRows {
 } CachedRows;
 
 struct MediaCache {
-    const VisionSpec *spec;
+    const VisionSpec *vision; /* NULL: no images */
+    const AudioSpec *audio;   /* NULL: no audio */
     Encoder *encoder;
+    AudioEncoder *audio_encoder;
     Backend *to;
     CachedRows *first;
     size_t bytes;
@@ -68,13 +97,16 @@ MediaCache *media_cache_open(
     const Model *model, Backend *to, const BackendOptions *options, int tokens_max, Error *error) {
     MediaCache *cache = calloc(1, sizeof *cache);
     if (!cache) {
-        fail(error, ERROR_MEMORY, "no memory for a cache of images");
+        fail(error, ERROR_MEMORY, "no memory for a cache of images and audio");
         return NULL;
     }
-    cache->spec = model_spec(model)->vision;
+    cache->vision = model_spec(model)->vision;
+    cache->audio = model_spec(model)->audio;
     cache->to = to;
-    cache->encoder = encoder_open(model, options, tokens_max, error);
-    if (cache->encoder) return cache;
+    if (cache->vision) cache->encoder = encoder_open(model, options, tokens_max, error);
+    if (cache->audio && (!cache->vision || cache->encoder))
+        cache->audio_encoder = audio_encoder_open(model, options, error);
+    if ((!cache->vision || cache->encoder) && (!cache->audio || cache->audio_encoder)) return cache;
     media_cache_close(cache);
     return NULL;
 }
@@ -92,10 +124,21 @@ void media_cache_close(MediaCache *cache) {
         drop(cache, entry);
     }
     encoder_close(cache->encoder);
+    audio_encoder_close(cache->audio_encoder);
     free(cache);
 }
 
-const VisionSpec *media_cache_spec(const MediaCache *cache) { return cache->spec; }
+const VisionSpec *media_cache_vision(const MediaCache *cache) { return cache->vision; }
+const AudioSpec *media_cache_audio(const MediaCache *cache) { return cache->audio; }
+
+int media_cache_row_sets(const MediaCache *cache, const MediaItem *item) {
+    return media_item_is_audio(item) ? 1 : 1 + cache->vision->deepstack_count;
+}
+
+int64_t media_cache_set_floats(const MediaCache *cache, const MediaItem *item) {
+    if (media_item_is_audio(item)) return item->tokens * cache->audio->embedding.rows;
+    return encoder_row_floats(cache->vision, &item->layout) / media_cache_row_sets(cache, item);
+}
 
 const float *media_cache_rows(MediaCache *cache, const MediaItem *item) {
     for (CachedRows **at = &cache->first; *at; at = &(*at)->next) {
@@ -121,16 +164,20 @@ static void make_room(MediaCache *cache, size_t bytes) {
 }
 
 static bool keep_rows(MediaCache *cache, const MediaItem *item, Error *error) {
-    const size_t bytes = (size_t)encoder_row_floats(cache->spec, &item->layout) * sizeof(float);
+    const int64_t floats = media_cache_row_sets(cache, item) * media_cache_set_floats(cache, item);
+    const size_t bytes = (size_t)floats * sizeof(float);
     make_room(cache, bytes);
     CachedRows *entry = calloc(1, sizeof *entry);
-    if (!entry) return fail(error, ERROR_MEMORY, "no memory for the rows of an image");
+    if (!entry) return fail(error, ERROR_MEMORY, "no memory for the rows of an image or of audio");
     entry->rows = cache->to->ops->alloc(cache->to, bytes, MEMORY_STEP, error);
     if (!entry->rows) {
         free(entry);
         return false;
     }
-    encoder_take(cache->encoder, cache->to, entry->rows);
+    if (media_item_is_audio(item))
+        audio_encoder_take(cache->audio_encoder, cache->to, entry->rows);
+    else
+        encoder_take(cache->encoder, cache->to, entry->rows);
     entry->bytes = bytes;
     entry->next = cache->first;
     memcpy(entry->digest, item->digest, sizeof entry->digest);
@@ -139,10 +186,20 @@ static bool keep_rows(MediaCache *cache, const MediaItem *item, Error *error) {
     return true;
 }
 
+static bool begin_item(MediaCache *cache, const MediaItem *item, Error *error) {
+    if (media_item_is_audio(item)) return audio_encoder_begin(cache->audio_encoder, &item->audio, error);
+    return encoder_begin(cache->encoder, &item->image, &item->layout, error);
+}
+
+static bool continue_item(MediaCache *cache, const MediaItem *item, int layers, bool *done, Error *error) {
+    if (media_item_is_audio(item)) return audio_encoder_continue(cache->audio_encoder, layers, done, error);
+    return encoder_continue(cache->encoder, layers, done, error);
+}
+
 bool media_cache_work(MediaCache *cache, MediaItem *item, Error *error) {
     enum { LAYERS_FIRST = 1, LAYERS_MOST = 1024 };
     if (!cache->working || memcmp(cache->digest, item->digest, sizeof item->digest) != 0) {
-        cache->working = encoder_begin(cache->encoder, &item->image, &item->layout, error);
+        cache->working = begin_item(cache, item, error);
         memcpy(cache->digest, item->digest, sizeof item->digest);
         cache->layer_s = 0;
         return cache->working;
@@ -151,7 +208,7 @@ bool media_cache_work(MediaCache *cache, MediaItem *item, Error *error) {
     const int layers = fitting < 1 ? 1 : fitting > LAYERS_MOST ? LAYERS_MOST : (int)fitting;
     const int64_t start = clock_ns();
     bool done = false;
-    const bool ok = encoder_continue(cache->encoder, layers, &done, error);
+    const bool ok = continue_item(cache, item, layers, &done, error);
     cache->layer_s = (double)(clock_ns() - start) * 1e-9 / layers;
     cache->working = ok && !done;
     return ok && (!done || keep_rows(cache, item, error));

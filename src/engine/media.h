@@ -1,48 +1,61 @@
-/* Images of prompts, and the rows that the model's first layer reads for them: encoded once, kept in the memory of that
- * layer's backend up to a budget, the least recently used leave first. Items: any thread. The cache: the engine thread.
- */
+/* Images and audio of prompts, and the rows that the model's first layer reads for them: encoded once, kept in the
+ * memory of that layer's backend up to a budget, the least recently used leave first. Items: any thread. The cache: the
+ * engine thread. */
 #pragma once
 #include <stdatomic.h>
 
 #include "base/sha256.h"
+#include "model/audio_encoder.h"
 #include "model/encoder.h"
 
 enum {
-    MEDIA_CACHE_BYTES = 256 << 20, /* memory for rows; at least one image fits */
+    MEDIA_CACHE_BYTES = 256 << 20, /* memory for rows; at least one item fits */
     MEDIA_SLICE_MS = 100,          /* largest time for which steps of other requests wait for an encoder, about */
 };
 
-/* An image as the encoder takes it. Constant; shared by reference. */
+/* An image or a clip of audio as its encoder takes it. Constant; shared by reference. */
 typedef struct MediaItem {
     atomic_int references;
+    int tokens; /* its rows, each of which stands for a token */
     Image image;
     ImageLayout layout;
-    uint8_t digest[SHA256_BYTES]; /* digest of pixels and layout: equal ones have equal rows */
+    Audio audio;                  /* count 0: it is an image */
+    uint8_t digest[SHA256_BYTES]; /* digest of pixels and layout, or of samples: equal ones have equal rows */
 } MediaItem;
 
 /* Owns the image from now on; on failure, too. */
 NODISCARD MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error);
+/* The same for audio. */
+NODISCARD MediaItem *media_item_new_audio(Audio *audio, int tokens, Error *error);
+static inline bool media_item_is_audio(const MediaItem *item) { return item->audio.count > 0; }
 void media_item_retain(MediaItem *item);
 void media_item_release(MediaItem *item); /* NULL is fine */
 /* Content id of row number `row` (RequestOptions.content_ids). */
 uint64_t media_item_content(const MediaItem *item, int row);
 
-/* Where an image is in a prompt: tokens begin … begin + rows − 1 stand for its rows first … first + rows − 1. An image
+/* Where an item is in a prompt: tokens begin … begin + rows − 1 stand for its rows first … first + rows − 1. An image
  * whose rows have other tokens between them has several spans. */
 typedef struct MediaSpan {
     int begin;
     int first, rows;
     MediaItem *item;
+    bool whole; /* no step reads a part of it, as its rows see each other; set by request_new() */
 } MediaSpan;
 
 typedef struct MediaCache MediaCache;
 
-/* to: backend of the first layer, borrowed; options: its own; tokens_max: the most of an image. */
+/* The model takes images, audio or both. to: backend of the first layer, borrowed; options: its own; tokens_max: the
+ * most of an image. */
 NODISCARD MediaCache *media_cache_open(
     const Model *model, Backend *to, const BackendOptions *options, int tokens_max, Error *error);
-void media_cache_close(MediaCache *cache); /* NULL is fine */
-const VisionSpec *media_cache_spec(const MediaCache *cache);
-/* The item's rows in the order of encoder_take(), valid until media_cache_work(); NULL: they must be encoded. */
+void media_cache_close(MediaCache *cache);                     /* NULL is fine */
+const VisionSpec *media_cache_vision(const MediaCache *cache); /* NULL: the model takes no images */
+const AudioSpec *media_cache_audio(const MediaCache *cache);   /* NULL: the model takes no audio */
+/* Sets of rows of an item: those of the first layer, then those that are added behind further layers; floats of a set.
+ */
+int media_cache_row_sets(const MediaCache *cache, const MediaItem *item);
+int64_t media_cache_set_floats(const MediaCache *cache, const MediaItem *item);
+/* The item's rows, [sets][tokens, width], valid until media_cache_work(); NULL: they must be encoded. */
 const float *media_cache_rows(MediaCache *cache, const MediaItem *item);
 /* Works on the item's rows for about MEDIA_SLICE_MS; another item that was begun starts again later. */
 NODISCARD bool media_cache_work(MediaCache *cache, MediaItem *item, Error *error);

@@ -99,6 +99,7 @@ static bool request_map(Request *request, const RequestOptions *options, const R
     request->media = media;
     for (int i = 0; i < options->media_count; i++) {
         media[i] = options->media[i];
+        media[i].whole = shape->media_whole && !media_item_is_audio(media[i].item);
         media_item_retain(media[i].item);
         request->media_count++;
     }
@@ -186,8 +187,8 @@ const MediaSpan *request_media_from(const Request *request, int position) {
 }
 
 bool request_can_cut(const Request *request, int position) {
-    const MediaSpan *span = request->media_whole ? request_media_from(request, position) : NULL;
-    return !span || span->begin >= position;
+    const MediaSpan *span = request_media_from(request, position);
+    return !span || !span->whole || span->begin >= position;
 }
 
 static void record_write(const Request *request, uint8_t *records, int index, const TokenOut *token) {

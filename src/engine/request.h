@@ -60,7 +60,7 @@ struct Request {
     int position_offset;
     const MediaSpan *media; /* [media_count] */
     int media_count;
-    bool media_whole; /* no step reads a part of an image: its rows see each other */
+    bool media_whole; /* images are read whole (MediaSpan.whole) */
     int prompt_count, max_tokens, choice_count, top_max;
     const int32_t *prediction; /* [prediction_count] */
     int prediction_count;
@@ -130,7 +130,7 @@ void request_append(Request *request, AnswerChoice *choice, const TokenOut *toke
 void request_append_prompt(Request *request, const TokenOut *token);
 void request_end_choice(Request *request, AnswerChoice *choice, Finish finish);
 int32_t request_answer_id(const Request *request, const AnswerChoice *choice, int index);
-/* The first image that does not end before a position; NULL: none. */
+/* The first item that does not end before a position; NULL: none. */
 const MediaSpan *request_media_from(const Request *request, int position);
 /* Whether a step may end behind a position of the prompt, and a sequence begin with as much. */
 bool request_can_cut(const Request *request, int position);

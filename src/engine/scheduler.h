@@ -99,7 +99,7 @@ typedef struct Scheduler {
     int decode_prefill_count; /* candidates with both prefill and decode rows */
     bool masks_late;          /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
-    MediaCache *media;           /* NULL: the model takes no images */
+    MediaCache *media;           /* NULL: the model takes neither images nor audio */
     EmbeddingRange *embeddings;  /* [rows] working memory */
     int32_t *tokens, *positions; /* working memory: [rows], [POSITION_DIMS_MAX · rows] */
     float *scales;               /* [outputs] working memory */
@@ -111,7 +111,7 @@ typedef struct Scheduler {
     double prompt_row_s;  /* measured time per prefill row; 0: not known yet */
 } Scheduler;
 
-/* media: borrowed; NULL: the model takes no images. */
+/* media: borrowed; NULL: the model takes neither images nor audio. */
 NODISCARD bool scheduler_open(Scheduler *scheduler, const Runner *runner, KvCache *kv, MediaCache *media,
     const EngineOptions *options, Error *error);
 void scheduler_close(Scheduler *scheduler); /* safe on a zeroed one */

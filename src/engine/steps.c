@@ -12,14 +12,14 @@
 
 /* ---- candidates ---- */
 
-/* The most of `rows` rows behind the first `from`: up to an image whose rows are not encoded yet, and not into one that
+/* The most of `rows` rows behind the first `from`: up to an item whose rows are not encoded yet, and not into one that
  * must be read whole. */
 static int media_rows(const Scheduler *s, const Request *r, int from, int rows) {
     for (int i = 0; i < r->media_count; i++) {
         const MediaSpan *span = &r->media[i];
         const int end = span->begin + span->rows;
         if (end <= from || span->begin >= from + rows) continue;
-        if ((r->media_whole && end > from + rows) || !media_cache_rows(s->media, span->item))
+        if ((span->whole && end > from + rows) || !media_cache_rows(s->media, span->item))
             return max_int(span->begin - from, 0);
     }
     return rows;
@@ -117,8 +117,8 @@ static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *r
 static int whole_rows(const Scheduler *s, const StepCandidate *candidate) {
     const Request *r = candidate->request;
     const int from = sequence_of(candidate->request, candidate->choice)->length;
-    const MediaSpan *span = r->media_whole ? request_media_from(r, from) : NULL;
-    const int rows = span && span->begin == from ? span->rows : 0;
+    const MediaSpan *span = request_media_from(r, from);
+    const int rows = span && span->whole && span->begin == from ? span->rows : 0;
     return rows <= rows_left(s, candidate) && media_rows(s, r, from, rows) == rows ? rows : 0;
 }
 
@@ -287,7 +287,7 @@ static void set_positions(Scheduler *s, const StepSlice *slice, StepSequence *se
     sequence->positions = s->positions;
 }
 
-/* Embeddings and spans of the images among a slice's rows. */
+/* Embeddings and spans of the images and of audio among a slice's rows. */
 static void set_media(Scheduler *s, StepPlan *plan, const StepSlice *slice, StepSequence *sequence) {
     const Request *r = slice->request;
     const int from = slice->position, to = from + slice->rows;
@@ -297,20 +297,19 @@ static void set_media(Scheduler *s, StepPlan *plan, const StepSlice *slice, Step
         const MediaSpan *span = &r->media[i];
         const int end = span->begin + span->rows;
         if (end <= from || span->begin >= to) continue;
-        const VisionSpec *spec = media_cache_spec(s->media);
-        const int64_t block = encoder_row_floats(spec, &span->item->layout) / (1 + spec->deepstack_count);
+        const int64_t block = media_cache_set_floats(s->media, span->item);
         const int first = max_int(span->begin, from), last = min_int(end, to);
         const float *rows = media_cache_rows(s->media, span->item);
         CHECK(rows);
-        rows += (span->first + first - span->begin) * (block / span->item->layout.tokens);
+        rows += (span->first + first - span->begin) * (block / span->item->tokens);
         s->embeddings[sequence->embedding_count++] = (EmbeddingRange){.row = first - from,
             .rows = last - first,
             .values = rows,
             .in_backend = true,
-            .deepstack_layers = spec->deepstack_count,
+            .deepstack_layers = media_cache_row_sets(s->media, span->item) - 1,
             .deepstack = rows + block,
             .deepstack_stride = block};
-        if (!r->media_whole) continue;
+        if (!span->whole) continue;
         plan->spans[plan->span_count++] = (BidirectionalSpan){span->begin, end};
         sequence->span_count++;
     }

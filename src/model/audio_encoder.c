@@ -99,15 +99,14 @@ static bool multiply(const AudioEncoder *e, const Weight *weight, int rows, cons
 }
 
 static bool project(const AudioEncoder *e, const ClippedLinear *l, const float *x, float *out, Error *error) {
-    const bool clipped = l->in_min > -INFINITY || l->in_max < INFINITY;
     for (int first = 0, count; first < e->count; first += count) {
         count = min_int(e->count - first, TILE);
         const int64_t floats = count * l->weight.cols;
         memcpy(e->columns, x + first * l->weight.cols, (size_t)floats * sizeof *x);
-        if (clipped) limit(floats, e->columns, l->in_min, l->in_max);
+        if (l->clip) limit(floats, e->columns, l->clip->in_low, l->clip->in_high);
         if (!multiply_tile(e, &l->weight, count, out + first * l->weight.rows, error)) return false;
     }
-    if (l->out_min > -INFINITY || l->out_max < INFINITY) limit(e->count * l->weight.rows, out, l->out_min, l->out_max);
+    if (l->clip) limit(e->count * l->weight.rows, out, l->clip->out_low, l->clip->out_high);
     return true;
 }
 

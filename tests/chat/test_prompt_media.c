@@ -54,7 +54,7 @@ static void check_adjacent(void) {
         {0, 1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8},
     };
     MediaItem item = {.layout = {.grid_rows = 2, .grid_columns = 3, .tokens = 6}};
-    const MediaSpan spans[] = {{1, 0, 6, &item}, {7, 0, 6, &item}};
+    const MediaSpan spans[] = {{.begin = 1, .rows = 6, .item = &item}, {.begin = 7, .rows = 6, .item = &item}};
     int32_t positions[POSITION_DIMS_MAX * 15];
     TEST(prompt_media_positions(spans, 2, 15, positions) == 9 - 15);
     TEST(!memcmp(positions, expected, sizeof expected));

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "import/gguf/gguf.h"
+#include "model/audio_encoder.h"
 #include "model/encoder.h"
 
 enum { FAKE_ENTRIES = 3 };
@@ -272,6 +273,12 @@ int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { 
 bool encoder_begin(Encoder *encoder, const Image *image, const ImageLayout *layout, Error *error) { return false; }
 bool encoder_continue(Encoder *encoder, int layers, bool *done, Error *error) { return false; }
 void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
+AudioEncoder *audio_encoder_open(const Model *model, const BackendOptions *options, Error *error) { return NULL; }
+void audio_encoder_close(AudioEncoder *encoder) {}
+int audio_rows(const AudioSpec *spec, int samples) { return 0; }
+bool audio_encoder_begin(AudioEncoder *encoder, const Audio *audio, Error *error) { return false; }
+bool audio_encoder_continue(AudioEncoder *encoder, int layers, bool *done, Error *error) { return false; }
+void audio_encoder_take(AudioEncoder *encoder, Backend *to, float *rows) {}
 int model_layers(const Model *model) { return 1; }
 void model_drop_host_pages(const Model *model, int first) {}
 

@@ -12,14 +12,19 @@ static bool refuse_messages(const Error *why, const char *field, ApiError *error
     return api_fail(error, 400, "invalid_value", field, "%s.", why->text);
 }
 
-/* The reason for which there is no prompt: one of its images, or something else. */
+/* The reason for which there is no prompt: one of its images or clips of audio, or something else. */
 static bool refuse_prompt(Exchange *x, const Error *why, const char *field, ApiError *error) {
-    const ChatMedia *image = x->media.refused;
-    if (!image || why->code == ERROR_MEMORY) return refuse_messages(why, field, error);
-    if (!engine_vision(x->model->engine)) return part_refuse(image->part, image->type, error);
+    const ChatMedia *media = x->media.refused;
+    if (!media || why->code == ERROR_MEMORY) return refuse_messages(why, field, error);
+    const bool audio = x->media.refused_audio;
+    if (audio ? !engine_audio(x->model->engine) : !engine_vision(x->model->engine))
+        return part_refuse(media->part, media->type, error);
     const bool limit = why->code == ERROR_LIMIT && strstr(why->text, "context");
-    return api_fail(error, 400, limit ? "context_length_exceeded" : "invalid_image", image->field,
-        "Invalid image in '%s': %s.", image->field, why->text);
+    return api_fail(error, 400,
+        limit       ? "context_length_exceeded"
+            : audio ? "invalid_audio"
+                    : "invalid_image",
+        media->field, "Invalid %s in '%s': %s.", audio ? "audio" : "image", media->field, why->text);
 }
 
 static bool messages_fit(const Exchange *x, const ChatRequest *request, ApiError *error) {

@@ -54,8 +54,8 @@ void messages_add_reasoning(MessageBuilder *b, Slice text) {
     add_part(b, &(ContentPart){.kind = CONTENT_REASONING, .text = text.data ? text : SLICE("")});
 }
 
-void messages_add_image(MessageBuilder *b, const ChatMedia *image) {
-    add_part(b, &(ContentPart){.kind = CONTENT_IMAGE, .media = *image});
+void messages_add_media(MessageBuilder *b, ContentKind kind, const ChatMedia *media) {
+    add_part(b, &(ContentPart){.kind = kind, .media = *media});
 }
 
 static void add_call(MessageBuilder *b, const ChatCall *call) {

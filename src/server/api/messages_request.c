@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "server/api/fields.h"
-#include "server/api/image_parts.h"
+#include "server/api/media_parts.h"
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
 #include "server/api/messages_api.h"

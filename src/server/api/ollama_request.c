@@ -4,7 +4,7 @@
 #include "server/api/chat_messages.h"
 #include "server/api/field_readers.h"
 #include "server/api/fields.h"
-#include "server/api/image_parts.h"
+#include "server/api/media_parts.h"
 #include "server/api/members.h"
 #include "server/api/request.h"
 

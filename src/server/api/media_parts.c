@@ -1,8 +1,9 @@
-#include "server/api/image_parts.h"
+#include "server/api/media_parts.h"
 
 #include <stdio.h>
 
 #include "base/base64.h"
+#include "media/audio.h"
 #include "media/image.h"
 #include "server/api/members.h"
 
@@ -21,11 +22,13 @@ static bool check_members(
 }
 
 /* part: path of the content part; field: of the text. */
-static bool add_base64(
-    MessageBuilder *b, Slice text, ChatMedia *media, const char *part, const char *field, ApiError *error) {
-    if (text.size / 4 > IMAGE_BYTES_MAX / 3)
-        return api_fail(
-            error, 400, "invalid_value", field, "Invalid '%s': an image has at most %d bytes.", field, IMAGE_BYTES_MAX);
+static bool add_base64(MessageBuilder *b, ContentKind kind, Slice text, ChatMedia *media, const char *part,
+    const char *field, ApiError *error) {
+    const bool audio = kind == CONTENT_AUDIO;
+    const int most = audio ? AUDIO_BYTES_MAX : IMAGE_BYTES_MAX;
+    if (text.size / 4 > (size_t)most / 3)
+        return api_fail(error, 400, "invalid_value", field, "Invalid '%s': %s at most %d bytes.", field,
+            audio ? "audio has" : "an image has", most);
     uint8_t *bytes = arena_alloc(b->arena, base64_bytes_max(text.size) + 1, 1);
     const char *part_copy = arena_copy(b->arena, slice_of(part)), *field_copy = arena_copy(b->arena, slice_of(field));
     if (!bytes || !part_copy || !field_copy) return api_out_of_memory(error);
@@ -34,22 +37,30 @@ static bool add_base64(
         return api_fail(error, 400, "invalid_base64", field, "Invalid '%s': expected base64-encoded data.", field);
     media->part = part_copy;
     media->field = field_copy;
-    messages_add_image(b, media);
+    messages_add_media(b, kind, media);
     return true;
 }
 
-/* data:[<type>][;<parameter>]*;base64,<data>; the type is not looked at, the bytes tell what they are. */
-static bool add_url(
-    MessageBuilder *b, Slice url, ChatMedia *media, const char *part, const char *field, ApiError *error) {
+/* data:[<type>][;<parameter>]*;base64,<data>; the type is not looked at, the bytes tell what they are. False: this is
+ * no such URL. */
+static bool data_of(Slice url, Slice *data) {
     static const char marker[] = ";base64,";
     enum { HEAD_MAX = 256 };
     const size_t head = url.size < HEAD_MAX ? url.size : HEAD_MAX;
     const char *comma = slice_starts(url, SLICE("data:")) ? memmem(url.data, head, marker, sizeof marker - 1) : NULL;
-    if (!comma)
-        return api_fail(error, 400, "unsupported_parameter", field,
-            "Unsupported value for '%s': images are accepted as data URLs (data:image/png;base64,…) only.", field);
-    const char *data = comma + sizeof marker - 1;
-    return add_base64(b, (Slice){data, (size_t)(url.data + url.size - data)}, media, part, field, error);
+    if (!comma) return false;
+    const char *begin = comma + sizeof marker - 1;
+    *data = (Slice){begin, (size_t)(url.data + url.size - begin)};
+    return true;
+}
+
+static bool add_url(MessageBuilder *b, ContentKind kind, Slice url, ChatMedia *media, const char *part,
+    const char *field, ApiError *error) {
+    Slice data;
+    if (data_of(url, &data)) return add_base64(b, kind, data, media, part, field, error);
+    return api_fail(error, 400, "unsupported_parameter", field,
+        "Unsupported value for '%s': %s accepted as data URLs (data:%s;base64,…) only.", field,
+        kind == CONTENT_AUDIO ? "audio is" : "images are", kind == CONTENT_AUDIO ? "audio/wav" : "image/png");
 }
 
 static bool read_detail(const Json *object, const char *param, bool *low, ApiError *error) {
@@ -74,7 +85,7 @@ bool image_read_chat(MessageBuilder *b, const Json *part, const char *param, Api
     return check_members(part, outer, COUNT_OF(outer), param, error) && api_type(image, JSON_OBJECT, object, error) &&
         check_members(image, inner, COUNT_OF(inner), object, error) &&
         read_detail(image, object, &media.low_detail, error) && member_read_text(image, "url", object, &url, error) &&
-        add_url(b, url, &media, param, field, error);
+        add_url(b, CONTENT_IMAGE, url, &media, param, field, error);
 }
 
 bool image_read_responses(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
@@ -87,7 +98,7 @@ bool image_read_responses(MessageBuilder *b, const Json *part, const char *param
     snprintf(field, sizeof field, "%.100s.image_url", param);
     return check_members(part, known, COUNT_OF(known), param, error) &&
         read_detail(part, param, &media.low_detail, error) && member_read_text(part, "image_url", param, &url, error) &&
-        add_url(b, url, &media, param, field, error);
+        add_url(b, CONTENT_IMAGE, url, &media, param, field, error);
 }
 
 bool image_read_block(MessageBuilder *b, const Json *block, const char *param, ApiError *error) {
@@ -103,7 +114,41 @@ bool image_read_block(MessageBuilder *b, const Json *block, const char *param, A
         return api_fail(error, 400, "unsupported_parameter", field,
             "Unsupported value for '%s': images are accepted as 'base64' only.", field);
     snprintf(field, sizeof field, "%.110s.data", object);
-    return member_read_text(source, "data", object, &data, error) && add_base64(b, data, &media, param, field, error);
+    return member_read_text(source, "data", object, &data, error) &&
+        add_base64(b, CONTENT_IMAGE, data, &media, param, field, error);
+}
+
+bool audio_read_input(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
+    static const char *const outer[] = {"type", "input_audio"}, *const inner[] = {"data", "format"};
+    ChatMedia media = {.type = SLICE("input_audio")};
+    char object[API_PARAM_MAX], field[API_PARAM_MAX], format[API_PARAM_MAX];
+    Slice data, name;
+    snprintf(object, sizeof object, "%.100s.input_audio", param);
+    snprintf(field, sizeof field, "%.110s.data", object);
+    snprintf(format, sizeof format, "%.110s.format", object);
+    const Json *audio = member_get(part, "input_audio"), *hint = member_get(audio, "format");
+    if (!audio) return api_missing(object, error);
+    if (!check_members(part, outer, COUNT_OF(outer), param, error) || !api_type(audio, JSON_OBJECT, object, error) ||
+        !check_members(audio, inner, COUNT_OF(inner), object, error) ||
+        (hint && !api_string(hint, format, &name, error)) || !member_read_text(audio, "data", object, &data, error))
+        return false;
+    (void)data_of(data, &data);
+    return add_base64(b, CONTENT_AUDIO, data, &media, param, field, error);
+}
+
+bool audio_read_url(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
+    static const char *const outer[] = {"type", "audio_url"}, *const inner[] = {"url"};
+    ChatMedia media = {.type = SLICE("audio_url")};
+    char object[API_PARAM_MAX], field[API_PARAM_MAX];
+    Slice url;
+    snprintf(object, sizeof object, "%.100s.audio_url", param);
+    snprintf(field, sizeof field, "%.110s.url", object);
+    const Json *audio = member_get(part, "audio_url");
+    if (!audio) return api_missing(object, error);
+    return check_members(part, outer, COUNT_OF(outer), param, error) && api_type(audio, JSON_OBJECT, object, error) &&
+        check_members(audio, inner, COUNT_OF(inner), object, error) &&
+        member_read_text(audio, "url", object, &url, error) &&
+        add_url(b, CONTENT_AUDIO, url, &media, param, field, error);
 }
 
 bool image_read_list(MessageBuilder *b, const Json *list, const char *param, ApiError *error) {
@@ -114,7 +159,8 @@ bool image_read_list(MessageBuilder *b, const Json *list, const char *param, Api
         char path[API_PARAM_MAX];
         Slice text;
         snprintf(path, sizeof path, "%.100s[%d]", param, index++);
-        if (!api_string(item, path, &text, error) || !add_base64(b, text, &media, path, path, error)) return false;
+        if (!api_string(item, path, &text, error) || !add_base64(b, CONTENT_IMAGE, text, &media, path, path, error))
+            return false;
     }
     return true;
 }

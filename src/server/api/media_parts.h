@@ -1,4 +1,5 @@
-/* Content parts with images, of each API: base64 in data URLs or on its own. Other URLs are refused by name. */
+/* Content parts with images and audio, of each API: base64 in data URLs or on its own. Other URLs are refused by name.
+ */
 #pragma once
 #include "server/api/message_builder.h"
 
@@ -7,5 +8,10 @@
 NODISCARD bool image_read_chat(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 NODISCARD bool image_read_responses(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 NODISCARD bool image_read_block(MessageBuilder *builder, const Json *block, const char *param, ApiError *error);
+/* {"input_audio": {"data", "format"}} (Chat Completions and Responses); data may be a data URL; the format is
+ * recognised from the bytes. */
+NODISCARD bool audio_read_input(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
+/* {"audio_url": {"url"}} (vLLM). */
+NODISCARD bool audio_read_url(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 /* An array of base64 texts (Ollama); param: its path. */
 NODISCARD bool image_read_list(MessageBuilder *builder, const Json *list, const char *param, ApiError *error);
