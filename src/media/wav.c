@@ -10,7 +10,7 @@ typedef enum WavFormat { WAV_PCM = 1, WAV_FLOAT = 3, WAV_A_LAW = 6, WAV_MU_LAW =
 enum {
     CHUNK_HEAD = 8, /* bytes of a chunk's name and size */
     RIFF_HEAD = 12,
-    FORMAT_BYTES = 16,         /* of the smallest format chunk */
+    FORMAT_BYTES = 16,         /* size of the smallest format chunk */
     EXTENSIBLE_BYTES = 26,     /* up to the format that an extensible one names */
     UNKNOWN_SIZE = 0x7FFFFF00, /* sizes from here on were not filled in */
 };

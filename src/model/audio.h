@@ -57,7 +57,7 @@ typedef struct AudioSpec {
     Weight input; /* [hidden, bins/4 · channels] */
     int hidden, heads, span, taps, layer_count;
     ConformerLayer *layers; /* [layer_count] */
-    float softcap;          /* of scores */
+    float softcap;          /* bound of scores: s = cap·tanh(s/cap) */
     float k_scale;          /* multiplies the keys */
     float ffn_scale;
     float clip;    /* residuals are kept within ±clip before norms */
