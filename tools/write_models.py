@@ -60,10 +60,25 @@ def sources():
     return out
 
 
-def architecture(family, text):
+def architectures(family, text):
+    """Names of the architectures in GGUF files: of the family's own initialiser, or of the model that it names."""
     own = text.split(f"const Family {family} =")[1].split("const Family ")[0]
-    found = re.search(r'architecture = "([^"]+)"', own)
-    return found.group(1) if found else ""
+    named = re.search(r"gguf = &(\w+_gguf)", own)
+    if named:
+        own = gguf_model(named.group(1))
+    found = re.findall(r'architecture = "([^"]+)"', own)
+    other = re.search(r"other = &(\w+_gguf)", own)
+    return found + (re.findall(r'architecture = "([^"]+)"', gguf_model(other.group(1))) if other else [])
+
+
+def gguf_model(name):
+    """The initialiser of a GgufModel that has a name."""
+    folder = os.path.join(ROOT, "src", "family")
+    for file in sorted(os.listdir(folder)):
+        text = read(os.path.join("src", "family", file)) if file.endswith(".c") else ""
+        if f"const GgufModel {name} =" in text:
+            return text.split(f"const GgufModel {name} =")[1].split(";")[0]
+    raise ValueError(f"no file of src/family has {name}")
 
 
 def fixtures():
@@ -110,7 +125,7 @@ def line(model_type, family, text, own, measured):
         "" if worst is None else f"{worst:.0e}".replace("e-0", "e-"),
         "yes" if gpu else "",
         "yes" if experts else "",
-        architecture(family, text),
+        ", ".join(architectures(family, text)),
     ]
     return "| " + " | ".join(cells) + " |\n"
 

@@ -117,4 +117,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family falcon_h1_family = {.load = load};
+const Family falcon_h1_family = {.load = load, .gguf = &falcon_h1_gguf};

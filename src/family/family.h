@@ -157,9 +157,10 @@ extern const GgufName gguf_experts[];    /* router and experts, as moe_usual cal
 extern const GgufName gguf_shared[];     /* shared_experts */
 extern const GgufField gguf_sizes[];
 extern const GgufField gguf_rms[];
-extern const GgufField gguf_silu[];  /* hidden_act */
-extern const GgufField gguf_llama[]; /* and what else a llama's config.json says */
-extern const GgufField gguf_moe[];   /* num_experts_per_tok, moe_intermediate_size */
+extern const GgufField gguf_silu[];    /* hidden_act */
+extern const GgufField gguf_llama[];   /* and what else a llama's config.json says */
+extern const GgufField gguf_moe[];     /* num_experts_per_tok, moe_intermediate_size */
+extern const GgufField gguf_granite[]; /* factors of embeddings, attention, residuals and logits */
 /* GgufField.compute of head_dim where config.json always says it, of partial_rotary_factor, and of vocab_size. */
 double gguf_head_dim(const GgufSizes *sizes);
 double gguf_rotary_factor(const GgufSizes *sizes);

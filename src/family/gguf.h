@@ -35,9 +35,21 @@ typedef enum GgufFieldKind {
     GGUF_FIELD_NUMBER,  /* finite, above 0 */
     GGUF_FIELD_TEXT,    /* always `text`; a file that has `key` must have `absent` there */
     GGUF_FIELD_BOOL,    /* of `key`, else whether `absent` is not 0; no key: always that */
-    GGUF_FIELD_HAS,     /* whether the file has the tensor `key` */
+    GGUF_FIELD_CHOICE,  /* `text` if `key` is true, else `otherwise`; absent: whether `absent` is not 0 */
+    GGUF_FIELD_HAS,     /* whether the file has the tensor `key`; '*': in any layer */
     GGUF_FIELD_LACKS,   /* whether it has not */
+    GGUF_FIELD_LAYERS,  /* list of the kinds of layers */
+    GGUF_FIELD_LETTERS, /* text of the kinds of layers, which have one letter each */
+    GGUF_FIELD_FIRST,   /* first layer with the tensor `key`; no such layer: config.json does not have the field */
+    GGUF_FIELD_EVERY,   /* distance of layers with the tensor `key`, which must be regular; the same */
 } GgufFieldKind;
+
+/* A kind of layer, of which each layer is exactly one. */
+typedef struct GgufLayerKind {
+    const char *name;   /* in config.json */
+    const char *tensor; /* a tensor that these layers alone have */
+    const char *key;    /* metadata with a number for each layer that is above 0 for these layers; NULL: none */
+} GgufLayerKind;
 
 /* The sizes from which fields are computed. */
 typedef struct GgufSizes {
@@ -55,7 +67,8 @@ typedef struct GgufField {
     const char *or_key; /* where it is when `key` is absent */
     double absent;      /* the value when both are; 0: that is an error */
     bool optional;      /* absent or 0 in the file: config.json does not have the field */
-    const char *text;
+    const char *text, *otherwise;
+    const GgufLayerKind *kinds;                /* of GGUF_FIELD_LAYERS and GGUF_FIELD_LETTERS; ends with an empty row */
     double (*compute)(const GgufSizes *sizes); /* the value, if not NULL; 0: config.json does not have the field */
 } GgufField;
 
@@ -72,18 +85,22 @@ typedef struct GgufTokenizer {
 /* --- A model --------------------------------------------------------------------------------------------------- */
 
 /* Lists end with an empty row, lists of lists with NULL. A family without a field `head_dim` has heads of
- * hidden_size / num_attention_heads, one without `partial_rotary_factor` turns all of a head: the import refuses files
- * that say otherwise, as it refuses keys of the architecture that no row names. */
+ * hidden_size / num_attention_heads, one without `partial_rotary_factor` turns all of a head, one without
+ * `num_attention_heads` has no attention: the import refuses files that say otherwise, as it refuses keys of the
+ * architecture that no row names. */
 typedef struct GgufModel {
-    const char *architecture;                /* general.architecture, which also begins the keys */
-    const char *with_key;                    /* goes before the others of its architecture when the file has this key */
-    int64_t with_value;                      /* and this number there; 0: any but 0 */
-    bool yarn_bounds_exact;                  /* YaRN's bounds are not rounded, which the file does not say */
-    bool latent;                             /* heads have MLA's sizes, given by its fields */
+    const char *architecture; /* general.architecture, which also begins the keys */
+    const char *with_key;     /* goes before the others of its architecture when the file has this key */
+    int64_t with_value;       /* and this number there; 0: any but 0 */
+    bool yarn_bounds_exact;   /* YaRN's bounds are not rounded, which the file does not say */
+    bool latent;              /* heads have MLA's sizes, given by its fields */
+    bool no_rope;             /* nothing is rotated; the file may have keys of a rotary embedding */
+    bool own_head; /* the embedding cannot be the output matrix, because it is scaled: output.weight must be there */
     const char *class_name;                  /* in the field `architectures` of config.json */
     const GgufName *names[GGUF_LISTS_MAX];   /* the last entry stays NULL */
     const GgufField *fields[GGUF_LISTS_MAX]; /* in the order of config.json; the same */
     GgufTokenizer tokenizer;
+    const struct GgufModel *other; /* the same family's model under another architecture; NULL: none */
 } GgufModel;
 
 /* Row `index` of the families that GGUF files can hold, and its model_type; NULL behind the last. */

@@ -19,7 +19,7 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-static const GgufField fields[] = {
+const GgufField gguf_granite[] = {
     {"attention_multiplier", GGUF_FIELD_NUMBER, .key = ".attention.scale"},
     {"embedding_multiplier", GGUF_FIELD_NUMBER, .key = ".embedding_scale"},
     {"residual_multiplier", GGUF_FIELD_NUMBER, .key = ".residual_scale"},
@@ -32,5 +32,5 @@ const Family granite_family = {
     .gguf = &(const GgufModel){.architecture = "granite",
         .class_name = "GraniteForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, gguf_llama, fields}},
+        .fields = {gguf_sizes, gguf_rms, gguf_llama, gguf_granite}},
 };

@@ -6,13 +6,19 @@
 static const MoeNames names = {
     "block_sparse_moe", "router.layer", "switch_mlp", "gate_proj", "up_proj", "down_proj", .shared = NULL};
 
-/* Gate and up are one matrix. */
+/* Gate and up are one matrix, but not in files made from GGUF. */
 static GluComponent load_shared(Loader *ld, int hidden, int width) {
-    const Weight in = load_linear(ld, "shared_mlp.input_linear", 2 * (int64_t)width, hidden, false);
-    return (GluComponent){.gate = load_part(&in, 0, width),
-        .up = load_part(&in, width, width),
-        .down = load_linear(ld, "shared_mlp.output_linear", hidden, width, false),
-        .activation = {.kind = ACT_SILU}};
+    GluComponent glu = {.activation = {.kind = ACT_SILU}};
+    if (load_has(ld, "shared_mlp.gate_proj.weight")) {
+        glu.gate = load_linear(ld, "shared_mlp.gate_proj", width, hidden, false);
+        glu.up = load_linear(ld, "shared_mlp.up_proj", width, hidden, false);
+    } else {
+        const Weight in = load_linear(ld, "shared_mlp.input_linear", 2 * (int64_t)width, hidden, false);
+        glu.gate = load_part(&in, 0, width);
+        glu.up = load_part(&in, width, width);
+    }
+    glu.down = load_linear(ld, "shared_mlp.output_linear", hidden, width, false);
+    return glu;
 }
 
 static Component load_mixture(Loader *ld, const Moe *family, int shared_width) {
@@ -102,4 +108,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family granitemoehybrid_family = {.load = load};
+const Family granitemoehybrid_family = {.load = load, .gguf = &granitemoehybrid_gguf};

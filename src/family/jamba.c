@@ -58,4 +58,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family jamba_family = {.load = load};
+const Family jamba_family = {.load = load, .gguf = &jamba_gguf};

@@ -113,9 +113,10 @@ static void load_mixture(Loader *ld, Spec *spec) {
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);
     moe.moe.epsilon = 1e-6f;
     moe.moe.scale = load_positive_or(ld, "routed_scaling_factor", 1);
+    load_expect_text(ld, "scoring_func", "sigmoid"); /* which files made from GGUF say */
     if (!load_bool_or(ld, "use_expert_bias", true)) moe.names.bias = NULL;
     for (int i = 0; i < spec->layer_count; i++) load_block(ld, spec, &m, i, width, i < dense ? NULL : &moe);
 }
 
-const Family lfm2_family = {.load = load_dense};
-const Family lfm2_moe_family = {.load = load_mixture};
+const Family lfm2_family = {.load = load_dense, .gguf = &lfm2_gguf};
+const Family lfm2_moe_family = {.load = load_mixture, .gguf = &lfm2_moe_gguf};

@@ -35,5 +35,5 @@ static void load_normalised(Loader *ld, Spec *spec, bool normalised) {
 static void load(Loader *ld, Spec *spec) { load_normalised(ld, spec, false); }
 static void load_falcon(Loader *ld, Spec *spec) { load_normalised(ld, spec, true); }
 
-const Family mamba_family = {.load = load};
-const Family falcon_mamba_family = {.load = load_falcon};
+const Family mamba_family = {.load = load, .gguf = &mamba_gguf};
+const Family falcon_mamba_family = {.load = load_falcon, .gguf = &falcon_mamba_gguf};

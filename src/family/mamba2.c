@@ -34,4 +34,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family mamba2_family = {.load = load};
+const Family mamba2_family = {.load = load, .gguf = &mamba2_gguf};

@@ -1,6 +1,6 @@
 /* MiniMax-M2: norms over the whole of q and of k, partly rotated heads, experts in every layer chosen by biased
- * sigmoids. MiniMax-Text-01, whose layers are mostly linear attention, has another structure and is refused.
- * Reference: mlx_lm/models/minimax.py. */
+ * sigmoids. Files of MiniMax-Text-01 may have the same model_type (minimax_text_01.c): their config.json has kinds of
+ * layers. Reference: mlx_lm/models/minimax.py. */
 #include "family/family.h"
 
 static const MoeNames names = {
@@ -12,7 +12,13 @@ static void check_types(Loader *ld, const Json *types) {
         load_require(ld, type->type == JSON_INTEGER && type->integer == 1, "attn_type_list must be all 1");
 }
 
+extern const Family minimax_text_01_family;
+
 static void load(Loader *ld, Spec *spec) {
+    if (load_list(ld, "layer_types", -1)) {
+        minimax_text_01_family.load(ld, spec);
+        return;
+    }
     const Dims d = family_dims(ld, spec);
     const bool norms = load_bool_or(ld, "use_qk_norm", true);
     const char *q_norm = norms ? "q_norm" : NULL, *k_norm = norms ? "k_norm" : NULL;

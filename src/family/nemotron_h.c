@@ -151,4 +151,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family nemotron_h_family = {.load = load};
+const Family nemotron_h_family = {.load = load, .gguf = &nemotron_h_gguf};

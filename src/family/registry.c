@@ -62,7 +62,9 @@
     row("mimo_v2_flash", mimo_v2_flash_family)                          \
     row("minicpm", minicpm_family)                                      \
     row("minimax", minimax_family)                                      \
+    row("minimax_m1", minimax_text_01_family)                           \
     row("minimax_m2", minimax_family)                                   \
+    row("minimax_text_01", minimax_text_01_family)                      \
     row("ministral3", ministral3_family)                                \
     row("mistral", mistral_family)                                      \
     row("mistral3", mistral3_family)                                    \
@@ -124,9 +126,12 @@ static bool is_alias(size_t row) {
 
 const GgufModel *family_gguf(size_t index, const char **model_type) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
-        if (!families[i].family->gguf || is_alias(i) || index-- > 0) continue;
-        *model_type = families[i].model_type;
-        return families[i].family->gguf;
+        if (is_alias(i)) continue;
+        for (const GgufModel *model = families[i].family->gguf; model; model = model->other) {
+            if (index-- > 0) continue;
+            *model_type = families[i].model_type;
+            return model;
+        }
     }
     return NULL;
 }

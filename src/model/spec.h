@@ -21,7 +21,7 @@ typedef enum ComponentKind {
     COMPONENT_SHORT_CONV,  /* gated short convolution */
     COMPONENT_MAMBA,       /* Mamba-1 */
     COMPONENT_LAYER_INPUT, /* per-layer input of the token (Gemma 4) */
-    COMPONENT_SCALE,       /* multiplies the residual */
+    COMPONENT_SCALE,       /* normalises the residual in place, multiplies it */
 } ComponentKind;
 
 /* Bounds of a product's input and of its result, each kept within low … high (Gemma 4's encoders). */
@@ -102,6 +102,7 @@ typedef struct MoeComponent {
 typedef struct RecurrentComponent {
     Recurrence op;
     Conv conv; /* its parts are q, k and v; taps 0: no convolution */
+    bool silu; /* q, k and v pass SiLU, where there is no convolution */
     GatedNorm gated_norm;
     Weight q, k, v, o; /* q, k and v may be views of one fused matrix */
     Weight gate;       /* rows 0: none */
@@ -137,7 +138,7 @@ typedef struct LayerInputComponent {
 } LayerInputComponent;
 
 /* Adds to the residual h: h += residual_scale · output_norm(f(input_norm(h))). Pre-norm has only the input norm,
- * post-norm only the output norm, sandwich norms are both. */
+ * post-norm only the output norm, sandwich norms are both. COMPONENT_SCALE: h = scale_factor · input_norm(h). */
 typedef struct Component {
     ComponentKind kind;
     /* Reads the residual that the component before it reads, with its own input_norm, or, if that is NULL, the same

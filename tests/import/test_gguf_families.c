@@ -15,7 +15,9 @@ typedef struct Case {
     const GgufModel *model;
     const Json *config;
     Builder file;
-    char why[256]; /* GGUF cannot express it */
+    char why[256];   /* GGUF cannot express it */
+    int spoilt;      /* 1 + the layer whose kind the metadata tells wrongly; 0: none */
+    bool short_list; /* the list of kinds in the metadata lacks the last layer */
 } Case;
 
 static const GgufName *used[ROWS_MAX]; /* in files that were compared */
@@ -52,6 +54,14 @@ static bool cannot(Case *c, const char *what, const char *why) {
 }
 
 static bool values_equal(const Json *a, const Json *b) {
+    if (a->type == JSON_ARRAY) {
+        bool equal = b && b->type == JSON_ARRAY && a->size == b->size;
+        const Json *other = equal ? json_first(b) : NULL;
+        for (const Json *item = json_first(a); equal && item != a->end;
+             item = json_next(item), other = json_next(other))
+            equal = values_equal(item, other);
+        return equal;
+    }
     if (!b) return json_is_number(a) ? json_number(a) == 0 : a->type == JSON_BOOL && !a->boolean;
     if (json_is_number(a) && json_is_number(b)) return (float)json_number(a) == (float)json_number(b);
     if (a->type == JSON_BOOL && b->type == JSON_BOOL) return a->boolean == b->boolean;
@@ -64,12 +74,75 @@ static const char *key_of(Case *c, const char *key) {
     return arena_printf(&c->f->arena, "%s%s", key[0] == '.' ? c->model->architecture : "", key);
 }
 
+/* ---- layers of several kinds ---- */
+
+static const GgufField *kinds_field(const GgufModel *model) {
+    for (const GgufField *const *list = model->fields; *list; list++)
+        for (const GgufField *field = *list; field->name; field++)
+            if (field->kinds) return field;
+    return NULL;
+}
+
+static const GgufLayerKind *kind_with(const GgufModel *model, const char *key) {
+    const GgufField *field = kinds_field(model);
+    for (const GgufLayerKind *kind = field ? field->kinds : NULL; kind && kind->name; kind++)
+        if (key && kind->key && strcmp(kind->key, key) == 0) return kind;
+    return NULL;
+}
+
+/* Whether layer i is of the kind. pattern: the field's value. */
+static bool is_kind(const Json *pattern, int i, const GgufLayerKind *kind) {
+    if (pattern->type == JSON_STRING) return json_slice(pattern).data[i] == kind->name[0];
+    const Json *item = json_first(pattern);
+    while (i-- > 0) item = json_next(item);
+    return slice_is(json_slice(item), kind->name);
+}
+
+/* Of each key an array: key heads of layers with attention, widths of layers with a feed-forward network. */
+static bool write_kinds(Case *c, const GgufField *field) {
+    const Json *pattern = value_of(c->config, field->name);
+    if (!pattern) return cannot(c, field->name, "is missing");
+    const int layers = (int)(pattern->type == JSON_STRING ? json_slice(pattern).size : pattern->size);
+    for (const GgufLayerKind *kind = field->kinds; kind->name; kind++) {
+        uint32_t numbers[64] = {0};
+        if (!kind->key || kind_with(c->model, kind->key) != kind) continue; /* an earlier kind has the same key */
+        const bool heads = strcmp(kind->key, ".attention.head_count_kv") == 0;
+        const int64_t number = heads ? size_of(c, "num_key_value_heads", "num_attention_heads")
+                                     : size_of(c, "intermediate_size", "hidden_size");
+        for (const GgufLayerKind *other = field->kinds; other->name; other++)
+            for (int i = 0; i < layers && other->key && strcmp(other->key, kind->key) == 0; i++)
+                if (is_kind(pattern, i, other)) numbers[i] = (uint32_t)number;
+        if (c->spoilt && heads) numbers[c->spoilt - 1] = numbers[c->spoilt - 1] ? 0 : (uint32_t)number;
+        build_words(&c->file, key_of(c, kind->key), GGUF_U32, numbers, (size_t)(layers - c->short_list));
+    }
+    return true;
+}
+
+static int64_t mamba_heads(const Case *c) {
+    const int64_t heads = size_of(c, "mamba_num_heads", "mamba_n_heads");
+    return heads ? heads : size_of(c, "num_heads", "");
+}
+
+static int64_t mamba_groups(const Case *c) { return size_of(c, "mamba_n_groups", "n_groups"); }
+
+/* A width of heads or a factor of the hidden size, from which the file has the inner size. */
+static void write_inner(Case *c, const GgufField *field, const Json *value) {
+    const bool expand = strcmp(field->name, "mamba_expand") == 0;
+    const int64_t factor = expand ? size_of(c, "hidden_size", "") : mamba_heads(c);
+    if (!value_of(c->config, "mamba_d_ssm"))
+        build_u32(&c->file, key_of(c, field->key), (uint32_t)(value->integer * factor));
+}
+
 static bool write_field(Case *c, const GgufField *field) {
+    if (field->kinds) return write_kinds(c, field);
+    if (kind_with(c->model, field->key)) return true; /* written as an array */
     const Json *nested = value_of(value_of(c->config, "rope_parameters"), field->name);
     const Json *value = nested ? nested : value_of(c->config, field->name);
     const bool from_key = field->key && field->kind <= GGUF_FIELD_NUMBER;
     if (field->kind == GGUF_FIELD_BOOL && field->key && value)
         build_bool(&c->file, key_of(c, field->key), value->boolean);
+    if (field->kind == GGUF_FIELD_CHOICE && value)
+        build_bool(&c->file, key_of(c, field->key), slice_is(json_slice(value), field->text));
     const bool named = value || value_of(c->config, "hidden_act");
     if (field->kind == GGUF_FIELD_TEXT && !named && strncmp(field->text, "gelu", strlen("gelu")) == 0)
         return cannot(c, field->name, "is a constant in GGUF, which the config lacks");
@@ -83,6 +156,9 @@ static bool write_field(Case *c, const GgufField *field) {
     } else if (strcmp(field->name, "linear_value_head_dim") == 0) {
         build_u32(
             &c->file, key_of(c, field->key), (uint32_t)(value->integer * size_of(c, "linear_num_value_heads", "")));
+    } else if (field->compute && strcmp(field->key, ".ssm.inner_size") == 0) {
+        write_inner(c, field, value);
+        return true;
     } else if (strcmp(field->name, "qk_nope_head_dim") == 0) {
         const int64_t turning = size_of(c, "qk_rope_head_dim", ""), latent = size_of(c, "kv_lora_rank", "");
         build_u32(&c->file, key_of(c, field->key), (uint32_t)(value->integer + turning));
@@ -157,6 +233,9 @@ static bool write_metadata(Case *c) {
             if (!write_field(c, field)) return false;
         }
     }
+    const char *key = c->model->with_key;
+    const bool named = key && !value_of(c->config, "use_bcdt_rms") && strcmp(key, ".ssm.dt_b_c_rms") == 0;
+    if (named) build_bool(&c->file, key_of(c, key), true);
     write_number(c, ".rope.freq_base", inner ? inner : value_of(c->config, "rope_theta"));
     return !rope || write_scaling(c, rope);
 }
@@ -251,6 +330,26 @@ static bool write_qkvz(Case *c, const TensorHeader *header, const uint8_t *bytes
     return ok;
 }
 
+/* The converter divides a matrix of gates and one of ups. */
+static bool write_gate_and_up(Case *c, const TensorHeader *header, const uint8_t *bytes) {
+    const int64_t rows = header->shape[0] / 2;
+    const int stem = (int)(strlen(header->name) - strlen("input_linear.weight"));
+    TensorHeader half = *header;
+    half.shape[0] = rows;
+    half.name = arena_printf(&c->f->arena, "%.*sgate_proj.weight", stem, header->name);
+    if (!write_tensor(c, &half, bytes)) return false;
+    half.name = arena_printf(&c->f->arena, "%.*sup_proj.weight", stem, header->name);
+    return write_tensor(c, &half, bytes + (size_t)(rows * header->shape[1]) * dtype_bytes(header->dtype));
+}
+
+/* Rows of a vector that the converter keeps as a matrix: of Mamba-2 a head each, or a group of the norm; 0: none. */
+static int64_t matrix_rows(const Case *c, const GgufName *name, int64_t count) {
+    const int64_t heads = mamba_heads(c);
+    if (!heads) return 0;
+    if (strcmp(name->gguf, "blk.*.ssm_a") == 0 || strcmp(name->gguf, "blk.*.ssm_d") == 0) return count;
+    return strcmp(name->gguf, "blk.*.ssm_norm") == 0 ? mamba_groups(c) : 0;
+}
+
 static const char *name_in_file(Case *c, const GgufName *name, int block, const char *part) {
     const char *star = strchr(name->gguf, '*');
     if (!star) return arena_printf(&c->f->arena, "%s%s", name->gguf, part);
@@ -259,6 +358,7 @@ static const char *name_in_file(Case *c, const GgufName *name, int block, const 
 
 static bool write_tensor(Case *c, const TensorHeader *given, const uint8_t *bytes) {
     if (strstr(given->name, "in_proj_qkvz")) return write_qkvz(c, given, bytes);
+    if (strstr(given->name, "shared_mlp.input_linear")) return write_gate_and_up(c, given, bytes);
     TensorHeader own = *given, *header = &own;
     const bool conv = own.rank == 3 && own.shape[2] == 1; /* f32, without the dimension of 1 */
     if (conv) own.rank = 2;
@@ -266,10 +366,11 @@ static bool write_tensor(Case *c, const TensorHeader *given, const uint8_t *byte
     const Slice stem = {header->name, (size_t)(dot - header->name)};
     int block;
     const GgufName *name = name_of(c, slice_of(header->name), &block); /* named so as a whole */
-    if (name && name->change == GGUF_RATE)
-        dot = "";
-    else if (name)
-        dot = strstr(name->gguf, "exp_probs_b") || strstr(name->gguf, "ssm_dt") ? ".bias" : ".weight";
+    if (name) {
+        const bool bare = name->change == GGUF_RATE || strstr(name->gguf, "ssm_d") || strstr(name->gguf, "ffn_norm");
+        dot = bare ? "" : ".weight";
+        if (strstr(name->gguf, "exp_probs_b") || strstr(name->gguf, "ssm_dt")) dot = ".bias";
+    }
     name = name ? name : name_of(c, stem, &block);
     const bool flat = name && name->change == GGUF_FLAT, vector = header->rank == 1 || flat;
     const int64_t stack = header->rank == 3 ? header->shape[0] : 0;
@@ -282,9 +383,10 @@ static bool write_tensor(Case *c, const TensorHeader *given, const uint8_t *byte
     const bool plus_one = name->change == GGUF_PLUS_ONE && strcmp(dot, ".bias") != 0;
     TEST_MSG(plus_one == (norm && about_0), "%s: %s and its 1", c->f->name, header->name);
     /* vectors are F32 in such files, whatever the matrices are */
-    const DType dtype = vector || conv ? DTYPE_F32 : header->dtype;
+    const bool floats = vector || conv || name->change == GGUF_RATE;
+    const DType dtype = floats ? DTYPE_F32 : header->dtype;
     uint8_t *out = malloc((size_t)count * sizeof(float));
-    if (vector || conv)
+    if (floats)
         floats_to_f32((float *)(void *)out, bytes, header->dtype, count);
     else
         memcpy(out, bytes, (size_t)count * dtype_bytes(dtype));
@@ -295,7 +397,11 @@ static bool write_tensor(Case *c, const TensorHeader *given, const uint8_t *byte
     tile_tensor(c, name->module, out, (size_t)cols * dtype_bytes(dtype), rows);
     const char *to = name_in_file(c, name, block, dot);
     const uint32_t type = dtype == DTYPE_F32 ? F32 : dtype == DTYPE_F16 ? F16 : BF16;
-    build_stack(&c->file, to, type, vector ? rows : cols, vector ? 0 : rows, stack, out);
+    const int64_t parts = vector && !flat ? matrix_rows(c, name, rows) : 0;
+    if (parts)
+        build_tensor(&c->file, to, type, rows / parts, parts, out);
+    else
+        build_stack(&c->file, to, type, vector ? rows : cols, vector ? 0 : rows, stack, out);
     free(out);
     return true;
 }
@@ -505,13 +611,32 @@ static bool is_unconverted(const Fixture *f) {
     return false;
 }
 
-static const GgufModel *model_of(const Json *config, size_t *index) {
-    const char *type;
-    const GgufModel *model;
-    for (*index = 0; (model = family_gguf(*index, &type)); ++*index) {
-        if (slice_is(json_slice(json_get(config, "model_type")), type)) return model;
+/* Whether the model has a row for every tensor of the fixture. */
+static bool names_all(const Fixture *f, const GgufModel *model) {
+    const Case c = {.model = model};
+    int block;
+    for (JSON_EACH_PAIR(name, shape, json_get(f->root, "tensors"))) {
+        const Slice whole = json_slice(name);
+        Slice stem = whole;
+        while (stem.size > 0 && stem.data[stem.size - 1] != '.') stem.size--;
+        stem.size -= stem.size > 0;
+        if (!name_of(&c, whole, &block) && !name_of(&c, stem, &block)) return false;
     }
-    return NULL;
+    return true;
+}
+
+/* The model of the config's model_type; of several the one that has rows for the fixture's tensors, or the last. */
+static const GgufModel *model_of(const Fixture *f, const Json *config, size_t *index) {
+    const char *type;
+    const GgufModel *found = NULL;
+    size_t i = 0;
+    for (const GgufModel *model; (model = family_gguf(i, &type)); i++) {
+        if (!slice_is(json_slice(json_get(config, "model_type")), type) || (found && names_all(f, found))) continue;
+        found = model;
+        *index = i;
+    }
+    if (!found) *index = i;
+    return found;
 }
 
 /* ---- blocks ---- */
@@ -555,7 +680,7 @@ static void test_quantised(const char *name) {
     size_t index;
     TEST(fixture_open(&f, name) && mkdtemp(root));
     Case c = {.f = &f, .config = json_get(f.root, "config")};
-    c.model = model_of(c.config, &index);
+    c.model = model_of(&f, c.config, &index);
     FixtureFile *file = fixture_tensors(&f, 0);
     bool ok = write_metadata(&c);
     for (int i = 0; ok && i < file->count; i++)
@@ -589,6 +714,38 @@ static void test_quantised(const char *name) {
     fixture_close(&f);
 }
 
+/* ---- kinds of layers ---- */
+
+static void refuse_kinds(const char *name, int spoilt, bool short_list, const char *expected) {
+    char root[] = "/tmp/apus-families-XXXXXX", source[64], target[64];
+    Fixture f;
+    Buffer bytes = {0};
+    Error error = {0};
+    size_t index;
+    TEST(fixture_open(&f, name) && mkdtemp(root));
+    Case c = {.f = &f, .config = json_get(f.root, "config"), .spoilt = spoilt, .short_list = short_list};
+    c.model = model_of(&f, c.config, &index);
+    TEST_MSG(write_metadata(&c) && write_tensors(&c, 0), "%s", c.why);
+    build_file(&c.file, &bytes);
+    snprintf(source, sizeof source, "%s/model.gguf", root);
+    snprintf(target, sizeof target, "%s/model", root);
+    TEST(fixture_write_text(root, "model.gguf", buffer_view(&bytes)));
+    TEST_MSG(!gguf_convert(source, target, &(GgufOptions){0}, &error) && strstr(error.text, expected), "%s: %s", name,
+        error.text);
+    unlink(source);
+    TEST(rmdir(root) == 0);
+    buffer_free(&bytes);
+    fixture_close(&f);
+}
+
+/* Metadata that disagree with the tensors. */
+static void test_kinds(void) {
+    refuse_kinds("lfm2-moe", 4, false, "layer 3 has blk.*.attn_q.weight, but lfm2moe.attention.head_count_kv says 0");
+    refuse_kinds(
+        "nemotron-h", 1, false, "layer 0 has blk.*.ssm_in.weight, but nemotron_h.attention.head_count_kv says 2");
+    refuse_kinds("nemotron-h", 0, true, "head_count_kv is missing, or not one number for each layer");
+}
+
 /* The rows of a fixture's modules, against gguf-py's names. */
 static void check_names(const Case *c) {
     const Json *names = json_get(c->f->root, "gguf");
@@ -616,7 +773,7 @@ int main(void) {
         size_t index;
         if (!fixture_open(&f, names[i])) continue;
         Case c = {.f = &f, .config = json_get(f.root, "config")};
-        c.model = model_of(c.config, &index);
+        c.model = model_of(&f, c.config, &index);
         TEST(index < MODELS_MAX);
         if (is_unconverted(&f)) c.model = NULL; /* rows have the names and norms of MLX's files */
         for (int v = 0; c.model && v < (int)f.variants->size; v++) {
@@ -635,6 +792,7 @@ int main(void) {
     test_quantised("olmoe");
     test_quantised("mixtral");
     test_quantised("deepseek-v3");
+    test_kinds();
     const char *type;
     const GgufModel *model;
     for (size_t i = 0; (model = family_gguf(i, &type)); i++) {

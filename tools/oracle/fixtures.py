@@ -29,6 +29,7 @@ ARCHITECTURES = {  # model_type → llama.cpp's, where they differ
     "falcon_h1": "falcon-h1",
     "cohere": "command-r",
     "olmo3": "olmo2",
+    "falcon_mamba": "mamba",
 }
 STORED_MINUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "nemotron")  # in mlx-lm's files
 STORED_MINUS_ONE_RAW = (*STORED_MINUS_ONE, "qwen3_next", "qwen3_5", "qwen3_5_moe")
@@ -41,7 +42,10 @@ def path_of(name, extension):
 
 def gguf_module(name):
     """As gguf-py knows what MLX stacked."""
-    name = name.replace(".dt_bias", ".dt_proj")
+    name = name.replace(".dt_bias", ".dt_proj").replace(".feed_forward.switch_mlp.", ".mlp.experts.")
+    name = re.sub(r"backbone(.*)\.mixer\.switch_mlp\.fc1", r"model\1.mlp.experts.up_proj", name)
+    name = re.sub(r"backbone(.*)\.mixer\.switch_mlp\.fc2", r"model\1.mlp.experts.down_proj", name)
+    name = re.sub(r"\.shared_mlp\.(gate|up)_proj", r".mlp.shared_expert.\1_proj", name)
     name = name.replace("e_score_correction_bias", "e_score_correction").replace(".mlp.switch_mlp.", ".mlp.experts.")
     name = name.replace(".embed_q", ".k_b_proj").replace(".unembed_out", ".v_b_proj")
     for mlx, mixtral in (("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")):
@@ -52,7 +56,8 @@ def gguf_module(name):
 def gguf_names(config, shapes):
     """Module → its name in a GGUF file, * for the block's number; empty: llama.cpp does not know the architecture."""
     known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
-    architecture = known.get(ARCHITECTURES.get(config["model_type"], config["model_type"]))
+    name = ARCHITECTURES.get(config["model_type"], config["model_type"])
+    architecture = known.get("nemotron_h_moe" if name == "nemotron_h" and "n_routed_experts" in config else name)
     if not architecture or "text_config" in config:
         return {}
     fields = ("num_hidden_layers", "num_layers", "n_layer")
@@ -60,6 +65,9 @@ def gguf_names(config, shapes):
     names = gguf.get_tensor_name_map(architecture, layers)
     modules = [re.sub(r"\.(weight|bias)$", "", name.removeprefix("language_model.")) for name in shapes]
     modules = [module for module in modules if not module.endswith("in_proj_qkvz")]  # the converter divides it
+    for divided in [module for module in modules if module.endswith("shared_mlp.input_linear")]:
+        modules += [divided.replace("input_linear", part) for part in ("gate_proj", "up_proj")]
+    modules = [m + ".weight" if m.endswith("pre_ff_layernorm") and name == "falcon-h1" else m for m in modules]
     known = {m: names.get_name(gguf_module(m)) for m in modules}
     return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", name) for m, name in known.items() if name}
 

@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 NAME = "transformers"
+COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # buffers that follow from the config
+PUBLISHED_TYPES = {"minimax_text_01": "minimax"}  # model_type of publishers' files → transformers'
 EXACT = {"dtype": torch.float32, "attn_implementation": "eager"}
 
 transformers.logging.set_verbosity_error()
@@ -26,7 +28,8 @@ def model_class(config):
 
 
 def config_of(config):
-    made = AutoConfig.for_model(**json.loads(json.dumps(config)))
+    model_type = PUBLISHED_TYPES.get(config["model_type"], config["model_type"])
+    made = AutoConfig.for_model(**{**json.loads(json.dumps(config)), "model_type": model_type})
     # it would be filled with the defaults of a large model
     if hasattr(made, "text_config") and "text_config" not in config:
         raise ValueError("a wrapper without text_config: use the model_type of the text model")
@@ -44,7 +47,8 @@ def tensors(config):
         for file in sorted(os.listdir(folder)):
             if file.endswith(".safetensors"):
                 with safe_open(os.path.join(folder, file), "pt") as opened:
-                    shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}
+                    names = [name for name in opened.keys() if not name.endswith(COMPUTED)]
+                    shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in names}
     return shapes
 
 
@@ -54,6 +58,7 @@ def build(config, weights):
         tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in weights.items()}
         save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
         model, info = model_class(config).from_pretrained(folder, output_loading_info=True, **EXACT)
+    info["missing_keys"] = [name for name in info["missing_keys"] if not name.endswith(COMPUTED)]
     wrong = {what: names for what, names in info.items() if names}
     assert not wrong, wrong
     if hasattr(model, "set_experts_implementation"):
@@ -65,7 +70,8 @@ def build(config, weights):
 def logits(config, weights, tokens, steps, window=False):
     """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
     model = build(config, weights)
-    prompt = len(tokens) - steps
+    # MiniMax counts positions by the keys of layer 0, which has none where its attention is linear
+    prompt = len(tokens) - (0 if config["model_type"].startswith("minimax") else steps)
     result = model(input_ids=torch.tensor([tokens[:prompt]]), use_cache=True)
     out = [result.logits[0]]
     for i in range(prompt, len(tokens)):

@@ -41,9 +41,18 @@ static void fail_field(Writer *w, const char *key, const char *problem) {
     w->failed = true;
 }
 
+/* Whether the key has a number for each layer, which says what kind of layer it is. */
+static bool tells_kinds(const GgufModel *model, const char *key) {
+    for (const GgufField *const *list = model->fields; *list; list++)
+        for (const GgufField *field = *list; field->name; field++)
+            for (const GgufLayerKind *kind = field->kinds; kind && kind->name; kind++)
+                if (kind->key && strcmp(kind->key, key) == 0) return true;
+    return false;
+}
+
 static int64_t field_integer(Writer *w, const char *key, int64_t minimum) {
     int64_t value = 0;
-    if (!gguf_integer(w->file, key, &value)) {
+    if (!(tells_kinds(w->plan->model, key) ? gguf_layers_integer : gguf_integer)(w->file, key, &value)) {
         fail_field(w, key, gguf_value(w->file, key) ? "is not one whole number" : "is missing");
     } else if (value < minimum || value > INT32_MAX) {
         fail_field(w, key, "is out of range");
@@ -221,7 +230,20 @@ static void put_rope_scaling(Writer *w, double base) {
 
 /* --- The family's fields ---------------------------------------------------------------------------------------- */
 
-static bool has_tensor(const Writer *w, const char *name) { return gguf_tensor(w->file, name) != NULL; }
+/* name: '*' is the number of the layer. */
+static bool layer_has(const Writer *w, const char *name, int64_t layer) {
+    char full[96];
+    const char *star = strchr(name, '*');
+    snprintf(full, sizeof full, "%.*s%lld%s", (int)(star - name), name, (long long)layer, star + 1);
+    return gguf_tensor(w->file, full) != NULL;
+}
+
+static bool has_tensor(const Writer *w, const char *name) {
+    if (!strchr(name, '*')) return gguf_tensor(w->file, name) != NULL;
+    for (int64_t i = 0; i < w->sizes.layers; i++)
+        if (layer_has(w, name, i)) return true;
+    return false;
+}
 
 /* What the fields are computed from, and what a family without a field for it takes for granted. */
 static void read_sizes(Writer *w) {
@@ -230,7 +252,8 @@ static void read_sizes(Writer *w) {
     s->hidden = field_integer(w, ".embedding_length", 1);
     (void)field_integer(w, ".block_count", 1);
     s->layers = gguf_layers(w->file);
-    s->heads = field_integer(w, ".attention.head_count", 1);
+    const bool attends = gguf_field(w->plan->model, "num_attention_heads");
+    s->heads = attends ? field_integer(w, ".attention.head_count", 1) : 0;
     s->kv_heads = field_integer_or(w, ".attention.head_count_kv", 1, s->heads);
     s->head_dim = field_integer_or(w, ".attention.key_length", 2, s->heads > 0 ? s->hidden / s->heads : 0);
     s->rotary_dims = field_integer_or(w, ".rope.dimension_count", 2, s->head_dim);
@@ -239,6 +262,7 @@ static void read_sizes(Writer *w) {
     s->ssm_inner = field_integer_or(w, ".ssm.inner_size", 1, 0);
     s->ssm_heads = field_integer_or(w, ".ssm.time_step_rank", 1, 0);
     if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
+    if (!attends) return;
     if (w->plan->model->latent) {
         if (s->plain_dims < 1) fail_field(w, ".rope.dimension_count", "is more than a head has");
         return;
@@ -249,7 +273,8 @@ static void read_sizes(Writer *w) {
     if (!gguf_field(w->plan->model, "head_dim") && s->head_dim * s->heads != s->hidden) {
         fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
     }
-    if (!gguf_field(w->plan->model, "partial_rotary_factor") && s->rotary_dims != s->head_dim) {
+    const bool whole = !w->plan->model->no_rope && !gguf_field(w->plan->model, "partial_rotary_factor");
+    if (whole && s->rotary_dims != s->head_dim) {
         fail_field(w, ".rope.dimension_count", "is not the size of a head");
     }
 }
@@ -279,11 +304,93 @@ static void put_bool_field(Writer *w, const GgufField *field) {
     put_bool(w, field->name, value);
 }
 
+static void put_choice(Writer *w, const GgufField *field) {
+    bool value = field->absent != 0;
+    if (gguf_value(w->file, field->key) && !gguf_bool(w->file, field->key, &value))
+        fail_field(w, field->key, "is not true or false");
+    put_text(w, field->name, value ? field->text : field->otherwise);
+}
+
+/* ---- kinds of layers ---- */
+
+static void fail_layer(Writer *w, int64_t layer, const char *format, const char *what) {
+    char problem[160];
+    snprintf(problem, sizeof problem, format, what);
+    if (!w->failed) fail(w->error, ERROR_FORMAT, "layer %lld %s", (long long)layer, problem);
+    w->failed = true;
+}
+
+/* The kind that the tensors of a layer tell; NULL: none, or several, which is an error. */
+static const GgufLayerKind *kind_of(Writer *w, const GgufLayerKind *kinds, int64_t layer) {
+    const GgufLayerKind *found = NULL;
+    for (const GgufLayerKind *kind = kinds; kind->name; kind++) {
+        if (!layer_has(w, kind->tensor, layer)) continue;
+        if (found) fail_layer(w, layer, "is of two kinds: it has %s, too", kind->tensor);
+        found = found ? found : kind;
+    }
+    if (!found) fail_layer(w, layer, "has no tensor that tells its kind, such as %s", kinds->tensor);
+    return found;
+}
+
+/* What the metadata say of a layer must agree with its tensors. */
+static void check_kind(Writer *w, const GgufLayerKind *kinds, const GgufLayerKind *own, int64_t layer) {
+    int64_t blocks = 0, number;
+    (void)gguf_integer(w->file, ".block_count", &blocks);
+    for (const GgufLayerKind *kind = kinds; kind->name; kind++) {
+        if (!kind->key) continue;
+        const bool expected = own->key && strcmp(own->key, kind->key) == 0;
+        if (!gguf_element(w->file, kind->key, (uint64_t)layer, (uint64_t)blocks, &number))
+            fail_field(w, kind->key, "is missing, or not one number for each layer");
+        else if ((number != 0) != expected && !w->failed)
+            w->failed = !fail(w->error, ERROR_FORMAT, "layer %lld has %s, but %.*s%s says %lld", (long long)layer,
+                own->tensor, SLICE_SHOWN(w->file->architecture), kind->key, (long long)number);
+    }
+}
+
+/* A list, or a text of the first letters. */
+static void put_kinds(Writer *w, const GgufField *field, bool letters) {
+    put_key(w, field->name);
+    buffer_byte(w->out, letters ? '"' : '[');
+    for (int64_t i = 0; i < w->sizes.layers && !w->failed; i++) {
+        const GgufLayerKind *kind = kind_of(w, field->kinds, i);
+        if (!kind) return;
+        check_kind(w, field->kinds, kind, i);
+        if (letters) {
+            buffer_byte(w->out, kind->name[0]);
+            continue;
+        }
+        if (i) buffer_text(w->out, ", ");
+        json_write_string(w->out, slice_of(kind->name));
+    }
+    buffer_byte(w->out, letters ? '"' : ']');
+}
+
+/* Of the layers first, first + every … */
+static void put_regular(Writer *w, const GgufField *field, bool distance) {
+    int64_t first = -1, every = 0;
+    for (int64_t i = 0; i < w->sizes.layers && every == 0; i++) {
+        if (!layer_has(w, field->key, i)) continue;
+        every = first < 0 ? 0 : i - first;
+        first = first < 0 ? i : first;
+    }
+    if (first < 0) return;
+    every = every ? every : w->sizes.layers;
+    for (int64_t i = 0; i < w->sizes.layers; i++)
+        if (layer_has(w, field->key, i) != (i % every == first))
+            fail_layer(w, i, "breaks the regular distance of layers with %s", field->key);
+    put_integer(w, field->name, distance ? every : first);
+}
+
 static void put_field(Writer *w, const GgufField *field) {
     double value = 0;
     switch (field->kind) {
     case GGUF_FIELD_TEXT: put_text_field(w, field); return;
     case GGUF_FIELD_BOOL: put_bool_field(w, field); return;
+    case GGUF_FIELD_CHOICE: put_choice(w, field); return;
+    case GGUF_FIELD_LAYERS: put_kinds(w, field, false); return;
+    case GGUF_FIELD_LETTERS: put_kinds(w, field, true); return;
+    case GGUF_FIELD_FIRST: put_regular(w, field, false); return;
+    case GGUF_FIELD_EVERY: put_regular(w, field, true); return;
     case GGUF_FIELD_HAS: put_bool(w, field->name, has_tensor(w, field->key)); return;
     case GGUF_FIELD_LACKS: put_bool(w, field->name, !has_tensor(w, field->key)); return;
     case GGUF_FIELD_INTEGER:
@@ -361,8 +468,10 @@ bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error 
     }
     double base = field_number_or(&w, ".rope.freq_base", 10000);
     if (base <= 0) fail_field(&w, ".rope.freq_base", "is not positive");
-    put_number(&w, "rope_theta", base);
-    if (!w.failed) put_rope_scaling(&w, base);
+    if (!plan->model->no_rope) {
+        put_number(&w, "rope_theta", base);
+        if (!w.failed) put_rope_scaling(&w, base);
+    }
     put_tokens(&w);
     put_quantization(&w);
     buffer_text(out, "\n}\n");

@@ -154,6 +154,24 @@ bool gguf_integer(const GgufFile *file, const char *key, int64_t *out) {
     return true;
 }
 
+bool gguf_layers_integer(const GgufFile *file, const char *key, int64_t *out) {
+    const GgufValue *value = gguf_value(file, key);
+    if (!value || value->count == 0 || kind_bytes[value->kind] == 0) return false;
+    *out = 0;
+    for (uint64_t i = 0; i < value->count; i++) {
+        int64_t one;
+        if (!element_integer(value, i, &one) || (one != 0 && *out != 0 && one != *out)) return false;
+        *out = one != 0 ? one : *out;
+    }
+    return true;
+}
+
+bool gguf_element(const GgufFile *file, const char *key, uint64_t index, uint64_t count, int64_t *out) {
+    const GgufValue *value = gguf_value(file, key);
+    if (!value || kind_bytes[value->kind] == 0 || (value->array && value->count != count)) return false;
+    return element_integer(value, value->array ? index : 0, out);
+}
+
 bool gguf_number(const GgufFile *file, const char *key, double *out) {
     const GgufValue *value = gguf_value(file, key);
     int64_t integer;

@@ -136,6 +136,11 @@ const GgufValue *gguf_value(const GgufFile *file, const char *key);
 /* A key that starts with "." belongs to the architecture: ".block_count" is "llama.block_count". Absent, or of another
  * kind: false. An array of equal numbers counts as that number (per-layer fields that do not differ). */
 bool gguf_integer(const GgufFile *file, const char *key, int64_t *value);
+/* An array with a number for each layer, or a number for all: the one that is not 0, which must be the same in all
+ * layers; only zeros: 0. */
+bool gguf_layers_integer(const GgufFile *file, const char *key, int64_t *value);
+/* Element `index` of an array of `count`, or a number for all. */
+bool gguf_element(const GgufFile *file, const char *key, uint64_t index, uint64_t count, int64_t *value);
 bool gguf_number(const GgufFile *file, const char *key, double *value);
 bool gguf_bool(const GgufFile *file, const char *key, bool *value);
 bool gguf_string(const GgufFile *file, const char *key, Slice *value);

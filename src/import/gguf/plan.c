@@ -25,7 +25,9 @@ static bool fail_unknown(const GgufFile *file, Error *error) {
 /* A number of 0 says that there is no such thing. */
 static bool has_key(const GgufFile *file, const GgufModel *model) {
     int64_t number;
+    bool flag;
     if (!gguf_value(file, model->with_key)) return false;
+    if (gguf_bool(file, model->with_key, &flag)) return flag;
     if (!gguf_integer(file, model->with_key, &number)) return model->with_value == 0;
     return model->with_value ? number == model->with_value : number != 0;
 }
@@ -49,6 +51,8 @@ bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char *
  * model's fields. A key beyond these may change what the model computes, so it is refused. */
 static const char *const known_keys[] = {
     ".vocab_size",
+    ".attention.head_count", /* 0 where there is no attention */
+    ".feed_forward_length",  /* 0 where there is no feed-forward network */
     ".attention.layer_norm_epsilon",
     ".attention.key_length",
     ".attention.value_length",
@@ -81,7 +85,7 @@ static bool field_reads(const GgufModel *model, Slice key) {
                 return true;
         }
     }
-    return false;
+    return model->with_key && slice_is(key, model->with_key);
 }
 
 static bool key_known(const GgufModel *model, Slice key) {
@@ -226,7 +230,7 @@ static bool name_convert(
 static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange change, Error *error) {
     const GgufTensor *tensor = output->source;
     int64_t heads = 0, rows = tensor->rank == 1 ? tensor->cols : tensor->rows;
-    bool found = change == GGUF_KV_HEADS_PAIRED && gguf_integer(file, ".attention.head_count_kv", &heads);
+    bool found = change == GGUF_KV_HEADS_PAIRED && gguf_layers_integer(file, ".attention.head_count_kv", &heads);
     if (!found && !gguf_integer(file, ".attention.head_count", &heads)) {
         return fail(error, ERROR_FORMAT, "%.*s.attention.head_count is missing", SLICE_SHOWN(file->architecture));
     }
@@ -304,6 +308,11 @@ bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error) {
     if (!keys_check(file, plan->model, error)) return false;
     if (!gguf_tensor(file, "token_embd.weight"))
         return fail(error, ERROR_NOT_FOUND, "there is no tensor token_embd.weight");
+    if (plan->model->own_head && !gguf_tensor(file, "output.weight"))
+        return fail(error, ERROR_NOT_FOUND,
+            "there is no tensor output.weight; the embedding is scaled, so it cannot be the output matrix of a %s "
+            "model",
+            plan->model->architecture);
     plan->outputs = arena_alloc(&file->arena, file->tensor_count, sizeof *plan->outputs);
     if (!plan->outputs) return fail(error, ERROR_MEMORY, "no memory for %zu tensors", file->tensor_count);
     for (size_t i = 0; i < file->tensor_count; i++) {

@@ -62,6 +62,8 @@ static const GgufPre known[] = {
     {.name = "llama3", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "falcon3", {LLAMA3}, .ignore_merges = true, .add_bos = true},
+    {.name = "falcon-h1", {LLAMA3}, .ignore_merges = true, .add_bos = true},
+    {.name = "lfm2", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "pixtral", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "glm4", {LLAMA3}, .ignore_merges = true},
     {.name = "chatglm-bpe", {LLAMA3}},

@@ -130,6 +130,9 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
         }
         ops->conv(call->backend, &conv);
     }
+    const Activation silu = {.kind = ACT_SILU};
+    for (int i = 0; i < INPUTS && recurrent->silu; i++)
+        ops->activate(call->backend, rows * inputs[i]->rows, x[i], silu, x[i]);
     op.place = (RecurrentPart){.kv = *call->entry};
     op.rows = call->rows;
     op.q = x[0];
