@@ -410,8 +410,8 @@ static void test_refused(void) {
     llama_build(&b);
     build_string(&b, "tokenizer.ggml.model", "bert");
     expect_refused(&b, "a WordPiece vocabulary", "tokenizer.ggml.model bert");
-    build_string(&b, "general.architecture", "mamba");
-    expect_refused(&b, "another architecture", "architecture mamba");
+    build_string(&b, "general.architecture", "rwkv7");
+    expect_refused(&b, "another architecture", "architecture rwkv7");
     build_u32(&b, "x", 1);
     expect_refused(&b, "no architecture", "general.architecture is missing");
     common_keys(&b, "llama");
