@@ -365,7 +365,7 @@ static void put_kinds(Writer *w, const GgufField *field, bool letters) {
     buffer_byte(w->out, letters ? '"' : ']');
 }
 
-/* Of the layers first, first + every … */
+/* Layers with a tensor lie at first, first + every, … */
 static void put_regular(Writer *w, const GgufField *field, bool distance) {
     int64_t first = -1, every = 0;
     for (int64_t i = 0; i < w->sizes.layers && every == 0; i++) {
