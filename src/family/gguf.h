@@ -68,7 +68,7 @@ typedef struct GgufField {
     double absent;      /* the value when both are; 0: that is an error */
     bool optional;      /* absent or 0 in the file: config.json does not have the field */
     const char *text, *otherwise;
-    const GgufLayerKind *kinds;                /* of GGUF_FIELD_LAYERS and GGUF_FIELD_LETTERS; ends with an empty row */
+    const GgufLayerKind *kinds; /* for GGUF_FIELD_LAYERS and GGUF_FIELD_LETTERS; ends with an empty row */
     double (*compute)(const GgufSizes *sizes); /* the value, if not NULL; 0: config.json does not have the field */
 } GgufField;
 
