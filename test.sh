@@ -137,6 +137,7 @@ if [ "$mode" = long ]; then
     beside 2 soak "$python" bench/kv_cache.py soak tiny --count 5000 --checked 0.5
     beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 1000
     beside 2 images "$python" tests/media/check_images.py --count 2000 --sizes 40
+    beside 2 convert "$python" tests/import/check_convert.py
     wait
     step real "$python" tests/real/check_real.py
     finish
@@ -166,6 +167,7 @@ beside 2 app-lint tests/app/run.sh lint
 beside 2 tokenizers "$python" tests/text/check_tokenizers.py --count 2000
 beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 200
 beside 2 images "$python" tests/media/check_images.py
+beside 2 convert "$python" tests/import/check_convert.py --every 4
 beside 2 templates "$python" tests/text/check_templates.py
 beside 2 grammar "$python" tests/text/check_grammar.py
 beside 2 logits "$python" tests/model/check_logits.py --every 3

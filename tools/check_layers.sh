@@ -16,7 +16,7 @@ allowed() {
     model) echo "cache weights backend tensor media base" ;;
     family) echo "model backend tensor media base" ;;
     fit) echo "model cache weights backend tensor base" ;;
-    import) echo "family tensor base" ;;
+    import) echo "family model tensor base" ;;
     text) echo "base" ;;
     engine) echo "fit family model cache backend tensor media base" ;;
     hub) echo "base" ;;

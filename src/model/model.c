@@ -74,7 +74,8 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .context = options->context,
         .strict_config = options->strict_config,
         .warn = options->warn,
-        .warn_context = options->warn_context};
+        .warn_context = options->warn_context,
+        .record = options->record};
     LoadTarget target = {.spec = &model->spec, .eos = model->eos, .eos_max = EOS_MAX};
     const bool ok = spec_load(&source, load, &target, error);
     model->eos_count = target.eos_count;

@@ -10,6 +10,7 @@
 
 typedef struct Model Model;
 struct Spec;
+struct LoadRecord;
 
 typedef enum WeightsMode {
     WEIGHTS_LAZY,   /* mapped; each page is read when it is used */
@@ -38,6 +39,8 @@ typedef struct ModelOptions {
     bool strict_config; /* unused config fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* warnings of the loader; NULL: dropped */
     void *warn_context;
+    struct LoadRecord
+        *record; /* gets what the model reads, which then cannot run (model/loader/record.h); NULL: none */
 } ModelOptions;
 
 enum { MODEL_CONTEXT_DEFAULT = 32768, EOS_MAX = 16 };

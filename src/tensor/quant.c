@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/float8.h"
 #include "tensor/tensor.h"
 
 enum { BLOCK = 8 };
@@ -17,13 +18,6 @@ static float scale_at(const void *scales, DType dtype, int64_t group) {
     float value;
     floats_to_f32(&value, (const uint8_t *)scales + (size_t)group * dtype_bytes(dtype), dtype, 1);
     return value;
-}
-
-/* E4M3 by way of the half with the same bits: exact. The pattern that IEEE would call infinite is a NaN. */
-static float e4m3_to_f32(uint8_t code) {
-    if ((code & 0x7F) == 0x7F) return NAN;
-    float magnitude = f16_to_f32((uint16_t)((code & 0x7F) << 7)) * 256.0f;
-    return code & 0x80 ? -magnitude : magnitude;
 }
 
 /* 2^(code − 127): code 0 is the subnormal 2^-127, code 255 is infinite, as in MLX. */

@@ -1,17 +1,15 @@
-/* The conversion itself: a directory that is built under DIRECTORY.partial, held by a lock on that directory, and
- * renamed when whole. A process that finds the lock taken waits for it and then finds the work done. */
-#include <dirent.h>
+/* The conversion itself, into a partial directory (import/partial.h). A process that finds the lock taken waits for it
+ * and then finds the work done. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
 #include "import/gguf/internal.h"
+#include "import/partial.h"
 #include "tensor/safetensors.h"
 
 enum {
@@ -183,7 +181,7 @@ static bool write_codes(Conversion *c, SafetensorsWriter *writer, const GgufOutp
             gguf_codes_pack(room->codes, source->cols, output->form.bits, room->packed + (size_t)i * to_bytes);
         }
         if (!safetensors_write(writer, room->packed, (size_t)count * to_bytes, c->error)) return false;
-        gguf_release(source->data + (size_t)row * from_bytes, source->data + (size_t)(row + count) * from_bytes);
+        mapped_release(source->data + (size_t)row * from_bytes, source->data + (size_t)(row + count) * from_bytes);
         if (!progress_tell(c, output, (size_t)count * from_bytes)) return false;
     }
     return true;
@@ -207,7 +205,7 @@ static bool write_tensors(Conversion *c, SafetensorsWriter *writer) {
         if (!(output->form.quant == QUANT_NONE ? write_plain(c, writer, output) : write_quantised(c, writer, output))) {
             return fail_while(c->error, "tensor %.*s", SLICE_SHOWN(output->source->name));
         }
-        gguf_release(output->source->data, output->source->data + output->source->bytes);
+        mapped_release(output->source->data, output->source->data + output->source->bytes);
     }
     if (!file_damaged(&c->file.map)) return true;
     return fail(c->error, ERROR_IO, "the file became shorter, or could not be read, while it was converted");
@@ -301,47 +299,6 @@ static bool finished_check(
     return ok;
 }
 
-/* Only plain files are ever written there. */
-static void directory_clear(const char *directory) {
-    DIR *list = opendir(directory);
-    for (struct dirent *item; list && (item = readdir(list));) {
-        char path[PATH_BYTES_MAX + 300];
-        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0) continue;
-        snprintf(path, sizeof path, "%s/%s", directory, item->d_name);
-        unlink(path);
-    }
-    if (list) closedir(list);
-}
-
-static void directory_remove(const char *directory) {
-    directory_clear(directory);
-    rmdir(directory);
-}
-
-/* The partial directory, made if need be and locked; -1 with the error set. Another process may have renamed it while
- * this one waited: then the lock is on the finished one, and the caller tries again. */
-static int partial_lock(const char *partial, bool *same, Error *error) {
-    if (mkdir(partial, 0777) != 0 && errno != EEXIST) {
-        return fail(error, ERROR_IO, "cannot create %s: %s", partial, strerror(errno)), -1;
-    }
-    struct stat named, locked;
-    int fd = open(partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 && errno == ENOENT) {
-        *same = false;
-        return -1;
-    }
-    if (fd < 0) return fail(error, ERROR_IO, "cannot open %s: %s", partial, strerror(errno)), -1;
-    while (flock(fd, LOCK_EX) != 0) {
-        if (errno == EINTR) continue;
-        fail(error, ERROR_IO, "cannot lock %s: %s", partial, strerror(errno));
-        close(fd);
-        return -1;
-    }
-    *same = fstat(fd, &locked) == 0 && stat(partial, &named) == 0 && locked.st_ino == named.st_ino &&
-        locked.st_dev == named.st_dev;
-    return fd;
-}
-
 /* --- All of it ------------------------------------------------------------------------------------------------- */
 
 static bool convert_into(const char *path, const char *partial, const GgufOptions *options, Error *error) {
@@ -361,26 +318,16 @@ static bool convert_into(const char *path, const char *partial, const GgufOption
     return ok;
 }
 
-static void parent_sync(const char *path) {
-    char parent[PATH_BYTES_MAX];
-    const char *slash = strrchr(path, '/');
-    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    fsync(fd);
-    close(fd);
-}
-
 /* At once for those who look: there is always one of the two, or a lock that they wait for. */
 static bool directory_replace(const char *directory, const char *partial, Error *error) {
     char old[PATH_BYTES_MAX + 16];
     snprintf(old, sizeof old, "%s.old", directory);
-    directory_remove(old);
+    partial_remove(old);
     if (rename(directory, old) != 0)
         return fail(error, ERROR_IO, "cannot rename %s to %s: %s", directory, old, strerror(errno));
     bool ok = rename(partial, directory) == 0 ||
         fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
-    directory_remove(old);
+    partial_remove(old);
     return ok;
 }
 
@@ -394,7 +341,7 @@ static bool convert_locked(
             return finished;
         }
     }
-    directory_clear(partial); /* left by a process that died */
+    partial_clear(partial); /* left by a process that died */
     bool ok = convert_into(path, partial, options, error);
     if (ok && stale) {
         ok = directory_replace(directory, partial, error);
@@ -402,30 +349,25 @@ static bool convert_locked(
         ok = fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
     }
     if (ok)
-        parent_sync(directory);
+        partial_sync_parent(directory);
     else
-        directory_remove(partial);
+        partial_remove(partial);
     return ok;
 }
 
 bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error) {
-    char name[PATH_BYTES_MAX], partial[PATH_BYTES_MAX + 16];
-    size_t length = strlen(directory);
-    while (length > 1 && directory[length - 1] == '/') length--;
-    if (length == 0 || length >= sizeof name) return fail(error, ERROR_USAGE, "not a usable directory: %s", directory);
-    memcpy(name, directory, length);
-    name[length] = '\0';
-    snprintf(partial, sizeof partial, "%s.partial", name);
+    PartialNames names;
+    if (!partial_names(&names, directory, error)) return false;
     for (;;) {
         bool same = true, stale;
-        if (file_exists(name)) {
-            if (finished_check(path, name, options, &stale, error)) return true;
+        if (file_exists(names.directory)) {
+            if (finished_check(path, names.directory, options, &stale, error)) return true;
             if (!stale) return false;
         }
-        int fd = partial_lock(partial, &same, error);
+        int fd = partial_lock(names.partial, &same, error);
         if (fd < 0 && same) return false;
         if (fd < 0) continue;
-        bool ok = same && convert_locked(path, name, partial, options, error);
+        bool ok = same && convert_locked(path, names.directory, names.partial, options, error);
         close(fd);
         if (same) return ok;
     }

@@ -1,8 +1,6 @@
 /* Reading a GGUF file (versions 2 and 3, little-endian): every length, count, type and offset is checked here. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/utf8.h"
@@ -354,12 +352,6 @@ bool gguf_open(GgufFile *file, const char *path, Error *error) {
     fail_while(error, "%s", path);
     gguf_close(file);
     return false;
-}
-
-void gguf_release(const uint8_t *begin, const uint8_t *end) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = ((uintptr_t)begin + page - 1) & ~(page - 1), last = (uintptr_t)end & ~(page - 1);
-    if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
 }
 
 void gguf_close(GgufFile *file) {

@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "family/gguf.h"
 #include "import/gguf/gguf.h"
+#include "import/mapped.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -129,8 +130,6 @@ typedef struct GgufFile {
 
 NODISCARD bool gguf_open(GgufFile *file, const char *path, Error *error);
 void gguf_close(GgufFile *file);
-/* Pages of the mapping that were read count as this process's memory until they are let go. */
-void gguf_release(const uint8_t *begin, const uint8_t *end);
 const GgufTensor *gguf_tensor(const GgufFile *file, const char *name);
 const GgufValue *gguf_value(const GgufFile *file, const char *key);
 /* A key that starts with "." belongs to the architecture: ".block_count" is "llama.block_count". Absent, or of another

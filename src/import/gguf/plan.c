@@ -263,7 +263,7 @@ static bool scales_fit_half(const GgufTensor *tensor) {
 static bool compact_fits(const GgufTensor *tensor) {
     const uint8_t *end = tensor->data + tensor->bytes, *block = tensor->data;
     while (block < end && gguf_block_fits(tensor->type, block)) block += tensor->info->bytes;
-    gguf_release(tensor->data, end);
+    mapped_release(tensor->data, end);
     return block >= end;
 }
 
@@ -291,7 +291,7 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
     output->form.quant = QUANT_AFFINE;
     output->form.bits = tensor->info->bits;
     output->form.dtype = scales_fit_half(tensor) ? DTYPE_F16 : DTYPE_F32;
-    gguf_release(tensor->data, tensor->data + tensor->bytes);
+    mapped_release(tensor->data, tensor->data + tensor->bytes);
     return true;
 }
 

@@ -22,7 +22,7 @@ Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols,
     ld->in_file = false;
     Weight out = all;
     out.rows = b.count * b.size;
-    if (ld->failed) return out;
+    if (ld->failed || ld->source->record) return out;
     out.data = gather(ld, all.data, weight_row_bytes(&all), &b);
     if (all.scales) out.scales = gather(ld, all.scales, weight_scale_bytes(&all), &b);
     if (all.biases) out.biases = gather(ld, all.biases, weight_scale_bytes(&all), &b);
@@ -82,7 +82,7 @@ Weight load_scaled(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     ld->in_file = scale != 1;
     Weight weight = load_linear(ld, name, rows, cols, bias);
     ld->in_file = false;
-    if (ld->failed || scale == 1) return weight;
+    if (ld->failed || scale == 1 || ld->source->record) return weight;
     if (weight.quant != QUANT_NONE) {
         loader_fail(
             ld, ERROR_UNSUPPORTED, "tensor %s is quantised, but has to be multiplied by %g", name, (double)scale);

@@ -12,8 +12,10 @@ void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t
     for (int i = 0; !ld->failed && i < count; i++) out[i] = weight_rows(&all, i * rows, rows);
 }
 
-static void load_singles(
-    Loader *ld, const char *single, int experts, int64_t rows, int64_t cols, bool bias, Weight *out) {
+static void load_singles(Loader *ld, const char *stacked, const char *single, int experts, int64_t rows, int64_t cols,
+    bool bias, Weight *out) {
+    const int first = loader_record_count(ld);
+    char full[NAME_SIZE];
     for (int e = 0; e < experts; e++) {
         char format[PART_SIZE];
         const char *place = strstr(single, "%d");
@@ -21,6 +23,8 @@ static void load_singles(
         snprintf(format, sizeof format, "%.*s%d%s", (int)(place - single), single, e, place + 2);
         out[e] = load_linear(ld, format, rows, cols, bias);
     }
+    loader_full_name(ld, full, stacked, "");
+    loader_record_stack(ld, first, full);
 }
 
 Weight *load_experts(Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows,
@@ -34,7 +38,7 @@ Weight *load_experts(Loader *ld, const char *stacked, const char *single, int ex
     if (!single || load_has(ld, name))
         loader_stack(ld, stacked, experts, rows, cols, bias, out);
     else
-        load_singles(ld, single, experts, rows, cols, bias, out);
+        load_singles(ld, stacked, single, experts, rows, cols, bias, out);
     ld->experts = false;
     return out;
 }

@@ -3,8 +3,9 @@
 #pragma once
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
+#include "model/loader/record.h"
 
-enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160, LAYERS_MAX = 4096 };
+enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160, NAME_SIZE = 512, LAYERS_MAX = 4096 };
 
 struct Loader {
     const LoadSource *source;
@@ -46,6 +47,8 @@ double loader_positive(Loader *ld, const Json *value, const char *where, const c
 const char *loader_show(const Json *value, char out[64]);
 /* out[count]: the matrices of NAME.weight [count, rows, cols], as views. */
 void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t cols, bool bias, Weight *out);
+/* The name in the file: prefix, scope, name and suffix. */
+void loader_full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix);
 const TensorEntry *loader_find(const Loader *ld, const char *name); /* NULL: the file does not have it */
 /* A tensor that must be there, NAME + SUFFIX; counts as used. NULL after an error. */
 const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix);
@@ -59,3 +62,17 @@ void loader_eos(Loader *ld, LoadTarget *target);
 void loader_check_fields(Loader *ld);
 void loader_check_tensors(Loader *ld);
 void *loader_alloc(Loader *ld, size_t count, size_t size);
+
+/* ---- recording (record.c); without a record nothing happens ---- */
+
+/* A tensor that is read; a second time nothing happens. */
+void loader_record_entry(Loader *ld, const TensorEntry *entry);
+void loader_record_plus(Loader *ld, const TensorEntry *entry, float plus);
+/* A module's matrix, which these entries hold: they are no longer items of their own. */
+void loader_record_matrix(
+    Loader *ld, const char *name, bool bare, const Weight *weight, const TensorEntry *const *entries, int entry_count);
+int loader_record_count(const Loader *ld); /* items so far; 0 without a record */
+/* The items from `first` on, which are an expert each, become one stack with this name, their biases another. */
+void loader_record_stack(Loader *ld, int first, const char *name);
+/* The matrix `joined` becomes HOME.embed_q and HOME.unembed_out. */
+void loader_record_heads(Loader *ld, const char *joined, const char *home, const Weight *both, const HeadSizes *sizes);

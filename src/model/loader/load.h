@@ -3,6 +3,7 @@
 #pragma once
 #include "base/json.h"
 #include "model/loader/loader.h"
+#include "model/loader/record.h"
 #include "tensor/safetensors.h"
 #include "weights/weights.h"
 
@@ -19,6 +20,7 @@ typedef struct LoadSource {
     bool strict_config;                            /* unused fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */
     void *warn_context;
+    LoadRecord *record; /* gets what is read; NULL: the model is to be run */
 } LoadSource;
 
 typedef struct LoadTarget {

@@ -176,6 +176,8 @@ const Norm *load_rms_reordered(Loader *ld, const char *name, int64_t width, floa
 const Clip *load_clips(Loader *ld, const char *const *names, int count);
 /* NAME's tensors, if there are any, are not reported as unused. */
 void load_leave(Loader *ld, const char *name);
+/* Whether a tensor of this name belongs to a part for images or sound. */
+bool load_is_media(Slice name);
 /* Tensors whose full name contains this text are not reported as unused. */
 void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 

@@ -55,10 +55,23 @@ static Weight *head_stack(Loader *ld, const char *home, const char *part, int he
     return out;
 }
 
+/* Nothing is transposed: that may take gigabytes. */
+static void record_heads(Loader *ld, const char *name, const char *home, const HeadSizes *s) {
+    char joined[NAME_SIZE], own[NAME_SIZE];
+    const Weight both = load_linear(ld, name, s->heads * (s->nope_dim + s->width), s->latent, false);
+    loader_full_name(ld, joined, name, "");
+    loader_full_name(ld, own, home, "");
+    if (!ld->failed) loader_record_heads(ld, joined, own, &both, s);
+}
+
 void load_mla_heads(Loader *ld, const char *home, const HeadSizes *s, Weight **w_uk, Weight **w_uv) {
     char name[PART_SIZE], weight[PART_SIZE];
     snprintf(name, sizeof name, "%s.kv_b_proj", home);
     snprintf(weight, sizeof weight, "%s.kv_b_proj.weight", home);
+    if (load_has(ld, weight) && ld->source->record) {
+        record_heads(ld, name, home, s);
+        return;
+    }
     if (load_has(ld, weight)) {
         *w_uk = embed_transposed(ld, name, s);
         *w_uv = unembed_parts(ld, name, s);

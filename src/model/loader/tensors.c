@@ -7,8 +7,6 @@
 
 #include "model/loader/internal.h"
 
-enum { NAME_SIZE = 512 };
-
 void load_scope(Loader *ld, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -36,7 +34,7 @@ static void renamed(const Loader *ld, char out[NAME_SIZE], const char *first, co
     for (const LoadName *name = ld->names; name->usual; name++) rename_part(out, name);
 }
 
-static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix) {
+void loader_full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix) {
     static const char own[] = "model.";
     const size_t length = strlen(own);
     const char *first = ld->scope[0] ? ld->scope : name, *rest = ld->scope[0] ? name : "";
@@ -54,7 +52,7 @@ static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, c
 
 static const TensorEntry *find(const Loader *ld, const char *name, const char *suffix) {
     char full[NAME_SIZE];
-    full_name(ld, full, name, suffix);
+    loader_full_name(ld, full, name, suffix);
     return checkpoint_find(ld->source->checkpoint, full);
 }
 
@@ -73,7 +71,7 @@ const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix)
     const TensorEntry *entry = find(ld, name, suffix);
     if (!entry) {
         char full[NAME_SIZE];
-        full_name(ld, full, name, suffix);
+        loader_full_name(ld, full, name, suffix);
         loader_fail(ld, ERROR_NOT_FOUND, "tensor %s is missing", full);
         return NULL;
     }
@@ -82,6 +80,7 @@ const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix)
         ld->bytes += entry->tensor.bytes;
     }
     *used = 1;
+    loader_record_entry(ld, entry);
     return entry;
 }
 
@@ -239,7 +238,7 @@ static const Json *find_override(const Loader *ld, const char *module) {
 /* Where config.json names the module, the file must hold it so: false (or null) is plain, anything else has scales. */
 static bool check_presence(Loader *ld, const char *name, const TensorEntry *scales) {
     char module[NAME_SIZE], shown[64];
-    full_name(ld, module, name, "");
+    loader_full_name(ld, module, name, "");
     const Json *override = json_get(json_get(ld->root, "quantization"), module);
     if (!override) {
         return true;
@@ -308,7 +307,7 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
     const TensorEntry *scales = loader_take(ld, name, ".scales");
     const Tensor codes = flat(ld, &data->tensor), records = flat(ld, &scales->tensor), *w = &codes, *s = &records;
     char expected[96], module[NAME_SIZE], above[64];
-    full_name(ld, module, name, "");
+    loader_full_name(ld, module, name, "");
     if (w->dtype != DTYPE_U32) {
         loader_wrong_dtype(ld, data, "U32, since there are scales");
         return;
@@ -347,6 +346,14 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
     check_override(ld, weight, module);
 }
 
+static void record_matrix(Loader *ld, const char *name, bool bare, const Weight *weight, const TensorEntry *data) {
+    const TensorEntry *entries[] = {data, find(ld, name, ".scales"), find(ld, name, ".biases")};
+    char full[NAME_SIZE];
+    if (!ld->source->record || ld->failed) return;
+    loader_full_name(ld, full, name, "");
+    loader_record_matrix(ld, full, bare, weight, entries, !weight->scales ? 1 : !weight->biases ? 2 : 3);
+}
+
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias) {
     Weight weight = {.rows = rows, .cols = cols};
     const bool bare = !find(ld, name, ".weight") && find(ld, name, "");
@@ -374,6 +381,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     if (!ld->failed && !ld->in_file) { /* what is only read now is counted where it stays */
         loader_tally(ld, &weight);
     }
+    record_matrix(ld, name, bare, &weight, data);
     if (bias) {
         char full[PART_SIZE];
         snprintf(full, sizeof full, "%s.bias", name);
@@ -409,6 +417,7 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
         return NULL;
     }
     floats_to_f32(vector, entry->tensor.data, entry->tensor.dtype, count);
+    loader_record_plus(ld, entry, plus);
     for (int64_t i = 0; plus != 0 && i < count; i++) {
         vector[i] += plus;
     }
@@ -526,7 +535,7 @@ static const char *const media[] = {"audio_tower.", "connector.", "embed_audio."
     "model.vision_embedder.", "model.vision_model.", "model.vision_tower.", "model.visual.", "multi_modal_projector.",
     "vision_embedder.", "vision_model.", "vision_tower.", "visual."};
 
-static bool is_media(Slice name) {
+bool load_is_media(Slice name) {
     for (size_t m = 0; m < COUNT_OF(media); m++)
         if (slice_starts(name, slice_of(media[m]))) return true;
     return false;
@@ -538,11 +547,12 @@ void loader_check_tensors(Loader *ld) {
     for (size_t i = 0; i < ld->source->checkpoint->entry_count; i++) {
         const TensorEntry *entry = &ld->source->checkpoint->entries[i];
         if (ld->tensor_used[i] || is_skipped(ld, entry->name)) continue;
-        if (ld->text_part && is_media(entry->name))
+        if (ld->text_part && load_is_media(entry->name))
             left_out++;
         else
             first = unused++ ? first : entry->name;
     }
+    if (ld->source->record) ld->source->record->unused = unused;
     if (left_out)
         loader_warn(ld, "%zu tensors for images and sound are left out: %s is loaded %s", left_out, ld->family,
             ld->spec->vision ? "without them" : "as a text model");

@@ -1,0 +1,68 @@
+/* The parts of the conversion of checkpoints: the plan, the writers. */
+#pragma once
+#include "base/arena.h"
+#include "base/json.h"
+#include "import/checkpoint/checkpoint.h"
+#include "model/loader/record.h"
+
+/* A module's weights, or another tensor, in the file that is written. */
+typedef struct Output {
+    const Recorded *item;
+    const char *name;      /* a tensor, or the module of a matrix */
+    int64_t stack;         /* matrices on each other; 0: it is one */
+    int64_t rows, cols;    /* a matrix: its size, all of its stack together */
+    int64_t first, stride; /* each matrix of the stack: its first row in the source, and the source's rows */
+    Weight form;           /* a matrix: how it is written, without data; plain: its type */
+    QuantForm quant;       /* codes that are made here; quant.quant QUANT_NONE: they are copied, or it is plain */
+    DType dtype;           /* a tensor that is no matrix: its type */
+    bool named;            /* config.json has its form under its name */
+    bool named_mode;       /* with the mode */
+} Output;
+
+typedef struct Plan {
+    Arena *arena;
+    const CheckpointOptions *options;
+    const char *model_type;
+    const Json *config;
+    const LoadRecord *record;
+    int layer_count;
+    bool has_mixture; /* block_sparse_moe */
+    bool has_dtype;
+    DType dtype;     /* numbers become this, where has_dtype */
+    bool quantised;  /* config.json gets `quantization` */
+    QuantForm usual; /* what it says of modules that it does not name */
+    int count;
+    Output *outputs;      /* in the order of MLX's files */
+    uint64_t total_bytes; /* the source's tensors */
+    Error *error;
+} Plan;
+
+NODISCARD bool plan_make(Plan *plan);
+
+/* --- rules.c: what mlx-lm's classes say about modules by name --------------------------------------------------- */
+
+typedef enum RuleAnswer { RULE_USUAL, RULE_PLAIN, RULE_8_BITS } RuleAnswer;
+/* Quantisation of a module of a family: as usual, not at all, or 8 bits in groups of 64. */
+RuleAnswer rule_of_module(const char *model_type, const char *module);
+/* Whether a tensor keeps its type of numbers whatever the others become. */
+bool rule_keeps_dtype(const char *model_type, const char *name);
+/* Whether `plus`, which the model adds to a norm's weights, is added when the file is written. */
+bool rule_adds_plus(const char *model_type);
+/* The form that a recipe gives a module. layer: its number, 0 where it has none. */
+QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int layer, int layer_count);
+/* MLX's name of a module whose publisher has another; *second: set when its rows are those of two modules, one after
+ * the other. The names are in the arena; NULL: no memory. */
+const char *rule_rename(const Plan *plan, const char *module, bool bare, const char **second);
+/* Whether MLA's kv_b_proj becomes embed_q and unembed_out. */
+bool rule_divides(const char *model_type);
+
+/* --- The files -------------------------------------------------------------------------------------------------- */
+
+/* Elements of row `row` of an output as numbers that the type of `form` (or dtype) can hold. out[cols]. */
+typedef struct RowReader {
+    float *transposed; /* one matrix; NULL: none is */
+    int64_t matrix;    /* its number; -1: none yet */
+} RowReader;
+
+NODISCARD bool tensors_write(const Plan *plan, const char *directory, Error *error);
+NODISCARD bool config_write(const Plan *plan, const Json *generation, const char *directory, Error *error);

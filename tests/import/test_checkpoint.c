@@ -1,0 +1,72 @@
+/* import/checkpoint: a converted checkpoint is the same model. Every fixture of tests/family, some of which have the
+ * publishers' names, is converted without changing numbers; its logits must be the same bits. tests/import/
+ * check_convert.py compares the files with mlx-lm's. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "family/fixture.h"
+#include "import/checkpoint/checkpoint.h"
+#include "test.h"
+
+static bool walk(const Fixture *f, const char *directory, float *logits) {
+    FixtureRun run;
+    const RunnerOptions options = {.backend = fixture_backend("ref", 1, FIXTURE_TOKENS_MAX)};
+    if (!fixture_run_open(&run, directory, &(ModelOptions){.context = f->count}, &options)) return false;
+    const bool ok = fixture_walk(run.runner, f->tokens, f->count, f->count, f->steps, logits);
+    fixture_run_close(&run);
+    return ok;
+}
+
+static void test_fixture(Fixture *f, int variant) {
+    char source[64], target[80];
+    const size_t bytes = (size_t)f->count * (size_t)f->vocab * sizeof(float);
+    float *before = malloc(bytes), *after = malloc(bytes);
+    Error error = {0};
+    if (before && after && fixture_write_variant(f, variant, source)) {
+        snprintf(target, sizeof target, "%s-converted", source);
+        const bool ok = checkpoint_convert(source, target, &(CheckpointOptions){.shard_bytes = 20000}, &error);
+        const bool scaled = !ok && error.code == ERROR_UNSUPPORTED && strstr(error.text, "falcon_h1: its matrices");
+        TEST_MSG(ok || scaled, "%s: %s", f->name, error.text);
+        if (ok && walk(f, source, before) && walk(f, target, after))
+            TEST_MSG(!memcmp(before, after, bytes), "%s: other logits", f->name);
+        if (ok) fixture_remove(target);
+        fixture_remove(source);
+    }
+    free(before);
+    free(after);
+}
+
+/* A build that ends in the middle leaves nothing. */
+static bool stop(void *context, uint64_t done, uint64_t total, const char *tensor) {
+    TEST(done <= total && tensor);
+    return done < total / 2;
+}
+
+static void test_stopped(void) {
+    Fixture f;
+    char source[64], target[80], partial[96];
+    Error error = {0};
+    if (!fixture_open(&f, "llama") || !fixture_write_variant(&f, 0, source)) return;
+    snprintf(target, sizeof target, "%s-converted", source);
+    snprintf(partial, sizeof partial, "%s.partial", target);
+    const CheckpointOptions options = {.quantize = true, .form = {QUANT_AFFINE, 4, 32}, .progress = stop};
+    TEST(!checkpoint_convert(source, target, &options, &error) && error.code == ERROR_CANCELLED);
+    TEST(!file_exists(target) && !file_exists(partial));
+    fixture_remove(source);
+    fixture_close(&f);
+}
+
+int main(void) {
+    static char names[FIXTURE_NAMES_MAX][64];
+    const int total = fixture_names(names, FIXTURE_NAMES_MAX), step = test_sampled() ? 3 : 1;
+    for (int i = 0; i < total; i += step) {
+        Fixture f;
+        if (!fixture_open(&f, names[i])) continue;
+        for (int v = 0; v < (int)f.variants->size; v += test_sampled() ? 8 : 1) test_fixture(&f, v);
+        fixture_close(&f);
+    }
+    test_stopped();
+    return test_done();
+}
