@@ -2,6 +2,7 @@ import { effect, untracked } from '@preact/signals';
 import { Component, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { chat, loadChats } from './state/chats.js';
+import { pairFromAddress } from './state/devices.js';
 import { refreshJobs } from './state/downloads.js';
 import { busy, stop } from './state/generate.js';
 import './state/history.js';
@@ -114,6 +115,6 @@ loadChats().then(() => {
     render(html`<${App} />`, /** @type {HTMLElement} */ (document.getElementById('app')));
     refreshJobs();
 });
-watch();
+pairFromAddress().then(watch);
 if ('serviceWorker' in navigator && isSecureContext)
     addEventListener('load', () => navigator.serviceWorker.register(scriptUrl('/sw.js')).catch(() => {}));

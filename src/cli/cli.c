@@ -25,6 +25,7 @@ static const CommandEntry commands[] = {
     {"info", "what a model is and what it needs here (also show)", command_info},
     {"ps", "the models of a running server", command_ps},
     {"stop", "unload a model of a running server", command_stop},
+    {"devices", "devices that are paired with apus serve --lan", command_devices},
     {"convert", "rewrite a GGUF file as an MLX checkpoint", command_convert},
     {"bench", "measure speed beside the machine's limits", command_bench},
     {"doctor", "what this machine offers", command_doctor},

@@ -14,6 +14,7 @@ int command_list(int argc, char **argv);
 int command_rm(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_launch(int argc, char **argv);
+int command_devices(int argc, char **argv);
 int command_ps(int argc, char **argv);
 int command_stop(int argc, char **argv);
 int command_bench(int argc, char **argv);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/events.h"
+#include "cli/lan.h"
 #include "cli/presets.h"
 #include "cli/progress.h"
 #include "library/library.h"
@@ -127,7 +128,10 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     const bool any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::"), six = strchr(host, ':') != NULL;
     char address[128];
     snprintf(address, sizeof address, "http%s://%s%s%s:%d", options->tls_certificate ? "s" : "", six && !any ? "[" : "",
-        any ? "127.0.0.1" : host, six && !any ? "]" : "", server_port(server));
+        options->lan_address ? options->lan_address
+            : any            ? "127.0.0.1"
+                             : host,
+        six && !any ? "]" : "", server_port(server));
     if (print_events) {
         print_ready_event(server, address);
         return;
@@ -139,7 +143,11 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
            "  metrics  %s/metrics\n",
         seconds, address, address, address, address);
     print_models(server, options);
-    printf("  API key  %s\n\n", key ? "required" : "none (this machine only)");
+    printf("  API key  %s\n\n",
+        key && options->lan_directory ? "required, or that of a paired device"
+            : options->lan_directory  ? "that of a paired device"
+            : key                     ? "required"
+                                      : "none (this machine only)");
     Buffer body = {0};
     if (options->models.count) quote_body(options->models.sources[0].name, &body);
     if (body.size)
@@ -164,6 +172,7 @@ static int serve(ServerOptions *options, Events *events) {
     }
     events_concern(events, server);
     print_ready(server, options, clock_seconds() - start);
+    if (options->lan_directory && !print_events) lan_print(server);
     service_notify("READY=1");
     events_wait(events);
     service_notify("STOPPING=1");
@@ -373,13 +382,13 @@ static int print_info(const Arguments *arguments) {
 /* models_min: models that must be named. */
 static int serve_from(int argc, char **argv, int models_min) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
-    const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
+    const char *host = NULL, *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
     const char *certificate = NULL, *certificate_key = NULL;
     const char *log = "text", *mcp = NULL;
     int64_t port = 5413, idle = 0, request_timeout = 0, queue_timeout = 0, drain = 10;
     const char *origins_given = NULL, *hosts_given = NULL, *aliases_given = NULL;
     const char *pinned = NULL, *models_dir = NULL, *history = NULL;
-    bool lenient = false, events = false;
+    bool lenient = false, events = false, lan = false;
     bool verbose = false, pull = false, quiet = false, open_metrics = false;
     static Presets presets;
     SwiftArguments swift = {.temperature = -1, .top_p = -1, .min_p = -1, .repetition_penalty = -1, .top_k = -1};
@@ -428,6 +437,9 @@ static int serve_from(int argc, char **argv, int models_min) {
         OPTIONS_TITLE("Who may ask"),
         {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "clients must send this key (APUS_API_KEY)"},
         {"--api-key-file", NULL, OPTION_TEXT, &key_file, 0, 0, "FILE", "clients must send one of its lines"},
+        {"--lan", NULL, OPTION_FLAG, &lan, 0, 0, NULL,
+            "listen on the local network over HTTPS with a certificate of its own, and print a QR code that pairs a "
+            "phone; each device gets a key (apus devices)"},
         {"--tls-cert", NULL, OPTION_TEXT, &certificate, 0, 0, "FILE",
             "serve HTTPS with this certificate (PEM, its chain behind it)"},
         {"--tls-key", NULL, OPTION_TEXT, &certificate_key, 0, 0, "FILE", "the certificate's private key (PEM)"},
@@ -485,7 +497,9 @@ static int serve_from(int argc, char **argv, int models_min) {
     buffer_byte(&alias_text, 0);
     if (alias_text.failed) return fail(&error, ERROR_MEMORY, "no memory for --alias"), report(&error);
     if (!take_aliases(alias_text.data, aliases, &alias_count, &error)) return report(&error);
-    ServerOptions server = {.host = host,
+    ServerOptions server = {.host = host ? host
+            : lan                        ? "0.0.0.0"
+                                         : "127.0.0.1",
         .port = (int)port,
         .api_keys = buffer_view(&keys),
         .tls_certificate = certificate,
@@ -510,6 +524,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         .models.alias_count = alias_count,
         .models.idle_unload_ms = idle * 1000};
     print_events = events;
+    if (lan && !lan_prepare(&server, &error)) return report(&error);
     const int code = serve_models(&arguments, &engine, name, key_file, models_dir, &server);
     buffer_free(&keys);
     buffer_free(&origins);

@@ -28,6 +28,7 @@ typedef struct Server {
     struct Resumables *resumables;
     struct Metrics *metrics;
     struct Jobs *jobs;
+    struct Devices *devices; /* NULL: without --lan */
     struct History *history; /* NULL: the server keeps none */
     bool starts_empty;       /* it was started without a model: clients choose */
     int watchers;            /* atomic: streams of events of jobs */

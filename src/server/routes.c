@@ -17,6 +17,7 @@
 #include "server/api/ollama_list.h"
 #include "server/admin/jobs_api.h"
 #include "server/http/response.h"
+#include "server/lan/devices_api.h"
 #include "server/http/http_request.h"
 #include "server/api/rerank.h"
 #include "server/api/resumable.h"
@@ -89,6 +90,10 @@ static const Route routes[] = {
     {.method = "GET", .path = "/v1/streams/", .answer = answer_resumed},
     {.method = "DELETE", .path = "/v1/streams/", .answer = answer_stream_cancel},
     {.method = "DELETE", .path = "/v1/models/", .answer = answer_model_remove},
+    {.method = "GET", .path = "/v1/devices", .answer = answer_devices},
+    {.method = "POST", .path = "/v1/devices/pairing", .answer = answer_device_invite},
+    {.method = "POST", .path = "/v1/devices/pair", .answer = answer_device_pair, .public = true},
+    {.method = "DELETE", .path = "/v1/devices/", .answer = answer_device_revoke},
     {.method = "GET", .path = "/v1/history", .answer = answer_history},
     {.method = "GET", .path = "/v1/history/changes", .answer = answer_history_changes},
     {.method = "POST", .path = "/v1/history/changes", .answer = answer_history_push},

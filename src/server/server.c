@@ -14,6 +14,8 @@
 #include "server/http/http.h"
 #include "server/admin/jobs.h"
 #include "server/admin/metrics.h"
+#include "server/lan/devices.h"
+#include "server/lan/devices_api.h"
 #include "server/api/resumable.h"
 #include "server/api/stream.h"
 
@@ -29,6 +31,7 @@ static bool listen_first(Server *server, const ServerOptions *options, Error *er
     server->metrics = metrics_open(error);
     if (!server->metrics) return false;
     if (options->history && !(server->history = history_open(options->history, HISTORY_BYTES_MAX, error))) return false;
+    if (options->lan_directory && !(server->devices = devices_open(options->lan_directory, error))) return false;
     return http_start(server, options->restarted ? options->listener : -1, error);
 }
 
@@ -83,6 +86,13 @@ Server *server_open(const ServerOptions *options, Error *error) {
     }
     server_close(server);
     return NULL;
+}
+
+bool server_invite(Server *server, Buffer *url, Error *error) {
+    char secret[DEVICE_SECRET_MAX];
+    if (!devices_invite(server->devices, secret, error)) return false;
+    device_pairing_url(server, secret, url);
+    return !url->failed || fail(error, ERROR_MEMORY, "no memory for an address");
 }
 
 int server_port(const Server *server) { return server->port; }
@@ -153,6 +163,7 @@ void server_close(Server *server) {
     stream_writer_close(server->streams);
     resumables_close(server->resumables);
     history_close(server->history);
+    devices_close(server->devices);
     metrics_close(server->metrics);
     keys_free(&server->keys);
     condition_destroy(&server->woken);

@@ -12,6 +12,8 @@ typedef struct ServerOptions {
     Slice api_keys;   /* one per line (keys_read); read in server_open only. data NULL: none, on loopback only */
     const char *tls_certificate; /* PEM file; NULL: no TLS */
     const char *tls_key;         /* PEM file; NULL with tls_certificate */
+    const char *lan_directory;   /* paired devices (server/lan/devices.h), whose keys open the API, too; NULL: none */
+    const char *lan_address;     /* address that devices use */
     const char *mcp_origins;     /* origins that the web app may connect to, separated by spaces; NULL: none */
     const char *allowed_origins; /* origins whose pages may use the API, separated by spaces; "*": all. NULL: none */
     const char *allowed_hosts;   /* further names of this server in the Host header, separated by spaces; "*": any */
@@ -42,6 +44,8 @@ NODISCARD bool server_reload(Server *server, Slice api_keys, Error *error);
 int server_port(const Server *server);
 bool server_model(const Server *server, int index, ModelStatus *status); /* models_status() of its models */
 void server_close(Server *server); /* refuses new work, ends running answers after drain_s, joins all threads */
+/* Begins a pairing: appends the address that a new device opens. Only with lan_directory. */
+NODISCARD bool server_invite(Server *server, Buffer *url, Error *error);
 /* Sets the reason that /health shows beside an unhealthy status. Thread: any. */
 void server_explain(Server *server, const char *reason);
 /* Prepares the replacement of the server by another process image: new requests are refused, running answers may finish

@@ -9,9 +9,11 @@ export const optionRows = [
         rows: [
             { option: '--host', label: 'optHost', kind: 'text', placeholder: '127.0.0.1' },
             { option: '--port', label: 'optPort', kind: 'text', placeholder: '5413' },
+            { option: '--lan', label: 'optLan', kind: 'flag' },
             { option: '--api-key', label: 'optKey', kind: 'secret' },
             { option: '--tls-cert', label: 'optCert', kind: 'text', placeholder: 'cert.pem' },
             { option: '--tls-key', label: 'optCertKey', kind: 'text', placeholder: 'key.pem' },
+            { option: '--history', label: 'optHistory', kind: 'text', placeholder: '~/.local/share/apus' },
             { option: '--allow-pull', label: 'optPull', kind: 'flag' },
         ],
     },

@@ -10,12 +10,13 @@ import { t } from '../state/settings.js';
 import { connect, connections } from '../state/tools.js';
 import { exportAll, importFile } from '../state/transfer.js';
 import { ask, copyText, drawer, go, notify, place } from '../state/ui.js';
+import { Devices } from './devices.js';
 import { html } from './html.js';
 import { Icon, Logo } from './icons.js';
 import { ParamsForm } from './panel.js';
 import { IconButton, Section, Select, Switch, TextRow } from './parts.js';
 
-const tabs = /** @type {const} */ (['general', 'answers', 'tools', 'server', 'data', 'about']);
+const tabs = /** @type {const} */ (['general', 'answers', 'tools', 'server', 'devices', 'data', 'about']);
 
 function General() {
     return html`<${Section} title=${t('appearance')}>
@@ -414,17 +415,18 @@ function About() {
         >`;
 }
 
-const views = { general: General, answers: Answers, tools: Tools, server: Server, data: Data, about: About };
+const views = { general: General, answers: Answers, tools: Tools, server: Server, devices: Devices, data: Data, about: About }; // prettier-ignore
 
 export function SettingsPage() {
-    const tab = tabs.find((name) => name === place.value.id) ?? 'general';
+    const shown = tabs.filter((name) => name !== 'devices' || health.value?.lan);
+    const tab = shown.find((name) => name === place.value.id) ?? 'general';
     return html`<div class="page">
         <header class="topbar">
             <${IconButton} icon="menu" kind="only-phone" label=${t('chats')} onClick=${() => (drawer.value = true)} />
             <h1>${t('tabSettings')}</h1>
         </header>
         <nav class="sub-tabs" aria-label=${t('tabSettings')}>
-            ${tabs.map((name) => html`<button key=${name} type="button" aria-current=${tab === name ? 'page' : undefined} class=${tab === name ? 'here' : ''} onClick=${() => go('settings', name)}>${t(/** @type {any} */ (`tab_${name}`))}</button>`)}
+            ${shown.map((name) => html`<button key=${name} type="button" aria-current=${tab === name ? 'page' : undefined} class=${tab === name ? 'here' : ''} onClick=${() => go('settings', name)}>${t(/** @type {any} */ (`tab_${name}`))}</button>`)}
         </nav>
         <main class="scroller" tabindex="0">
             <div class="column"><${views[tab]} /></div>

@@ -12,7 +12,7 @@ const models = join(cache, 'models');
 const python = join(cache, 'venv/bin/python'); // tools/python_env.sh
 export const smallModel = join(models, 'qwen-0.5b.gguf');
 
-/** @typedef {{ url: string, stop: (signal?: NodeJS.Signals) => Promise<void> }} Started */
+/** @typedef {{ url: string, output: () => string, stop: (signal?: NodeJS.Signals) => Promise<void> }} Started */
 
 /**
  * A real server with the small model.
@@ -38,6 +38,7 @@ export async function serve(options, environment = {}, models = [smallModel]) {
     });
     return {
         url,
+        output: () => text,
         stop: (signal = 'SIGTERM') =>
             new Promise((done) => {
                 if (child.exitCode !== null || child.signalCode) return done();
@@ -91,8 +92,9 @@ export const profiles = {
  * @param {import('playwright-core').Browser} browser
  * @param {string} url
  * @param {import('playwright-core').BrowserContextOptions & { allow?: RegExp }} [options] allow: messages that are expected
+ * @param {string} [start] where it begins
  */
-export async function openApp(browser, url, { allow, ...options } = {}) {
+export async function openApp(browser, url, { allow, ...options } = {}, start = url) {
     const context = await browser.newContext({
         ...profiles.desktop,
         locale: 'en-US',
@@ -116,7 +118,7 @@ export async function openApp(browser, url, { allow, ...options } = {}) {
         faults.push(`dialog: ${dialog.message()}`);
         dialog.dismiss();
     });
-    await page.goto(url);
+    await page.goto(start);
     await page.waitForSelector('#prompt');
     return { page, context, faults, close: () => context.close() };
 }

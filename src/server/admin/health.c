@@ -71,12 +71,14 @@ static void write_capabilities(const Server *server, const Health *h, Buffer *ou
     buffer_text(out, ",\"models\":[");
     buffer_slice(out, buffer_view(&h->models));
     buffer_printf(out,
-        "],\"vision\":%s,\"audio\":false,\"history\":%s,\"memory\":{\"active_mb\":%.0f,\"peak_mb\":%.0f,\"cache_mb\":%."
+        "],\"vision\":%s,\"audio\":false,\"history\":%s,\"lan\":%s,\"memory\":{\"active_mb\":%.0f,\"peak_mb\":%.0f,"
+        "\"cache_mb\":%."
         "0f,"
         "\"total_system_mb\":%.0f},\"stats\":{\"requests_total\":%llu,\"requests_active\":%d,\"tokens_generated\":%llu,"
         "\"avg_tokens_per_sec\":%.2f}",
-        h->vision ? "true" : "false", server->history ? "true" : "false", (double)use.resident_bytes / megabyte,
-        (double)use.peak_bytes / megabyte, (double)h->all.prefix_bytes / megabyte, (double)process_memory() / megabyte,
+        h->vision ? "true" : "false", server->history ? "true" : "false", server->devices ? "true" : "false",
+        (double)use.resident_bytes / megabyte, (double)use.peak_bytes / megabyte,
+        (double)h->all.prefix_bytes / megabyte, (double)process_memory() / megabyte,
         (unsigned long long)totals.requests, __atomic_load_n(&server->answering, __ATOMIC_RELAXED),
         (unsigned long long)totals.tokens, totals.decode_s > 0 ? (double)totals.tokens / totals.decode_s : 0);
     buffer_slice(out, buffer_view(&h->experts));

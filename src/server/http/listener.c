@@ -42,8 +42,8 @@ int listener_open(Server *server, int given, int queue, Error *error) {
         ok = fail(error, ERROR_USAGE, "--host %s: not an IP address", server->options.host);
     server->loopback =
         six ? IN6_IS_ADDR_LOOPBACK(&address.v6.sin6_addr) : ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
-    if (ok && !server->loopback && !server->keys.count)
-        ok = fail(error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well",
+    if (ok && !server->loopback && !server->keys.count && !server->devices)
+        ok = fail(error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well, or --lan",
             server->options.host);
     if (!ok) return -1;
     const int fd = given >= 0 ? given : listen_at(&address.any, size, queue);

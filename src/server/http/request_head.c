@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "server/http/body.h"
 #include "server/http/deadlines.h"
+#include "server/lan/devices.h"
 #include "server/routes.h"
 #include "server/web.h"
 
@@ -41,9 +42,10 @@ static const char *find_key(const Exchange *x) {
 static bool key_given(const Exchange *x) {
     Server *server = x->server;
     mutex_lock(&server->lock);
-    const bool given = !server->keys.count || (x->key && keys_have(&server->keys, x->key));
+    const bool open = !server->keys.count && !server->devices;
+    const bool given = open || (x->key && server->keys.count && keys_have(&server->keys, x->key));
     mutex_unlock(&server->lock);
-    return given;
+    return given || (x->key && server->devices && devices_have(server->devices, x->key, NULL));
 }
 
 /* Whether a list of words with spaces between them has the text, or "*". */

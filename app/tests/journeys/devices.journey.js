@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { answered, openApp, send, serve, setDefaults, until } from './helpers.js';
+import { answered, openApp, profiles, send, serve, setDefaults, until } from './helpers.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 /** @typedef {import('playwright-core').Page} Page */
@@ -26,6 +26,50 @@ async function unlock(page, key) {
     await page.fill('dialog input', key);
     await page.click('dialog .button.primary');
     await page.waitForSelector('dialog[open]', { state: 'detached' });
+}
+
+/** Chromium lets a page be opened whose certificate the user accepts, but no service worker. */
+const selfSigned = { ignoreHTTPSErrors: true, allow: /SSL certificate error/ };
+
+/** A phone is paired by the address of the QR code, sees itself, invites another device, and is revoked by it. */
+export async function pairing(/** @type {Tools} */ { browser }) {
+    const state = mkdtempSync(join(tmpdir(), 'apus-state-'));
+    const options = ['--lan', '--host', '127.0.0.1', '--port', '0', '--slots', '1'];
+    const server = await serve(options, { APUS_STATE: state });
+    try {
+        const address = () => /https:\/\/\S+\/#\/pair\/[0-9a-f]{32}/.exec(server.output())?.[0];
+        await until(() => Boolean(address()), 'the server prints a pairing');
+        const phone = await openApp(browser, server.url, { ...profiles.phone, ...selfSigned }, address());
+        await phone.page.waitForSelector('.notice:has-text("This device is paired")');
+        assert.doesNotMatch(phone.page.url(), /pair/);
+        await phone.page.goto(server.url + '/#/settings/devices');
+        await phone.page.waitForSelector('.device:has-text("iPhone, Safari") .tag:has-text("this device")');
+        await phone.page.click('button:has-text("Pair a device")');
+        await phone.page.waitForSelector('.pairing code');
+        const next = (await phone.page.textContent('.pairing code'))?.trim() ?? '';
+        const qr = await phone.page
+            .locator('.pairing .qr path')
+            .getAttribute('d')
+            .catch(() => null);
+        assert.ok(qr === null || qr.length > 500);
+
+        const desk = await openApp(browser, server.url, { ...selfSigned }, next);
+        await desk.page.waitForSelector('.notice:has-text("This device is paired")');
+        const late = await openApp(browser, server.url, { ...selfSigned }, next);
+        await late.page.waitForSelector('.notice:has-text("This pairing was used")');
+        await desk.page.goto(server.url + '/#/settings/devices');
+        await desk.page.click('.device:has-text("iPhone") button');
+        await desk.page.click('dialog .button.danger');
+        await desk.page.waitForSelector('.device:has-text("iPhone")', { state: 'detached' });
+
+        // The phone's key is no key any more: the page says so and asks for another one.
+        await phone.page.reload();
+        await phone.page.waitForSelector('dialog:has-text("does not accept the key")');
+        assert.deepEqual([...phone.faults, ...desk.faults, ...late.faults], []);
+    } finally {
+        await server.stop();
+        rmSync(state, { recursive: true, force: true });
+    }
 }
 
 /** Two devices with one history: what one writes or removes the other sees, also what it did without the server. */
