@@ -55,8 +55,8 @@ static bool take_gpu_layers(const char *text, EngineOptions *out, Error *error) 
 static bool take_draft_model(const char *model, EngineOptions *out, Error *error) {
     static Buffer directory; /* until the process ends, as the arguments are */
     if (!model)
-        return !out->speculation.draft_tokens ||
-            fail(error, ERROR_USAGE, "--num-draft-tokens is of the --draft-model: name that, too");
+        return !out->speculation.draft_tokens || out->model.mtp ||
+            fail(error, ERROR_USAGE, "--num-draft-tokens is of --draft-model or --mtp: name one of them, too");
     buffer_clear(&directory);
     if (!library_resolve(model, progress_on_terminal(), &directory, error)) return fail_while(error, "--draft-model");
     out->speculation.draft_directory = directory.data;

@@ -48,8 +48,10 @@ typedef struct EngineArguments {
         "no draft tokens from the prompt and the answer (speculative decoding, which changes no answer)"},             \
     {"--draft-model", NULL, OPTION_TEXT, &(e).draft_model, 0, 0, "MODEL",                                              \
         "a small model with the same vocabulary that guesses the next tokens; answers stay the same (none)"},          \
+    {"--mtp", NULL, OPTION_FLAG, &(e).options.model.mtp, 0, 0, NULL,                                                   \
+        "guess with the model's multi-token prediction head, if its file has one; answers stay the same"},             \
     {"--num-draft-tokens", NULL, OPTION_INT, &(e).options.speculation.draft_tokens, 1, DRAFT_TOKENS_MAX, "N",          \
-        "the most tokens that it guesses at once (4)"},                                                                \
+        "the most tokens that either guesses at once (4)"},                                                                \
     OPTIONS_TITLE("Experts larger than memory"),                                                                       \
     {"--top-k-experts", NULL, OPTION_INT, &(e).options.model.experts_used, 1, 32, "N",                                            \
         "a token uses N experts of a layer at most: faster, but worse answers (the model's)"},                  \

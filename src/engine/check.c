@@ -21,6 +21,8 @@ bool check_engine_options(const EngineOptions *o, Error *error) {
     if (o->speculation.draft_tokens < 0 || o->speculation.draft_tokens > DRAFT_TOKENS_MAX)
         return fail(
             error, ERROR_USAGE, "%d draft tokens, must be 1 to %d", o->speculation.draft_tokens, DRAFT_TOKENS_MAX);
+    if (o->model.mtp && o->speculation.draft_directory)
+        return fail(error, ERROR_USAGE, "--mtp and --draft-model exclude each other");
     if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
         return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
     return check_format(&o->kv_format, error);

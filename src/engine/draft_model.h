@@ -8,11 +8,14 @@
 
 typedef struct DraftModel DraftModel;
 
-/* What a draft model has read of an answer's text. */
+/* What a draft model, or a multi-token prediction head, has read of an answer's text. */
 typedef struct DraftSequence {
-    KvSequence kv;                 /* the text up to its length; without tables: nothing */
-    int32_t fed[DRAFT_TOKENS_MAX]; /* [fed_count] draft tokens that it has read behind that */
+    KvSequence kv;                 /* the text from `base` on; without tables: nothing */
+    int32_t fed[DRAFT_TOKENS_MAX]; /* [fed_count] draft tokens that a draft model has read behind that */
     int fed_count;
+    int base;      /* position of the first token that it has read; of a draft model 0 */
+    float *states; /* [state_count, hidden] of a head: final hidden states of the positions behind kv, owned */
+    int state_count;
 } DraftSequence;
 
 /* A text to be continued. */
@@ -21,6 +24,9 @@ typedef struct DraftText {
     void (*read)(const struct DraftText *text, int first, int count, int32_t *out); /* ids from a position on */
     const void *request, *choice;                                                   /* for read() */
     const SamplingOptions *sampling;
+    const int32_t *positions; /* [POSITION_DIMS_MAX][prompt_count] for a head: RoPE positions of the prompt; NULL: the
+                                 place and position_offset */
+    int prompt_count, position_offset;
     int number; /* number of the choice, for its random numbers */
     int tokens; /* tokens of the text */
     int wanted; /* in: draft tokens that are wanted; out: those that there are */

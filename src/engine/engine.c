@@ -160,6 +160,7 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
 /* The last choice to start takes over the prompt's sequence; earlier ones get a copy that shares its pages. If the
  * pages were taken by another request meanwhile, the choice computes its text again. */
 static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, Error *error) {
+    speculation_begin(&engine->scheduler.speculation, request, choice, request->waiting == 0);
     if (!request->kv.tables) return sequence_begin(&engine->scheduler.sequences, request, choice, error);
     if (request->waiting == 0) {
         choice->kv = request->kv;
@@ -238,6 +239,15 @@ static void know_sums(Engine *engine, const StepPlan *plan, int output) {
     s->known.scale = plan->builder.scales[output];
 }
 
+/* Gives the final hidden states of a slice's first rows to the speculation, if it reads them. */
+static void read_states(Engine *engine, const StepSlice *slice, int rows) {
+    Speculation *s = &engine->scheduler.speculation;
+    const size_t hidden = (size_t)model_hidden(engine->model);
+    if (slice->hidden_rows == 0 || slice->request->pooling || !speculation_reads(s)) return;
+    speculation_read(s, slice->request, slice->choice, slice->position, rows,
+        runner_hidden_rows(engine->runner) + (size_t)slice->hidden_row * hidden);
+}
+
 /* logits: those of its first output; sampled: instead of logits, the token behind its last output; −1: none. */
 static void finish_prompt_slice(
     Engine *engine, Request *request, const StepPlan *plan, const StepSlice *slice, float *logits, int32_t sampled) {
@@ -250,6 +260,7 @@ static void finish_prompt_slice(
     if (resume_points_have(&request->resume, request->prefilled))
         sequence_publish(&engine->scheduler.sequences, request);
     engine->prompt_tokens += (uint64_t)slice->rows;
+    read_states(engine, slice, slice->rows);
     const bool last = request->prefilled == request->prompt_count;
     if (request->pooling) {
         const int hidden = model_hidden(engine->model);
@@ -308,7 +319,10 @@ static void finish_choice_slice(Engine *engine, const StepPlan *plan, const Step
     const int known = slice->rows - slice->drafts;
     sequence_spill(&s->sequences, request, choice, known);
     kv_advance(engine->kv, &choice->kv, known);
-    if (slice->outputs == 0) return;
+    if (slice->outputs == 0) {
+        read_states(engine, slice, known);
+        return;
+    }
     int accepted = 0;
     bool goes_on = sample_output(engine, plan, slice, 0);
     for (; goes_on && accepted < slice->drafts && is_accepted(engine, plan, slice, accepted); accepted++) {
@@ -317,6 +331,7 @@ static void finish_choice_slice(Engine *engine, const StepPlan *plan, const Step
         if (sequence_tokens(request, choice) == choice->kv.length)
             goes_on = sample_output(engine, plan, slice, accepted + 1);
     }
+    if (goes_on) read_states(engine, slice, known + accepted);
     speculation_note(&s->speculation, request, choice, slice->drafts, accepted);
 }
 

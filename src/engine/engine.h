@@ -25,6 +25,7 @@ typedef enum DraftSource {
     DRAFT_LOOKUP,     /* what followed the same tokens earlier in the request's prompt or answers */
     DRAFT_PREDICTION, /* the request's predicted answer */
     DRAFT_MODEL,
+    DRAFT_MTP, /* the model's multi-token prediction head */
     DRAFT_SOURCES
 } DraftSource;
 
@@ -37,7 +38,7 @@ typedef struct DraftStats {
 typedef struct SpeculationOptions {
     bool lookup;                 /* prompt lookup, in the prompt, the answers and the prediction of a request */
     const char *draft_directory; /* directory of a draft model with the same vocabulary; NULL: none */
-    int draft_tokens; /* the most draft tokens of the draft model per step and sequence; 0: DRAFT_MODEL_TOKENS */
+    int draft_tokens; /* the most of the draft model or the head per step and sequence; 0: DRAFT_MODEL_TOKENS */
     bool always;      /* for tests: drafts are verified whatever they cost */
     /* For tests. Writes at most `max` draft tokens for the answer at this position of the sequence and returns their
      * number. Thread: the engine's. NULL: none. */
@@ -48,7 +49,7 @@ typedef struct SpeculationOptions {
 typedef struct EngineOptions EngineOptions;
 struct EngineOptions {
     const char *directory;
-    ModelOptions model;
+    ModelOptions model;     /* mtp: the head is a source of draft tokens; excludes a draft model */
     BackendOptions backend; /* the engine sets rows_max */
     int gpu_layers; /* the backend computes the last gpu_layers layers and the output matrix, the CPU the others; or
                        GPU_LAYERS_… */

@@ -7,7 +7,7 @@
 
 int engine_draft_rows(const EngineOptions *options) {
     const SpeculationOptions *s = &options->speculation;
-    return s->lookup || s->draft_directory || s->script ? DRAFT_TOKENS_MAX : 0;
+    return s->lookup || s->draft_directory || s->script || options->model.mtp ? DRAFT_TOKENS_MAX : 0;
 }
 
 RunnerOptions engine_runner_options(const EngineOptions *options) {
@@ -17,6 +17,7 @@ RunnerOptions engine_runner_options(const EngineOptions *options) {
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
     if (options->pooling) /* a mean may read any row */
         runner.hidden_rows_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
+    if (options->model.mtp) runner.hidden_rows_max = runner.backend.rows_max;
     return runner;
 }
 

@@ -98,7 +98,8 @@ struct Request {
     int32_t first;          /* first token of the answer, if sampled already; −1: not yet */
     bool by_host;           /* what its logits were once must be seen to here */
     bool failed;
-    Lookup lookup; /* ids NULL: there is none */
+    Lookup lookup;                /* ids NULL: there is none */
+    DraftSequence draft_sequence; /* what a multi-token prediction head has read of the prompt */
 
     Mutex mutex;
     Condition changed;

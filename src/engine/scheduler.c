@@ -254,7 +254,7 @@ static bool resume(Scheduler *s) {
 
 void scheduler_preempt(Scheduler *s, Request *request, AnswerChoice *choice) {
     sequence_end(&s->sequences, request, choice);
-    if (choice) speculation_end(&s->speculation, choice);
+    speculation_end(&s->speculation, request, choice);
     if (choice) {
         choice->state = CHOICE_PREEMPTED;
     } else {
@@ -355,7 +355,7 @@ void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, 
         else
             scheduler_free_slot(s, request);
     }
-    speculation_end(&s->speculation, choice);
+    speculation_end(&s->speculation, request, choice);
     choice->state = CHOICE_ENDED;
     request_end_choice(request, choice, finish);
 }
@@ -368,6 +368,7 @@ void scheduler_retire(Scheduler *s, Request *request) {
     while (request->slots > 0) scheduler_free_slot(s, request);
     if (request->preempted) atomic_fetch_sub(&s->preempted, 1);
     sequence_end(&s->sequences, request, NULL);
+    speculation_end(&s->speculation, request, NULL);
     Request *before = NULL;
     for (Request *r = s->active.first; r != request; r = r->next) before = r;
     list_remove(&s->active, before, request);

@@ -16,17 +16,38 @@ bool speculation_open(Speculation *s, const Runner *runner, const EngineOptions 
     s->vocab = model_vocab(model);
     const bool experts = model_expert_fanout(model, STEP_COSTS_ROWS, fanout);
     step_costs_init(&s->costs, backend_on_device(options->backend.device), experts ? fanout : NULL);
-    if (!options->speculation.draft_directory || rows_max == 0) return true;
-    s->model = draft_model_open(options, model, error);
-    return s->model;
+    if (rows_max == 0) return true;
+    if (options->model.mtp) s->mtp = mtp_head_open(options, model, error);
+    if (options->speculation.draft_directory) s->model = draft_model_open(options, model, error);
+    return (s->mtp || !options->model.mtp) && (s->model || !options->speculation.draft_directory);
 }
 
 void speculation_close(Speculation *s) {
     draft_model_close(s->model);
+    mtp_head_close(s->mtp);
     *s = (Speculation){0};
 }
 
-void speculation_end(Speculation *s, AnswerChoice *choice) { draft_sequence_close(s->model, &choice->draft.sequence); }
+static DraftSequence *draft_sequence(Request *request, AnswerChoice *choice) {
+    return choice ? &choice->draft.sequence : &request->draft_sequence;
+}
+
+void speculation_end(Speculation *s, Request *request, AnswerChoice *choice) {
+    if (s->mtp)
+        mtp_sequence_close(s->mtp, draft_sequence(request, choice));
+    else
+        draft_sequence_close(s->model, draft_sequence(request, choice));
+}
+
+void speculation_begin(Speculation *s, Request *request, AnswerChoice *choice, bool last) {
+    if (!s->mtp) return;
+    if (!last) {
+        mtp_head_fork(s->mtp, &request->draft_sequence, &choice->draft.sequence);
+        return;
+    }
+    choice->draft.sequence = request->draft_sequence;
+    request->draft_sequence = (DraftSequence){0};
+}
 
 /* ---- proposing ---- */
 
@@ -76,7 +97,14 @@ static void propose_script(Speculation *s, const DraftTarget *target) {
         r->prompt_count + target->choice->generated, target->most, draft->tokens);
 }
 
-/* ---- the draft model ---- */
+/* ---- the draft model or the head ---- */
+
+static bool has_model(const Speculation *s) { return (s->model || s->mtp) && !s->broken; }
+
+static void give_up(Speculation *s, const Error *why) {
+    log_error("the %s is not used any more: %s", s->mtp ? "multi-token prediction head" : "draft model", why->text);
+    s->broken = true;
+}
 
 static void read_text(const DraftText *text, int first, int count, int32_t *out) {
     const Request *r = text->request;
@@ -84,6 +112,27 @@ static void read_text(const DraftText *text, int first, int count, int32_t *out)
         const int answer = first + i - r->prompt_count;
         out[i] = answer < 0 ? r->prompt[first + i] : request_answer_id(r, text->choice, answer);
     }
+}
+
+static DraftText text_of(Request *r, AnswerChoice *choice) {
+    return (DraftText){.sequence = draft_sequence(r, choice),
+        .read = read_text,
+        .request = r,
+        .choice = choice,
+        .sampling = &r->sampling,
+        .positions = r->positions,
+        .prompt_count = r->prompt_count,
+        .position_offset = r->position_offset,
+        .number = choice ? (int)(choice - r->choices) : 0,
+        .tokens = r->prompt_count + (choice ? choice->generated : 0)};
+}
+
+bool speculation_reads(const Speculation *s) { return s->mtp && !s->broken; }
+
+void speculation_read(Speculation *s, Request *r, AnswerChoice *choice, int position, int rows, const float *states) {
+    Error why = {0};
+    const DraftText text = text_of(r, choice);
+    if (!mtp_head_read(s->mtp, &text, position, rows, states, &why)) give_up(s, &why);
 }
 
 /* Draft tokens that the model should make for a target; 0: a looked-up draft is likelier, or none pays. */
@@ -105,7 +154,7 @@ static void take_drafts(Speculation *s, const DraftTarget *targets, const int *n
         Draft *draft = &target->choice->draft;
         if (texts[i].wanted == 0) continue;
         draft->count = texts[i].wanted;
-        draft->source = DRAFT_MODEL;
+        draft->source = s->mtp ? DRAFT_MTP : DRAFT_MODEL;
         draft->bucket = DRAFT_BUCKET_MODEL;
         draft->count = tokens_to_end(s, target->request, draft);
         draft->cost = (float)(streams * most) * token_cost / (float)count;
@@ -117,31 +166,25 @@ static void propose_model(Speculation *s, const DraftTarget *targets, int count,
     DraftText texts[DRAFT_TOKENS_MAX];
     int number[DRAFT_TOKENS_MAX], chosen = 0;
     const double unit_s = s->costs.unit_s > 0 ? s->costs.unit_s : 1;
-    const float token_cost = (float)(draft_model_seconds(s->model, unit_s) / unit_s);
+    const double token_s = s->mtp ? mtp_head_seconds(s->mtp, unit_s) : draft_model_seconds(s->model, unit_s);
+    const float token_cost = (float)(token_s / unit_s);
     for (int i = 0; i < count && chosen < DRAFT_TOKENS_MAX; i++) {
         Request *r = targets[i].request;
         AnswerChoice *choice = targets[i].choice;
         const int length = model_length(s, &targets[i], streams, rows, token_cost);
         if (length == 0) continue;
         number[chosen] = i;
-        texts[chosen++] = (DraftText){.sequence = &choice->draft.sequence,
-            .read = read_text,
-            .request = r,
-            .choice = choice,
-            .sampling = &r->sampling,
-            .number = (int)(choice - r->choices),
-            .tokens = r->prompt_count + choice->generated,
-            .wanted = length,
-            .out = choice->draft.tokens};
+        texts[chosen] = text_of(r, choice);
+        texts[chosen].wanted = length;
+        texts[chosen++].out = choice->draft.tokens;
     }
     Error why = {0};
     if (chosen == 0) return;
-    if (draft_model_continue(s->model, texts, chosen, &why)) {
+    if (s->mtp ? mtp_head_continue(s->mtp, texts, chosen, &why) : draft_model_continue(s->model, texts, chosen, &why)) {
         take_drafts(s, targets, number, texts, chosen, streams, rows, token_cost);
         return;
     }
-    log_error("the draft model is not used any more: %s", why.text);
-    s->broken = true;
+    give_up(s, &why);
     for (int i = 0; i < chosen; i++) targets[number[i]].choice->draft.count = 0;
 }
 
@@ -203,7 +246,7 @@ void speculation_plan(
         return;
     }
     propose(s, targets, count);
-    if (s->model && !s->broken) propose_model(s, targets, count, streams, rows);
+    if (has_model(s)) propose_model(s, targets, count, streams, rows);
     if (forced)
         limit_drafts(targets, count, room);
     else
@@ -215,7 +258,7 @@ bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
         s->pause_steps--;
         return false;
     }
-    bool wanted = s->model && !s->broken && count < STEP_COSTS_ROWS; /* it cannot run beside a step */
+    bool wanted = has_model(s) && count < STEP_COSTS_ROWS; /* it cannot run beside a step */
     if (wanted) return true;
     speculation_plan(s, targets, count, count, count, false, s->rows_max);
     for (int i = 0; i < count; i++) {

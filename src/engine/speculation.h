@@ -1,7 +1,9 @@
-/* Speculative decoding: draft tokens for running answers, from the request's own text or a draft model. The target
+/* Speculative decoding: draft tokens for running answers, from the request's own text, a draft model or the model's
+ * multi-token prediction head. The target
  * verifies them as further rows of one step; each row is sampled with the random number that its position has, and
  * the first token that differs ends the run, so answers do not depend on drafts. Thread: the engine's. */
 #pragma once
+#include "engine/mtp_head.h"
 #include "engine/request.h"
 #include "engine/step_costs.h"
 
@@ -11,7 +13,8 @@ typedef struct Speculation {
     bool streamed; /* experts are: only long matches are worth their reading */
     int vocab;
     DraftModel *model; /* NULL: none */
-    bool broken;       /* the draft model has failed */
+    MtpHead *mtp;      /* NULL: none; excludes a draft model */
+    bool broken;       /* the draft model or the head has failed */
     int pause_steps;   /* steps without drafts that remain */
     int eos_count;
     int32_t eos[EOS_MAX];
@@ -29,8 +32,16 @@ typedef struct DraftTarget {
 /* rows_max: the most draft tokens of a step that the runner can compute. */
 NODISCARD bool speculation_open(
     Speculation *speculation, const Runner *runner, const EngineOptions *options, int rows_max, Error *error);
-/* The choice has ended or gives its memory up. */
-void speculation_end(Speculation *speculation, AnswerChoice *choice);
+/* Whether speculation_read() is wanted. */
+bool speculation_reads(const Speculation *speculation);
+/* A step has computed rows of a prompt (choice NULL) or of an answer with its prompt, which begin at a position;
+ * states: [rows, hidden] their final hidden states. */
+void speculation_read(
+    Speculation *speculation, Request *request, AnswerChoice *choice, int position, int rows, const float *states);
+/* The choice begins behind its prompt; last: no other choice will. */
+void speculation_begin(Speculation *speculation, Request *request, AnswerChoice *choice, bool last);
+/* The choice, or the prompt (choice NULL), has ended or gives its memory up. */
+void speculation_end(Speculation *speculation, Request *request, AnswerChoice *choice);
 void speculation_close(Speculation *speculation); /* safe on a zeroed one */
 /* Sets the draft of each target; count 0: none. streams, rows: sequences and rows of the step without drafts; prompts:
  * the step has rows of prompts; room: draft tokens at most. */

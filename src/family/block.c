@@ -78,12 +78,28 @@ void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps) 
     component->output_norm = load_rms(ld, "post_per_layer_input_norm", spec->hidden, eps);
 }
 
-Layer *family_block(Loader *ld, Spec *spec, int i, const Block *b) {
-    Layer *layer = family_layer(ld, spec, i);
+void family_block_here(Loader *ld, Spec *spec, Layer *layer, const Block *b) {
     const NormNames *norms = b->norms ? b->norms : &norms_usual;
     const Component attention = b->attention ? *b->attention : load_attention(ld, b, norms->load);
     add_component(ld, spec, layer, b, &attention, norms->attention_input, norms->attention_output);
     const Component ffn = b->ffn ? *b->ffn : load_ffn(ld, b);
     add_component(ld, spec, layer, b, &ffn, norms->ffn_input, norms->ffn_output);
+}
+
+Layer *family_block(Loader *ld, Spec *spec, int i, const Block *b) {
+    Layer *layer = family_layer(ld, spec, i);
+    family_block_here(ld, spec, layer, b);
     return layer;
+}
+
+Spec *family_nextn(Loader *ld, Spec *spec, float eps) {
+    load_scope(ld, "model.layers.%d.", spec->layer_count);
+    Spec *mtp = load_mtp(ld, spec, "eh_proj.weight");
+    if (!mtp) return NULL;
+    load_state_input(ld, mtp, "eh_proj", false);
+    mtp->input.token_norm = load_rms(ld, "enorm", spec->hidden, eps);
+    mtp->input.state_norm = load_rms(ld, "hnorm", spec->hidden, eps);
+    mtp->final_norm = load_rms(ld, "shared_head.norm", spec->hidden, eps);
+    spec->mtp = mtp;
+    return mtp;
 }

@@ -86,6 +86,11 @@ static void load_blocks(Loader *ld, Spec *spec, const DeepSeek *s) {
         const Component attention = {.kind = COMPONENT_MLA, .mla = load_attention(ld, s)};
         family_block(ld, spec, i, &(Block){.dims = &s->d, .attention = &attention, .moe = experts ? &s->moe : NULL});
     }
+    Spec *mtp = family_nextn(ld, spec, s->d.eps);
+    if (!mtp) return;
+    const Component attention = {.kind = COMPONENT_MLA, .mla = load_attention(ld, s)};
+    family_block_here(
+        ld, mtp, mtp->layers, &(Block){.dims = &s->d, .attention = &attention, .moe = s->mixed ? &s->moe : NULL});
 }
 
 static void load_v2(Loader *ld, Spec *spec) {

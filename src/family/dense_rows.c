@@ -21,13 +21,28 @@ static void load_helium(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
-/* The layers that predict further tokens are left alone. */
+/* The first of the layers that predict further tokens. Reference: vllm/model_executor/models/mimo_mtp.py, except that
+ * the embedding of the second token is not zeroed. */
+static void load_mimo_mtp(Loader *ld, Spec *spec, const Dims *d) {
+    load_scope(ld, "model.mtp_layers.0.");
+    Spec *mtp = load_mtp(ld, spec, "input_proj.weight");
+    if (!mtp) return;
+    load_state_input(ld, mtp, "input_proj", true);
+    mtp->input.token_norm = load_rms(ld, "token_layernorm", spec->hidden, d->eps);
+    mtp->input.state_norm = load_rms(ld, "hidden_layernorm", spec->hidden, d->eps);
+    mtp->final_norm = load_rms(ld, "final_layernorm", spec->hidden, d->eps);
+    const AttentionComponent *first = &spec->layers[0].components[0].attention;
+    family_block_here(ld, mtp, mtp->layers, &(Block){.dims = d, .rope = first->op.rope, .bias = first->q.bias != NULL});
+    spec->mtp = mtp;
+}
+
 static void load_mimo(Loader *ld, Spec *spec) {
     static const Dense row = {.qkv_bias = {"attention_bias", true},
         .window_everywhere = false,
         .ignored = {"num_nextn_predict_layers", "use_sliding_window", "sliding_window", "max_window_layers"}};
     load_skip(ld, "model.mtp_layers.");
-    dense_load(ld, spec, &row);
+    const Dims d = dense_load(ld, spec, &row);
+    load_mimo_mtp(ld, spec, &d);
 }
 
 static void load_internlm3(Loader *ld, Spec *spec) {

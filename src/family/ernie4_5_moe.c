@@ -13,6 +13,21 @@ static RouteScore score_of(Loader *ld) {
     return sigmoid ? ROUTE_SIGMOID : ROUTE_SOFTMAX;
 }
 
+/* The multi-token prediction head: a dense block, and the model's own norm behind it. Reference: FastDeploy's
+ * ernie4_5_mtp.py (the publisher's). */
+static void load_mtp_head(Loader *ld, Spec *spec, const Block *block) {
+    load_scope(ld, "model.");
+    Spec *mtp = load_mtp(ld, spec, "mtp_linear_proj.0.weight");
+    if (!mtp) return;
+    load_state_input(ld, mtp, "mtp_linear_proj.0", false);
+    mtp->input.token_norm = load_rms(ld, "mtp_emb_norm.0", spec->hidden, block->dims->eps);
+    mtp->input.state_norm = load_rms(ld, "mtp_hidden_norm.0", spec->hidden, block->dims->eps);
+    mtp->final_norm = spec->final_norm;
+    load_scope(ld, "model.mtp_block.0.");
+    family_block_here(ld, mtp, mtp->layers, block);
+    spec->mtp = mtp;
+}
+
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "use_bias", false);
@@ -45,6 +60,7 @@ static void load(Loader *ld, Spec *spec) {
                 .moe = has_experts(i, first, last, every) ? &moe : NULL,
                 .mlp_bias = bias});
     }
+    load_mtp_head(ld, spec, &(Block){.dims = &d, .rope = rope, .bias = bias, .out_bias = bias, .mlp_bias = bias});
 }
 
 const Family ernie4_5_moe_family = {.load = load};

@@ -81,6 +81,14 @@ typedef struct Block {
 /* Fills layer i. Returns it, so that the family can add what is special: components[0] is the attention, components[1]
  * the feed-forward network. */
 Layer *family_block(Loader *ld, Spec *spec, int i, const Block *block);
+/* Fills a layer whose tensors are those in scope. */
+void family_block_here(Loader *ld, Spec *spec, Layer *layer, const Block *block);
+
+/* The multi-token prediction head of DeepSeek-V3 and GLM, the layer behind the last: enorm, hnorm and eh_proj before
+ * its block, which remains to be filled with its tensors in scope, shared_head.norm behind it. Embedding and head are
+ * the model's, of which the file has copies. NULL: none is asked for, or there is none. References:
+ * sglang/srt/models/deepseek_nextn.py, vllm/model_executor/models/glm4_moe_mtp.py. */
+Spec *family_nextn(Loader *ld, Spec *spec, float eps);
 
 /* Adds a component that the family has loaded; its norms, cache entry and scale are the default ones. */
 Component *family_add(Spec *spec, Layer *layer, const Component *loaded);

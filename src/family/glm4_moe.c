@@ -1,5 +1,5 @@
 /* GLM-4.5 and 4.6: partly rotated heads with biases, norms on q and k in some, DeepSeek-V3's MoE blocks after
- * the first layers. The layer behind the last predicts a further token and is left alone.
+ * the first layers. The layer behind the last is a multi-token prediction head.
  * Reference: mlx_lm/models/glm4_moe.py. */
 #include "family/vision.h"
 
@@ -21,14 +21,14 @@ static void load_text(Loader *ld, Spec *spec, bool mrope) {
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     const char *q_norm = norms ? "q_norm" : NULL, *k_norm = norms ? "k_norm" : NULL;
-    for (int i = 0; i < spec->layer_count; i++)
-        family_block(ld, spec, i,
-            &(Block){.dims = &d,
-                .rope = rope,
-                .bias = bias,
-                .q_norm = q_norm,
-                .k_norm = k_norm,
-                .moe = i >= dense ? &moe : NULL});
+    Block block = {.dims = &d, .rope = rope, .bias = bias, .q_norm = q_norm, .k_norm = k_norm};
+    for (int i = 0; i < spec->layer_count; i++) {
+        block.moe = i >= dense ? &moe : NULL;
+        family_block(ld, spec, i, &block);
+    }
+    Spec *mtp = family_nextn(ld, spec, d.eps);
+    block.moe = &moe;
+    if (mtp) family_block_here(ld, mtp, mtp->layers, &block);
 }
 
 static void load(Loader *ld, Spec *spec) { load_text(ld, spec, false); }

@@ -91,6 +91,23 @@ static void load_block(Loader *ld, Spec *spec, const Qwen *q, int i, const Moe *
     family_block(ld, spec, i, &(Block){.dims = &q->d, .norms = &q->norms, .attention = &mixer, .moe = moe});
 }
 
+/* The multi-token prediction head: a layer with attention. References: vllm/model_executor/models/qwen3_next_mtp.py,
+ * qwen3_5_mtp.py. */
+static void load_mtp_head(Loader *ld, Spec *spec, const Qwen *q, const Moe *moe) {
+    load_scope(ld, "mtp.");
+    Spec *mtp = load_mtp(ld, spec, "fc.weight");
+    if (!mtp) return;
+    load_state_input(ld, mtp, "fc", false);
+    mtp->input.token_norm = q->norms.load(ld, "pre_fc_norm_embedding", spec->hidden, q->d.eps);
+    mtp->input.state_norm = q->norms.load(ld, "pre_fc_norm_hidden", spec->hidden, q->d.eps);
+    mtp->final_norm = q->norms.load(ld, "norm", spec->hidden, q->d.eps);
+    load_scope(ld, "mtp.layers.0.");
+    const Component attention = load_attention(ld, q);
+    family_block_here(
+        ld, mtp, mtp->layers, &(Block){.dims = &q->d, .norms = &q->norms, .attention = &attention, .moe = moe});
+    spec->mtp = mtp;
+}
+
 static Moe load_moe(Loader *ld, const Qwen *q, bool norm_topk_prob) {
     Moe moe = family_moe_open(ld, &moe_usual, q->d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
@@ -106,6 +123,7 @@ static void load_dense(Loader *ld, Spec *spec) {
     const LoadPlace root = load_place(ld);
     const Qwen q = load_fields(ld, spec, 0);
     for (int i = 0; i < spec->layer_count; i++) load_block(ld, spec, &q, i, NULL);
+    load_mtp_head(ld, spec, &q, NULL);
     load_return(ld, &root);
     vision_load_qwen3(ld, spec);
 }
@@ -117,6 +135,7 @@ static void load_mixture(Loader *ld, Spec *spec, bool norm_topk_prob) {
     const int every = load_int_or(ld, "decoder_sparse_step", 1);
     for (int i = 0; i < spec->layer_count; i++)
         load_block(ld, spec, &q, i, (i + 1) % every == 0 && !family_listed(dense, i) ? &moe : NULL);
+    load_mtp_head(ld, spec, &q, &moe);
 }
 
 static void load_next(Loader *ld, Spec *spec) { load_mixture(ld, spec, false); }

@@ -166,6 +166,20 @@ static void bind_layer_inputs(Binder *b) {
     bind_norm(b, &inputs->norm);
 }
 
+static void bind_state_input(Binder *b) {
+    Bound *bound = b->bound;
+    const int rows = bound->backends[0]->rows_max;
+    bound->input = bound->spec->input;
+    if (!bound->input.state.rows) return;
+    bind_weight(b, &bound->input.token);
+    bind_weight(b, &bound->input.state);
+    bind_norm(b, &bound->input.token_norm);
+    bind_norm(b, &bound->input.state_norm);
+    bound->given_tokens = arena_alloc(&bound->arena, (size_t)rows, sizeof *bound->given_tokens);
+    if (!bound->given_tokens) bind_failed(b);
+    for (int i = 0; bound->given_tokens && i < rows; i++) bound->given_tokens[i] = TOKEN_GIVEN;
+}
+
 static bool bind_layers(Bound *bound, int split, Error *error) {
     const Spec *spec = bound->spec;
     const size_t count = (size_t)spec->layer_count;
@@ -201,6 +215,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     bound->position_embedding = spec->position_embedding;
     if (bound->position_embedding.rows) bind_weight(&binder, &bound->position_embedding);
     bind_layer_inputs(&binder);
+    bind_state_input(&binder);
     if (spec->tied && bound_backend(bound, spec->layer_count - 1) == binder.backend) {
         bound->head = bound->embedding;
     } else {

@@ -16,6 +16,8 @@ typedef struct Bound {
     Weight embedding;                /* on the first layer's backend */
     Weight position_embedding;       /* the same; rows 0: none */
     LayerInputs layer_inputs;        /* the same; width 0: none */
+    StateInput input;                /* the same; state rows 0: none */
+    int32_t *given_tokens;           /* [rows_max] all TOKEN_GIVEN; NULL without `input` */
     const Norm *final_norm;          /* on the last layer's backend */
     Weight head;                     /* the same */
     bool coarse_head;                /* 8-bit activations for the head of a precise family */

@@ -43,6 +43,38 @@ static void stage_follow(Stage *stage, const Step *step, uint64_t *ticket) {
 
 /* ---- the step ---- */
 
+/* The input of a multi-token prediction head. */
+static void combine_states(const Stage *stage, const Step *step) {
+    const Bound *bound = stage->bound;
+    const StateInput *input = &bound->input;
+    const BackendOps *ops = stage->backend->ops;
+    float *product = ops->scratch(stage->backend, (int64_t)step->rows * bound->spec->hidden);
+    if (!stage->walk) return;
+    Embed embed = {.rows = step->rows,
+        .tokens = step->tokens,
+        .table = &bound->embedding,
+        .scale = bound->spec->embedding_scale,
+        .out = stage->normed};
+    Matmul project = {.rows = step->rows,
+        .decode_rows = decode_rows_for_matmul(step),
+        .x = stage->normed,
+        .norm = input->token_norm,
+        .count = 1,
+        .weight = {&input->token},
+        .out = {stage->residual}};
+    ops->embed(stage->backend, &embed);
+    ops->matmul(stage->backend, &project);
+    embed.tokens = bound->given_tokens;
+    embed.given_count = step->embedding_count;
+    embed.given = step->embeddings;
+    project.norm = input->state_norm;
+    project.weight[0] = &input->state;
+    project.out[0] = product;
+    ops->embed(stage->backend, &embed);
+    ops->matmul(stage->backend, &project);
+    ops->add(stage->backend, step->rows, bound->spec->hidden, stage->residual, product, 1, NULL);
+}
+
 static void embed(const Stage *stage, const Step *step) {
     const Embed op = {.rows = step->rows,
         .tokens = step->tokens,
@@ -118,10 +150,14 @@ float *decoder_forward(
     const Bound *bound, const StreamSchedule *schedule, const KvLayer *entries, const Step *given, uint64_t *tickets) {
     Step step = *given;
     Stage stage = {.bound = bound, .schedule = schedule, .entries = entries};
-    step.cache = step.hidden_row_count > 0 ? 0 : cache_number(bound->spec, entries);
+    const bool combines = bound->input.state.rows > 0;
+    step.cache = step.hidden_row_count > 0 || combines ? 0 : cache_number(bound->spec, entries);
     step.decode_rows = decode_rows_on(bound->backends[0], given);
     stage_begin(&stage, 0, &step);
-    if (stage.walk) embed(&stage, &step);
+    if (combines)
+        combine_states(&stage, &step);
+    else if (stage.walk)
+        embed(&stage, &step);
     if (stage.walk && bound->position_embedding.rows) add_positions(&stage, &step);
     if (stage.layer_inputs) compute_layer_inputs(&stage, &step);
     const bool walked = stage.walk && stream_two_batches(&stage, &step);
@@ -135,7 +171,7 @@ float *decoder_forward(
             stream_layer(&stage, i, &step);
         else
             walk_layer(&stage, i, &(Rows){.rows = step.rows, .decode_rows = decode_rows_for_matmul(&step)});
-        add_deepstack(&stage, i, &step);
+        if (!combines) add_deepstack(&stage, i, &step);
     }
     float *results = decoder_outputs(&stage, &step);
     tickets[stage.number] = stage.backend->ops->submit(stage.backend);

@@ -141,6 +141,16 @@ static void describe_forms(const Runner *runner, Buffer *out) {
     buffer_printf(out, "\n");
 }
 
+static void describe_mtp(const Model *model, Buffer *out) {
+    const Spec *mtp = model->spec.mtp;
+    if (!mtp) return;
+    buffer_printf(out, "%-12s ", "mtp head");
+    layer_describe(&mtp->layers[0], out);
+    buffer_text(out, "; ");
+    describe_bytes(out, model_mtp_bytes(model));
+    buffer_text(out, " read for a draft token\n");
+}
+
 void runner_describe(const Runner *runner, Buffer *out) {
     const Model *model = runner->model;
     const Spec *spec = &model->spec;
@@ -148,6 +158,7 @@ void runner_describe(const Runner *runner, Buffer *out) {
     describe_layers(spec, out);
     buffer_printf(out, "%-12s hidden %d, vocabulary %d, output matrix %s, made for %d tokens\n", "", spec->hidden,
         spec->vocab, spec->tied ? "= embedding" : "of its own", spec->positions);
+    describe_mtp(model, out);
     describe_weights(model, out);
     describe_context(runner, out);
     describe_states(&runner->kv, out);

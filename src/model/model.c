@@ -71,6 +71,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .weights = model->weights,
         .experts_stay = options->experts.stream,
         .device_layers = options->device_layers,
+        .mtp = options->mtp,
         .context = options->context,
         .strict_config = options->strict_config,
         .warn = options->warn,
@@ -166,6 +167,7 @@ void model_close(Model *model) {
     free(model);
 }
 
+bool model_has_mtp(const Model *model) { return model->spec.mtp; }
 const Spec *model_spec(const Model *model) { return &model->spec; }
 int model_layers(const Model *model) { return model->spec.layer_count; }
 int model_hidden(const Model *model) { return (int)model->spec.hidden; }
@@ -182,6 +184,14 @@ void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) 
         *bytes += cost.weight_bytes;
         *operations += cost.operations;
     }
+}
+
+uint64_t model_mtp_bytes(const Model *model) {
+    const Spec *mtp = model->spec.mtp;
+    if (!mtp) return 0;
+    uint64_t bytes = weight_bytes(&mtp->head) + weight_bytes(&mtp->input.token) + weight_bytes(&mtp->input.state);
+    for (int i = 0; i < mtp->layer_count; i++) bytes += layer_cost(&mtp->layers[i], 0).weight_bytes;
+    return bytes;
 }
 
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) {

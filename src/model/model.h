@@ -35,6 +35,7 @@ typedef struct ModelOptions {
     int experts_used; /* limit of experts per token and layer, which changes answers; 0: as trained */
     ExpertOptions experts;
     int device_layers;  /* the last so many layers will be a device's: they stay in the mapped files, experts too */
+    bool mtp;           /* loads the multi-token prediction head, too; a file without one is an error */
     int context;        /* tokens per sequence; 0: as trained, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* unused config fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* warnings of the loader; NULL: dropped */
@@ -70,6 +71,7 @@ bool model_expert_fanout(const Model *model, int rows_max, float *fanout);
 /* Drops pages of the mapped files that hold matrices of layers from `first` on, which are bound to a device. They are
  * read again on access. */
 void model_drop_host_pages(const Model *model, int first);
+bool model_has_mtp(const Model *model); /* whether the multi-token prediction head was loaded (ModelOptions.mtp) */
 const struct Spec *model_spec(const Model *model);
 int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
@@ -81,6 +83,8 @@ int model_eos(const Model *model, int32_t out[EOS_MAX]);
 uint64_t model_weight_bytes(const Model *model);
 /* The cost of one token: weight bytes that a decode step reads; operations of the layers' products with weights. */
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations);
+/* Weight bytes that a draft token of the multi-token prediction head reads; 0: there is none. */
+uint64_t model_mtp_bytes(const Model *model);
 /* generation_config.json: temperature, top_p, top_k …; NULL when absent. */
 const Json *model_generation_config(const Model *model);
 const char *model_largest_file(const Model *model); /* its path */

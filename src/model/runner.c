@@ -54,19 +54,27 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
     KvPlan kv = {0};
     uint64_t tickets[BACKENDS_MAX];
     StepBuilder builder;
-    const StepCapacity capacity = {
-        .rows = rows, .sequences = 1, .outputs = runner->outputs_max, .hidden_rows = runner->hidden_rows_max};
+    const bool states = runner->spec->input.state.rows > 0;
+    const EmbeddingRange all = {.rows = rows};
+    const StepCapacity capacity = {.rows = rows,
+        .sequences = 1,
+        .outputs = runner->outputs_max,
+        .hidden_rows = runner->hidden_rows_max,
+        .embeddings = states};
     bool ok = step_builder_open(&builder, &capacity, error) &&
-        bound_open(&bound, &model->spec, plans, count, split, error) &&
+        bound_open(&bound, runner->spec, plans, count, split, error) &&
         make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
         const StreamSchedule schedule = {
-            .tile_rows = runner->schedule.tile_rows, .can_prefetch = model->experts.prefetch};
+            .tile_rows = runner->schedule.tile_rows, .can_prefetch = !states && model->experts.prefetch};
         step_begin(&builder, false);
         step_add_sequence(&builder,
             &(StepSequence){.rows = rows,
                 .decode = true,
                 .tokens = builder.tokens,
+                .embedding_count = states,
+                .embeddings = &all,
+                .states = states,
                 .output_count = runner->outputs_max,
                 .scales = builder.scales,
                 .hidden_row_count = runner->hidden_rows_max});
@@ -156,7 +164,7 @@ static bool can_stream(const Runner *runner, int split, Error *error) {
 }
 
 static bool open_parts(Runner *runner, const RunnerOptions *options, Error *error) {
-    const Spec *spec = &runner->model->spec;
+    const Spec *spec = runner->spec;
     const int rows = options->backend.rows_max ? options->backend.rows_max : RUNNER_ROWS_DEFAULT;
     if (rows < 0 || rows > RUNNER_ROWS_MAX)
         return fail(error, ERROR_USAGE, "a step of %d rows cannot be, at most %d", rows, RUNNER_ROWS_MAX);
@@ -167,7 +175,7 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     runner->outputs_max = outputs;
     runner->hidden_rows_max = options->hidden_rows_max < rows ? options->hidden_rows_max : rows;
     runner->schedule.tile_rows = options->layer_tile_rows ? options->layer_tile_rows
-        : runner->model->bank                             ? LAYER_TILE_ROWS_MAX
+        : runner->bank                                    ? LAYER_TILE_ROWS_MAX
                                                           : 0;
     const int parts = options->backend.tensor_parallel;
     if (parts > 1 && options->split)
@@ -177,9 +185,9 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
-    if ((runner->model->bank || runner->schedule.tile_rows) && !can_stream(runner, options->split, error)) return false;
-    runner->schedule.can_prefetch = runner->model->experts.prefetch;
-    if (!options->split) runner->schedule.experts = runner->model->bank;
+    if ((runner->bank || runner->schedule.tile_rows) && !can_stream(runner, options->split, error)) return false;
+    runner->schedule.can_prefetch = !options->mtp && runner->model->experts.prefetch;
+    if (!options->split) runner->schedule.experts = runner->bank;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }
@@ -191,6 +199,9 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         return NULL;
     }
     runner->model = model;
+    runner->spec = options->mtp ? model->spec.mtp : &model->spec;
+    runner->bank = options->mtp ? NULL : model->bank;
+    CHECK(runner->spec && !(options->mtp && options->split));
     if (open_parts(runner, options, error)) return runner;
     if (error && error->code != ERROR_USAGE) fail_while(error, "%s", model->directory);
     runner_close(runner);
@@ -294,8 +305,8 @@ static void check_step(const Runner *runner, const Step *step) {
     int given = 0;
     for (int i = 0; i < row; i++) {
         const int32_t token = step->tokens[i];
-        CHECK(token < runner->model->spec.vocab);
-        given += token == TOKEN_GIVEN;
+        CHECK(token < runner->spec->vocab);
+        given += token == TOKEN_GIVEN || runner->spec->input.state.rows > 0;
         CHECK(token >= TOKEN_GIVEN || (ahead && token_output(token) < runner->backends[0]->rows_max));
     }
     for (int i = 0; i < step->embedding_count; i++) given -= step->embeddings[i].rows;
@@ -306,7 +317,7 @@ bool runner_samples(const Runner *runner) { return runner->backends[runner->back
 
 /* Tokens are where the last layer is, and experts that are read for one step would be taken from another. */
 bool runner_can_lookahead(const Runner *runner) {
-    return runner_samples(runner) && runner->backend_count == 1 && !runner->model->bank;
+    return runner_samples(runner) && runner->backend_count == 1 && !runner->bank;
 }
 
 const int32_t *runner_sampled(const Runner *runner) { return runner->sampled; }
@@ -317,7 +328,7 @@ void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *
     CHECK(step->hidden_row_count >= 0 && step->hidden_row_count <= step->rows &&
         step->hidden_row_count <= runner->hidden_rows_max);
     CHECK(!step->sample_params || runner_samples(runner));
-    if (runner->model->bank) expert_cache_begin(runner->model->bank);
+    if (runner->bank) expert_cache_begin(runner->bank);
     *begun = (RunnerStep){.step = *step};
     stream_begin(&runner->schedule, step);
     begun->out = decoder_forward(&runner->bound, &runner->schedule, kv_entries(cache), step, begun->tickets);
@@ -334,13 +345,13 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
         Backend *backend = runner->backends[i];
         ok = backend->ops->wait(backend, begun->tickets[i], ok ? error : NULL) && ok;
     }
-    if (runner->model->bank && !expert_cache_end(runner->model->bank, ok ? error : NULL)) ok = false;
+    if (runner->bank && !expert_cache_end(runner->bank, ok ? error : NULL)) ok = false;
     const char *damaged = model_damaged(runner->model);
     if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
     if (!ok || !begun->out) return ok;
     Backend *last = runner->backends[runner->backend_count - 1];
     const uint64_t ticket = begun->tickets[runner->backend_count - 1];
-    const Spec *spec = &runner->model->spec;
+    const Spec *spec = runner->spec;
     if (step->sample_params) {
         runner->sampled = last->ops->sampled(last, ticket);
         *logits = NULL;

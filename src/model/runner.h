@@ -15,6 +15,7 @@ typedef struct RunnerOptions {
     /* Rows of a tile: a layer is computed tile by tile over the rows of a step, ≤ LAYER_TILE_ROWS_MAX. 0: the default,
      * LAYER_TILE_ROWS_MAX where experts are streamed, so that a step reads each expert once; otherwise all rows. */
     int layer_tile_rows;
+    bool mtp;            /* the model's multi-token prediction head (Spec.mtp) in its place, without split */
     int outputs_max;     /* most rows of a step with logits; 0: all */
     int hidden_rows_max; /* most rows of a step with final hidden states; 0: none */
 } RunnerOptions;

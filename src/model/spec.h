@@ -194,6 +194,13 @@ typedef struct LayerInputs {
     float scale, embedding_scale;
 } LayerInputs;
 
+/* What the first layer of a multi-token prediction head reads: token · token_norm(embedding of the row's token) + state
+ * · state_norm(final hidden state of the position before the token, behind the model's final norm). */
+typedef struct StateInput {
+    Weight token, state; /* [hidden, hidden]; state rows 0: the Spec has no such input and reads the embedding */
+    const Norm *token_norm, *state_norm;
+} StateInput;
+
 typedef struct Spec {
     const char *family; /* model_type of config.json */
     int hidden, vocab;
@@ -211,8 +218,11 @@ typedef struct Spec {
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
     const struct VisionSpec *vision;  /* vision.h; NULL: the model takes no images */
     const struct AudioSpec *audio;    /* audio.h; NULL: the model takes no audio */
-    bool precise; /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
-                     where it is clearly the likeliest */
+    StateInput input;                 /* of a multi-token prediction head */
+    const struct Spec *mtp; /* the model's multi-token prediction head, with its embedding and head; NULL: none was
+                               asked for. It reads the token behind a position and predicts the one after that */
+    bool precise;           /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
+                               where it is clearly the likeliest */
     int tally_count;
     Tally tally[TALLY_MAX]; /* one for each quantisation that occurs */
 } Spec;

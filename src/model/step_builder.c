@@ -71,7 +71,7 @@ static void add_tokens(StepBuilder *b, const StepSequence *s) {
     for (int i = 0; i < s->embedding_count; i++) {
         EmbeddingRange *range = &b->embeddings[b->step.embedding_count++];
         *range = s->embeddings[i];
-        for (int r = 0; r < range->rows; r++) tokens[range->row + r] = TOKEN_GIVEN;
+        for (int r = 0; r < range->rows && !s->states; r++) tokens[range->row + r] = TOKEN_GIVEN;
         range->row += b->step.rows;
     }
 }
@@ -137,7 +137,7 @@ static bool check_embeddings(const StepSequence *s, Error *error) {
                 range->row, range->row + range->rows, before, s->rows);
         given += range->rows;
     }
-    if (s->tokens || given == s->rows) return true;
+    if (s->states ? s->tokens && given == s->rows : s->tokens || given == s->rows) return true;
     return fail(error, ERROR_USAGE, "%d rows have neither tokens nor embeddings", (int)(s->rows - given));
 }
 

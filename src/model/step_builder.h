@@ -45,6 +45,7 @@ typedef struct StepSequence {
                               rows have given embeddings */
     int embedding_count;
     const EmbeddingRange *embeddings; /* row counts from the sequence's first row */
+    bool states; /* the embeddings are hidden states of all rows (StateInput), beside their tokens */
 
     const int32_t *positions; /* [POSITION_DIMS_MAX][rows] RoPE positions; NULL: the place in the cache plus
                                  position_offset, on every dimension */

@@ -79,7 +79,7 @@ def read(name):
 
 def new(config, reference, shapes):
     """A fixture without variants, tokens and steps. shapes: of all tensors of the file."""
-    raw = reference == "transformers"
+    raw = reference != "mlx"
     minus_one = config["model_type"] in (STORED_MINUS_ONE_RAW if raw else STORED_MINUS_ONE)
     scaled = config["model_type"] in SCALED  # large embeddings would drown what the layers add
     return {
@@ -100,7 +100,7 @@ def random_tokens(name, count, vocab):
 def write(name, fixture, logits):
     f = fixture
     tensors = ",\n".join(f'  "{k}": {json.dumps(list(s))}' for k, s in f["tensors"].items())
-    raw = f["reference"] == "transformers"
+    raw = f["reference"] != "mlx"
     names = gguf_names(f["config"], f["tensors"])
     modules = {re.sub(r"\.\d+\.", ".*.", re.sub(r"\.(weight|bias)$", "", name)) for name in f["tensors"]}
     if raw and not modules <= names.keys():  # MLX has other names for the same

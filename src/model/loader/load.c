@@ -40,6 +40,12 @@ bool spec_load(const LoadSource *source, FamilyLoad *family, LoadTarget *target,
     if (!ld.failed) {
         family(&ld, target->spec);
     }
+    if (!ld.failed && source->mtp && !target->spec->mtp) {
+        loader_fail(&ld, ERROR_UNSUPPORTED,
+            "--mtp: this file of family %s has no multi-token prediction head that is "
+            "supported",
+            ld.family);
+    }
     if (!ld.failed) {
         loader_check_fields(&ld);
     }

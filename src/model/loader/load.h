@@ -16,6 +16,7 @@ typedef struct LoadSource {
     WeightStore *weights;                          /* reads matrices into memory; NULL: they stay in the mapped files */
     bool experts_stay;                             /* routed experts stay in the mapped files */
     int device_layers;                             /* the last so many layers stay in the mapped files */
+    bool mtp;                                      /* the multi-token prediction head is loaded, too */
     int context;                                   /* tokens of a sequence (ModelOptions.context) */
     bool strict_config;                            /* unused fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */

@@ -181,5 +181,15 @@ bool load_is_media(Slice name);
 /* Tensors whose full name contains this text are not reported as unused. */
 void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 
+/* ---- multi-token prediction ---- */
+
+/* The Spec of a multi-token prediction head, with embedding, head and sizes of `spec`, which has them already, and one
+ * layer without components; the family fills input, layer and final norm and sets spec->mtp. NULL: none is asked for,
+ * or the file does not have the tensor `projection`, by which it is known. */
+Spec *load_mtp(Loader *ld, const Spec *spec, const char *projection);
+/* Both matrices of mtp->input from NAME, [hidden, 2 · hidden], copied. Its first half of columns is that of the token,
+ * or with state_first that of the state. */
+void load_state_input(Loader *ld, Spec *mtp, const char *name, bool state_first);
+
 /* Allocates the layer_count layers of the Spec, without components. After a failure there are none. */
 void load_layers(Loader *ld, Spec *spec);

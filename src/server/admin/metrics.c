@@ -363,7 +363,7 @@ static void write_forms(const ModelStatus *status, int count, bool pages, Buffer
 }
 
 static void write_drafts(const ModelStatus *status, int count, bool accepted, Buffer *out) {
-    static const char *const sources[DRAFT_SOURCES] = {"lookup", "prediction", "model"};
+    static const char *const sources[DRAFT_SOURCES] = {"lookup", "prediction", "model", "mtp"};
     const char *name = accepted ? "apus_draft_tokens_accepted_total" : "apus_draft_tokens_total";
     write_help(
         name, "counter", accepted ? "Draft tokens that were right, by source." : "Draft tokens, by source.", out);

@@ -1,0 +1,279 @@
+#include "engine/mtp_head.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/math.h"
+#include "base/memory.h"
+#include "engine/expert_memory.h"
+#include "engine/resources.h"
+#include "model/step_builder.h"
+
+enum {
+    PENDING_MAX = DRAFT_TOKENS_MAX + 1, /* positions of a text whose states wait for the next draft token */
+    CACHE_SHARE = 8,                    /* the cache takes at most this part of the free memory */
+};
+
+struct MtpHead {
+    Runner *runner;
+    KvCache *kv;
+    Resources *resources;
+    StepBuilder builder;
+    SamplerScratch scratch;
+    int32_t *tokens, *positions; /* [rows], [POSITION_DIMS_MAX · rows] */
+    float *chain;                /* [slots, hidden] the head's own states behind the last draft tokens */
+    int rows, vocab, hidden;
+    double weight_share; /* weights that a draft token reads, relative to a step of the target */
+    double token_s;      /* 0: not estimated yet */
+};
+
+static bool open_parts(MtpHead *h, const EngineOptions *options, const Model *target, Error *error) {
+    RunnerOptions runner = engine_runner_options(options);
+    h->rows = max_int(runner.backend.rows_max + PENDING_MAX, options->slots * PENDING_MAX);
+    runner.mtp = true;
+    runner.backend.rows_max = h->rows;
+    runner.outputs_max = runner.hidden_rows_max = options->slots;
+    h->runner = runner_open(target, &runner, error);
+    if (!h->runner) return false;
+    const size_t one = kv_bytes_for(runner_kv_plan(h->runner), NULL, model_context(target));
+    h->kv = kv_open(
+        runner_kv_plan(h->runner), min_size(one * (size_t)options->slots, memory_available() / CACHE_SHARE), error);
+    if (!h->kv) return false;
+    const StepCapacity capacity = {.rows = h->rows,
+        .sequences = options->slots,
+        .outputs = options->slots,
+        .hidden_rows = options->slots,
+        .embeddings = 2 * options->slots};
+    h->tokens = calloc((size_t)h->rows, sizeof *h->tokens);
+    h->positions = calloc((size_t)h->rows * POSITION_DIMS_MAX, sizeof *h->positions);
+    h->chain = calloc((size_t)options->slots * (size_t)h->hidden, sizeof *h->chain);
+    if (!h->tokens || !h->positions || !h->chain)
+        return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", h->rows);
+    return step_builder_open(&h->builder, &capacity, error) && sampler_scratch_open(&h->scratch, h->vocab, error);
+}
+
+MtpHead *mtp_head_open(const EngineOptions *options, const Model *target, Error *error) {
+    uint64_t bytes, operations;
+    MtpHead *h = calloc(1, sizeof *h);
+    if (!h) {
+        fail(error, ERROR_MEMORY, "no memory for a multi-token prediction head");
+        return NULL;
+    }
+    model_step_cost(target, &bytes, &operations);
+    h->resources = options->resources;
+    h->vocab = model_vocab(target);
+    h->hidden = model_hidden(target);
+    h->weight_share = (double)model_mtp_bytes(target) / (double)(bytes + 1);
+    if (options->backend.tensor_parallel > 1)
+        fail(error, ERROR_UNSUPPORTED, "--tensor-parallel: the head cannot be divided");
+    else if (open_parts(h, options, target, error))
+        return h;
+    fail_while(error, "--mtp");
+    mtp_head_close(h);
+    return NULL;
+}
+
+void mtp_head_close(MtpHead *h) {
+    if (!h) return;
+    step_builder_close(&h->builder);
+    sampler_scratch_close(&h->scratch);
+    kv_close(h->kv);
+    runner_close(h->runner);
+    free(h->tokens);
+    free(h->positions);
+    free(h->chain);
+    free(h);
+}
+
+double mtp_head_seconds(MtpHead *h, double target_step_s) {
+    if (h->token_s == 0) h->token_s = h->weight_share * target_step_s;
+    return h->token_s;
+}
+
+static void note_seconds(MtpHead *h, double seconds) {
+    const double rate = seconds < h->token_s ? 0.3 : 0.1;
+    h->token_s += rate * (fmin(seconds, 2 * h->token_s) - h->token_s);
+}
+
+/* ---- sequences ---- */
+
+void mtp_sequence_close(MtpHead *h, DraftSequence *s) {
+    if (h) kv_sequence_close(h->kv, &s->kv);
+    free(s->states);
+    *s = (DraftSequence){0};
+}
+
+static bool open_sequence(MtpHead *h, DraftSequence *s, int position) {
+    Error why = {0};
+    *s = (DraftSequence){.base = position, .states = malloc((size_t)PENDING_MAX * (size_t)h->hidden * sizeof(float))};
+    if (s->states && kv_sequence_open(h->kv, NULL, &s->kv, &why)) return true;
+    mtp_sequence_close(h, s);
+    return false;
+}
+
+void mtp_head_fork(MtpHead *h, const DraftSequence *from, DraftSequence *to) {
+    if (!from->kv.tables || !open_sequence(h, to, from->base)) return;
+    kv_fork(h->kv, &from->kv, &to->kv);
+    to->state_count = from->state_count;
+    memcpy(to->states, from->states, (size_t)(from->state_count * h->hidden) * sizeof *to->states);
+}
+
+/* The position behind those whose states the sequence has, read or not. */
+static int known_end(const DraftSequence *s) { return s->base + s->kv.length + s->state_count; }
+
+static bool reserve(MtpHead *h, DraftSequence *s, int tokens) {
+    Error why = {0};
+    if (kv_reserve(h->kv, &s->kv, tokens, &why)) return true;
+    mtp_sequence_close(h, s);
+    return false;
+}
+
+/* ---- steps ---- */
+
+/* RoPE positions of rows that begin at a position; NULL: their place and an offset. */
+static const int32_t *rope_positions(MtpHead *h, const DraftText *t, int position, int rows) {
+    if (!t->positions || position >= t->prompt_count) return NULL;
+    for (int dim = 0; dim < POSITION_DIMS_MAX; dim++)
+        for (int i = 0; i < rows; i++)
+            h->positions[dim * rows + i] = position + i < t->prompt_count
+                ? t->positions[(size_t)dim * (size_t)t->prompt_count + (size_t)(position + i)]
+                : position + i + t->position_offset;
+    return h->positions;
+}
+
+/* Adds `rows` positions behind the sequence, from those of draft token `drafted` on, with the tokens in h->tokens. */
+static void add_rows(
+    MtpHead *h, const DraftText *t, int rows, int drafted, const EmbeddingRange *ranges, int range_count, bool output) {
+    const DraftSequence *s = t->sequence;
+    const int before = drafted > 0 ? drafted - 1 : 0;
+    step_add_sequence(&h->builder,
+        &(StepSequence){.rows = rows,
+            .kv = &s->kv,
+            .lookahead = before,
+            .tokens = h->tokens,
+            .embedding_count = range_count,
+            .embeddings = ranges,
+            .states = true,
+            .positions = rope_positions(h, t, s->base + s->kv.length + before, rows),
+            .position_offset = s->base + t->position_offset,
+            .output_count = output,
+            .hidden_row_count = output});
+}
+
+static bool run(MtpHead *h, float **logits, Error *error) {
+    const Step *step = step_end(&h->builder, error);
+    if (h->resources) resources_begin_step(h->resources);
+    const bool ok = step && runner_forward(h->runner, h->kv, step, logits, error);
+    if (h->resources) resources_end_step(h->resources);
+    return ok;
+}
+
+/* ---- reading ---- */
+
+static void keep_states(MtpHead *h, DraftSequence *s, const float *states, int rows) {
+    const size_t hidden = (size_t)h->hidden;
+    memcpy(s->states + (size_t)s->state_count * hidden, states, (size_t)rows * hidden * sizeof *states);
+    s->state_count += rows;
+}
+
+/* Reads what waits and the given rows, but for a last one whose next token is not known. */
+static bool read_rows(MtpHead *h, const DraftText *t, int rows, const float *states, Error *error) {
+    DraftSequence *s = t->sequence;
+    const int waiting = s->state_count, first = s->base + s->kv.length;
+    const int left = first + waiting + rows == t->tokens, count = waiting + rows - left;
+    const EmbeddingRange ranges[] = {
+        {.rows = waiting, .values = s->states}, {.row = waiting, .rows = rows - left, .values = states}};
+    float *logits;
+    CHECK(left <= rows && count <= h->rows && first + count < t->tokens);
+    if (!reserve(h, s, count)) return true;
+    t->read(t, first + 1, count, h->tokens);
+    step_begin(&h->builder, true);
+    add_rows(h, t, count, 0, waiting ? ranges : ranges + 1, (waiting > 0) + (rows > left), false);
+    if (!run(h, &logits, error)) return false;
+    kv_advance(h->kv, &s->kv, count);
+    s->state_count = 0;
+    if (left) keep_states(h, s, states + (size_t)(rows - 1) * (size_t)h->hidden, 1);
+    return true;
+}
+
+bool mtp_head_read(MtpHead *h, const DraftText *t, int position, int rows, const float *states, Error *error) {
+    DraftSequence *s = t->sequence;
+    if (s->kv.tables && position > known_end(s)) mtp_sequence_close(h, s);
+    if (!s->kv.tables && !open_sequence(h, s, position)) return true;
+    const int known = known_end(s) - position; /* rows that were computed again */
+    if (known >= rows) return true;
+    states += (size_t)known * (size_t)h->hidden;
+    rows -= known;
+    if (s->state_count + rows > PENDING_MAX) return read_rows(h, t, rows, states, error);
+    keep_states(h, s, states, rows);
+    return true;
+}
+
+/* ---- drafting ---- */
+
+/* A token of each text that wants more than it has. */
+static bool draft_token(MtpHead *h, DraftText *texts, int count, int drafted, Error *error) {
+    const size_t hidden = (size_t)h->hidden;
+    float *logits;
+    int output = 0;
+    step_begin(&h->builder, true);
+    for (int i = 0; i < count; i++) {
+        DraftText *t = &texts[i];
+        DraftSequence *s = t->sequence;
+        if (t->wanted <= drafted) continue;
+        const int rows = drafted > 0 ? 1 : s->state_count;
+        const EmbeddingRange range = {.rows = rows, .values = drafted > 0 ? h->chain + (size_t)i * hidden : s->states};
+        if (drafted > 0)
+            h->tokens[0] = t->out[drafted - 1];
+        else
+            t->read(t, s->base + s->kv.length + 1, rows, h->tokens);
+        add_rows(h, t, rows, drafted, &range, 1, true);
+        output++;
+    }
+    if (!run(h, &logits, error)) return false;
+    const float *states = runner_hidden_rows(h->runner);
+    output = 0;
+    for (int i = 0; i < count; i++) {
+        DraftText *t = &texts[i];
+        DraftSequence *s = t->sequence;
+        if (t->wanted <= drafted) continue;
+        if (drafted == 0) {
+            kv_advance(h->kv, &s->kv, s->state_count);
+            s->state_count = 0;
+        }
+        memcpy(h->chain + (size_t)i * hidden, states + (size_t)output * hidden, hidden * sizeof *states);
+        const SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
+        const int32_t id = sampler_sample(&h->scratch, logits + (size_t)output++ * (size_t)h->vocab, &sample);
+        if (id < 0)
+            t->wanted = drafted;
+        else
+            t->out[drafted] = id;
+    }
+    return true;
+}
+
+/* The head has the states of all positions but the last, whose token it is to follow. */
+static bool is_ready(MtpHead *h, const DraftText *t) {
+    DraftSequence *s = t->sequence;
+    if (!s->kv.tables || s->state_count == 0 || known_end(s) != t->tokens - 1) return false;
+    return reserve(h, s, s->state_count + t->wanted - 1);
+}
+
+bool mtp_head_continue(MtpHead *h, DraftText *texts, int count, Error *error) {
+    int most = 0;
+    bool ok = true;
+    for (int i = 0; i < count; i++) {
+        if (!is_ready(h, &texts[i])) texts[i].wanted = 0;
+        most = max_int(most, texts[i].wanted);
+    }
+    for (int drafted = 0; ok && drafted < most; drafted++) {
+        const int64_t start_ns = clock_ns();
+        ok = draft_token(h, texts, count, drafted, error);
+        note_seconds(h, (double)(clock_ns() - start_ns) * 1e-9);
+        most = 0;
+        for (int i = 0; i < count; i++) most = max_int(most, texts[i].wanted);
+    }
+    return ok;
+}
