@@ -1,9 +1,12 @@
 /* Speculative decoding over real decoders: for every family's fixture, in full precision and quantised, on every
  * backend for some of them, answers with scripted and looked-up drafts equal the answers without, logprobs included.
- * test_speculation_model DIRECTORY: a checkpoint instead of the fixtures. */
+ * So do those with multi-token prediction heads, also among forks, preempted and resumed sequences; the engine drafts
+ * with them what they predict for the whole text. test_speculation_model DIRECTORY: a checkpoint instead of the
+ * fixtures. */
 #include "engine/engine.h"
 
-#include "family/fixture.h"
+#include "family/compare.h"
+#include "family/head_reader.h"
 
 enum { REQUESTS = 6, TOKENS = 70, PROMPT = 150, CHOICES = 2, TIMEOUT_MS = 600000 };
 
@@ -67,7 +70,11 @@ typedef struct Setting {
     const char *name, *directory, *cpu;
     bool quantised;
     bool streamed; /* experts come from their file */
+    bool mtp;
+    size_t kv_bytes; /* 0: enough */
 } Setting;
+
+static uint64_t preempted; /* choices, of all engines */
 
 static DraftStats run_requests(const Setting *s, const SpeculationOptions *speculation, Answer *out) {
     static const KvFormat format = {.k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 128, .hot = 128};
@@ -76,11 +83,14 @@ static DraftStats run_requests(const Setting *s, const SpeculationOptions *specu
     SpeculationOptions own = *speculation;
     own.script_context = &vocab;
     const EngineOptions options = {.directory = s->directory,
-        .model = {.context = 512, .experts = {.stream = s->streamed, .bytes_max = s->streamed ? 1 << 19 : 0}},
+        .model = {.context = 512,
+            .mtp = speculation->always && s->mtp,
+            .experts = {.stream = s->streamed, .bytes_max = s->streamed ? 1 << 19 : 0}},
         .backend = fixture_backend(s->cpu, 2, 0),
         .slots = 4,
         .queue_max = REQUESTS,
         .prefill_size = 48,
+        .kv_bytes = s->kv_bytes,
         .kv_format = s->quantised ? format : (KvFormat){0},
         .speculation = own};
     Engine *engine = engine_open(&options, &error);
@@ -106,6 +116,7 @@ static DraftStats run_requests(const Setting *s, const SpeculationOptions *specu
         }
         request_free(requests[i]);
     }
+    preempted += engine_stats(engine).preempted;
     engine_close(engine);
     return all;
 }
@@ -135,14 +146,125 @@ static void check_fixture(const char *name, bool every_backend) {
     Fixture f;
     char directory[64];
     if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
-    check_setting(&(Setting){name, directory, "auto", false, false});
+    check_setting(&(Setting){.name = name, .directory = directory, .cpu = "auto"});
     for (size_t i = 0; i < COUNT_OF(fixture_cpus) && every_backend; i++) {
         if (!fixture_cpu_here(fixture_cpus[i]) || (test_sampled() && !strcmp(fixture_cpus[i], "fence"))) continue;
-        check_setting(&(Setting){name, directory, fixture_cpus[i], i % 2 == 0, false});
+        check_setting(
+            &(Setting){.name = name, .directory = directory, .cpu = fixture_cpus[i], .quantised = i % 2 == 0});
     }
-    if (every_backend) check_setting(&(Setting){name, directory, "generated", false, false});
-    if (!every_backend) check_setting(&(Setting){name, directory, "auto", true, false});
-    if (!strcmp(name, "olmoe")) check_setting(&(Setting){name, directory, "auto", false, true});
+    if (every_backend) check_setting(&(Setting){.name = name, .directory = directory, .cpu = "generated"});
+    if (!every_backend)
+        check_setting(&(Setting){.name = name, .directory = directory, .cpu = "auto", .quantised = true});
+    if (!strcmp(name, "olmoe"))
+        check_setting(&(Setting){.name = name, .directory = directory, .cpu = "auto", .streamed = true});
+    fixture_remove(directory);
+    fixture_close(&f);
+}
+
+/* ---- multi-token prediction heads ---- */
+
+enum { DRAFTS = 3 };
+
+/* Draft tokens behind the first `count` tokens of a text, which the head reads anew. states: of all its positions. */
+static bool predict(Reader *head, const int32_t *text, int count, const float *states, int32_t *drafts) {
+    static float logits[(PROMPT + TOKENS) * 64], own[(PROMPT + TOKENS) * 128];
+    Error error = {0};
+    const Model *model = runner_model(head->runner);
+    const int hidden = model_hidden(model), vocab = model_vocab(model);
+    float lead;
+    CHECK(vocab <= 64 && hidden <= 128);
+    kv_sequence_close(head->kv, &head->sequence);
+    bool ok = kv_sequence_open(head->kv, NULL, &head->sequence, &error) &&
+        read_rows(head, text + 1, states, count - 1, logits, own);
+    const float *last = logits + (count - 2) * vocab;
+    memmove(own, own + (count - 2) * hidden, (size_t)hidden * sizeof *own);
+    for (int i = 0; ok && i < DRAFTS; i++) {
+        drafts[i] = argmax(last, vocab, &lead);
+        ok = read_rows(head, &drafts[i], own, 1, logits, own);
+        last = logits;
+    }
+    return ok;
+}
+
+/* What a greedy answer drafts and accepts. */
+static DraftStats simulate(const char *directory, const RequestOptions *o, const Answer *answer) {
+    static float logits[(PROMPT + TOKENS) * 64], states[(PROMPT + TOKENS) * 128];
+    Error error = {0};
+    DraftStats stats = {0};
+    int32_t text[PROMPT + TOKENS], drafts[DRAFTS];
+    Reader target = {0}, head = {0};
+    Model *model = model_open(directory, &(ModelOptions){.context = 512, .mtp = true}, &error);
+    bool ok = model && reader_open(&target, model, "ref", false, PROMPT + TOKENS, &error) &&
+        reader_open(&head, model, "ref", true, PROMPT + TOKENS, &error);
+    TEST_MSG(ok, "%s", error.text);
+    memcpy(text, o->prompt, (size_t)o->prompt_count * sizeof *text);
+    for (int i = 0; i < answer->count[0]; i++) text[o->prompt_count + i] = answer->tokens[0][i].id;
+    ok = ok && read_rows(&target, text, NULL, o->prompt_count + answer->count[0], logits, states);
+    for (int done = 1; ok && done < o->max_tokens; done++) {
+        const int left = o->max_tokens - done - 1, most = left < DRAFTS ? left : DRAFTS;
+        if (most > 0) ok = predict(&head, text, o->prompt_count + done, states, drafts);
+        int accepted = 0;
+        while (accepted < most && drafts[accepted] == text[o->prompt_count + done + accepted]) accepted++;
+        stats.drafted += (uint64_t)most;
+        stats.accepted += (uint64_t)accepted;
+        done += accepted;
+    }
+    reader_close(&head);
+    reader_close(&target);
+    model_close(model);
+    return stats;
+}
+
+static uint64_t head_accepted; /* draft tokens, of all heads */
+
+/* An answer alone, by the reference backend. */
+static void check_drafts(const char *name, const char *directory) {
+    Error error = {0};
+    int32_t prompt[PROMPT];
+    RequestOptions o;
+    Answer plain, drafted;
+    DraftStats stats = {0};
+    for (int with = 0; with < 2; with++) {
+        const EngineOptions options = {.directory = directory,
+            .model = {.context = 512, .mtp = with},
+            .backend = fixture_backend("ref", 2, 0),
+            .slots = 1,
+            .prefill_size = 48,
+            .speculation = {.draft_tokens = DRAFTS, .always = true}};
+        Engine *engine = engine_open(&options, &error);
+        TEST_MSG(engine != NULL, "%s: %s", name, error.text);
+        if (!engine) return;
+        make_request(&o, prompt, 0, model_vocab(engine_model(engine)));
+        Request *request = engine_submit(engine, &o, &error);
+        TEST_MSG(request != NULL, "%s: %s", name, error.text);
+        if (request) read_answer(request, 1, with ? &drafted : &plain);
+        if (request && with) stats = request_stats(request).drafts[DRAFT_MTP];
+        request_free(request);
+        engine_close(engine);
+    }
+    TEST_MSG(!memcmp(&plain, &drafted, sizeof plain), "%s: with and without the head", name);
+    const DraftStats expected = simulate(directory, &o, &plain);
+    head_accepted += expected.accepted;
+    TEST_MSG(stats.drafted == expected.drafted && stats.accepted == expected.accepted && stats.drafted > TOKENS,
+        "%s: %llu of %llu accepted, not %llu of %llu", name, (unsigned long long)stats.accepted,
+        (unsigned long long)stats.drafted, (unsigned long long)expected.accepted, (unsigned long long)expected.drafted);
+}
+
+static void check_head(const char *name) {
+    Fixture f;
+    char directory[64];
+    if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
+    check_drafts(name, directory);
+    const Setting settings[] = {{.name = name, .directory = directory, .cpu = "auto", .mtp = true},
+        {.name = name, .directory = directory, .cpu = "auto", .mtp = true, .quantised = true},
+        {.name = name, .directory = directory, .cpu = "auto", .mtp = true, .kv_bytes = (size_t)1 << 18}};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        (void)run_requests(&settings[i], &(SpeculationOptions){0}, known);
+        const DraftStats drafts =
+            run_requests(&settings[i], &(SpeculationOptions){.draft_tokens = 5, .always = true}, answers);
+        compare(&settings[i], "its head");
+        TEST_MSG(drafts.drafted > 100, "%s: %llu drafts", name, (unsigned long long)drafts.drafted);
+    }
     fixture_remove(directory);
     fixture_close(&f);
 }
@@ -150,10 +272,13 @@ static void check_fixture(const char *name, bool every_backend) {
 int main(int argc, char **argv) {
     static char names[FIXTURE_NAMES_MAX][64];
     if (argc > 1) {
-        check_setting(&(Setting){argv[1], argv[1], "auto", false, false});
-        check_setting(&(Setting){argv[1], argv[1], "auto", true, false});
+        check_setting(&(Setting){.name = argv[1], .directory = argv[1], .cpu = "auto"});
+        check_setting(&(Setting){.name = argv[1], .directory = argv[1], .cpu = "auto", .quantised = true});
         return test_done();
     }
+    for (size_t i = 0; i < COUNT_OF(head_fixtures); i += test_sampled() ? 3 : 1) check_head(head_fixtures[i]);
+    TEST_MSG(preempted > 0 && head_accepted > 0, "%llu preempted, %llu accepted", (unsigned long long)preempted,
+        (unsigned long long)head_accepted);
     const int count = fixture_names(names, FIXTURE_NAMES_MAX);
     for (int i = 0; i < count; i++) {
         const bool every_backend = !strcmp(names[i], "llama") || (!test_sampled() && !strcmp(names[i], "gemma3-text"));

@@ -2,62 +2,7 @@
  * of a second draft token; read at once, in pieces and in single rows, with the same bits. A file without a head is
  * refused. */
 #include "compare.h"
-
-static const char *const names[] = {"mtp/deepseek-v3", "mtp/ernie4-5-moe", "mtp/glm4-moe", "mtp/mimo", "mtp/qwen3-5",
-    "mtp/qwen3-5-moe", "mtp/qwen3-next"};
-
-/* A runner and the sequence that it reads. */
-typedef struct Reader {
-    Runner *runner;
-    KvCache *kv;
-    KvSequence sequence;
-    StepBuilder builder;
-} Reader;
-
-static bool reader_open(Reader *r, const Model *model, const char *cpu, bool mtp, int rows, Error *error) {
-    const RunnerOptions options = {
-        .backend = fixture_backend(cpu, 2, rows), .mtp = mtp, .outputs_max = rows, .hidden_rows_max = rows};
-    const StepCapacity capacity = {.rows = rows, .sequences = 1, .outputs = rows, .hidden_rows = rows, .embeddings = 1};
-    *r = (Reader){.runner = runner_open(model, &options, error)};
-    if (!r->runner) return false;
-    const KvPlan *plan = runner_kv_plan(r->runner);
-    r->kv = kv_open(plan, kv_bytes_for(plan, NULL, rows), error);
-    return r->kv && kv_sequence_open(r->kv, NULL, &r->sequence, error) &&
-        step_builder_open(&r->builder, &capacity, error);
-}
-
-static void reader_close(Reader *r) {
-    step_builder_close(&r->builder);
-    if (r->kv) kv_sequence_close(r->kv, &r->sequence);
-    kv_close(r->kv);
-    runner_close(r->runner);
-}
-
-/* Reads rows; states: [rows, hidden] for a head, NULL for the model. logits: [rows, vocab]; hidden: [rows, hidden]. */
-static bool read_rows(Reader *r, const int32_t *tokens, const float *states, int rows, float *logits, float *hidden) {
-    Error error = {0};
-    float *out;
-    const Model *model = runner_model(r->runner);
-    const EmbeddingRange range = {.rows = rows, .values = states};
-    bool ok = kv_reserve(r->kv, &r->sequence, rows, &error);
-    step_begin(&r->builder, true);
-    step_add_sequence(&r->builder,
-        &(StepSequence){.rows = rows,
-            .kv = &r->sequence,
-            .tokens = tokens,
-            .embedding_count = states != NULL,
-            .embeddings = &range,
-            .states = states != NULL,
-            .output_count = rows,
-            .hidden_row_count = rows});
-    ok = ok && runner_forward(r->runner, r->kv, step_end(&r->builder, &error), &out, &error);
-    TEST_MSG(ok, "%s", error.text);
-    if (!ok) return false;
-    memcpy(logits, out, (size_t)(rows * model_vocab(model)) * sizeof *out);
-    memcpy(hidden, runner_hidden_rows(r->runner), (size_t)(rows * model_hidden(model)) * sizeof *out);
-    kv_advance(r->kv, &r->sequence, rows);
-    return true;
-}
+#include "head_reader.h"
 
 /* All rows of the golden logits, read in pieces. states: [count, hidden], those of the model. */
 static bool read_head(const Fixture *f, const float *golden, const Model *model, const char *cpu, int piece,
@@ -124,9 +69,9 @@ static void check_refusals(void) {
 }
 
 int main(void) {
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
+    for (size_t i = 0; i < COUNT_OF(head_fixtures); i++) {
         Fixture f;
-        if (!fixture_open(&f, names[i])) continue;
+        if (!fixture_open(&f, head_fixtures[i])) continue;
         for (int v = 0; v < (int)f.variants->size; v++) {
             char directory[64];
             if (!fixture_write_variant(&f, v, directory)) continue;
