@@ -167,7 +167,6 @@ void model_close(Model *model) {
     free(model);
 }
 
-bool model_has_mtp(const Model *model) { return model->spec.mtp; }
 const Spec *model_spec(const Model *model) { return &model->spec; }
 int model_layers(const Model *model) { return model->spec.layer_count; }
 int model_hidden(const Model *model) { return (int)model->spec.hidden; }

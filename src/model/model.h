@@ -71,7 +71,6 @@ bool model_expert_fanout(const Model *model, int rows_max, float *fanout);
 /* Drops pages of the mapped files that hold matrices of layers from `first` on, which are bound to a device. They are
  * read again on access. */
 void model_drop_host_pages(const Model *model, int first);
-bool model_has_mtp(const Model *model); /* whether the multi-token prediction head was loaded (ModelOptions.mtp) */
 const struct Spec *model_spec(const Model *model);
 int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */

@@ -118,6 +118,8 @@ const Spec *model_spec(const Model *model) {
     return &spec;
 }
 uint64_t model_weight_bytes(const Model *model) { return 12345; }
+uint64_t model_mtp_bytes(const Model *model) { return 0; }
+void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) { *bytes = *operations = 1; }
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) { return false; }
 uint64_t model_expert_floor(const Model *model) { return 0; }
 uint64_t model_expert_working_set(const Model *model) { return 0; }
