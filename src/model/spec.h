@@ -218,7 +218,7 @@ typedef struct Spec {
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
     const struct VisionSpec *vision;  /* vision.h; NULL: the model takes no images */
     const struct AudioSpec *audio;    /* audio.h; NULL: the model takes no audio */
-    StateInput input;                 /* of a multi-token prediction head */
+    StateInput input;                 /* input of a multi-token prediction head; state rows 0: none */
     const struct Spec *mtp; /* the model's multi-token prediction head, with its embedding and head; NULL: none was
                                asked for. It reads the token behind a position and predicts the one after that */
     bool precise;           /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
