@@ -184,7 +184,7 @@ beside 2 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5
 wait
 
 # Three lanes of what waits more than it computes.
-for check in api models jobs fit lan constrained faults tools doors vision embeddings mixed metrics cache sdk; do
+for check in api models jobs fit lan constrained faults tools doors vision audio embeddings mixed metrics cache sdk; do
     beside 3 $check "$python" tests/server/check_$check.py
 done
 beside 3 hub "$python" tests/hub/check_hub.py

@@ -22,7 +22,7 @@ typedef struct Entry {
     int64_t released_ns; /* when the last holder let go, or it was loaded */
     int64_t created;
     int context;
-    bool takes_images;
+    bool takes_images, takes_audio;
     uint64_t failures; /* loads that failed */
     Error why;         /* the last of them did */
     bool damaged;      /* since it could not be read, until it is loaded anew; */
@@ -102,6 +102,7 @@ static void *load(void *argument) {
         entry->created = model->created;
         entry->context = chat_model_context(model);
         entry->takes_images = engine_vision(model->engine) != NULL;
+        entry->takes_audio = engine_audio(model->engine) != NULL;
         log_debug("loaded %s in %.2f s", entry->name, seconds);
     }
     condition_broadcast(&m->changed);
@@ -474,7 +475,8 @@ bool models_status(Models *m, int index, ModelStatus *status) {
             .damaged = is_damaged(entry),
             .created = entry->created,
             .context = entry->context,
-            .takes_images = entry->takes_images};
+            .takes_images = entry->takes_images,
+            .takes_audio = entry->takes_audio};
         memcpy(status->name, entry->name, strlen(entry->name) + 1);
         if (entry->model) status->stats = engine_stats(entry->model->engine);
     }

@@ -62,10 +62,10 @@ typedef enum ModelState { MODEL_UNLOADED, MODEL_LOADING, MODEL_LOADED, MODEL_UNL
 typedef struct ModelStatus {
     char name[MODEL_NAME_MAX];
     ModelState state;
-    int holders;       /* models_take() calls without models_release() yet */
-    int64_t created;   /* when it was loaded last, in seconds since 1970; 0: never */
-    int context;       /* tokens; 0: never loaded */
-    bool takes_images; /* false: never loaded, too */
+    int holders;                    /* models_take() calls without models_release() yet */
+    int64_t created;                /* when it was loaded last, in seconds since 1970; 0: never */
+    int context;                    /* tokens; 0: never loaded */
+    bool takes_images, takes_audio; /* false: never loaded, too */
     /* Requests get ERROR_IO until the model is loaded again, as its files could not be read; or ERROR_DEVICE until the
      * process ends, as its device failed. */
     bool damaged;

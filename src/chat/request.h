@@ -72,6 +72,7 @@ typedef struct ResponseOptions {
     bool obfuscated;    /* events have padding that hides the size of their text */
     bool logprobs;
     int top_logprobs;    /* alternatives per token */
+    bool plain;          /* transcriptions: the body is the text alone */
     bool hide_reasoning; /* reasoning that was not asked for, of a model that cannot do without, is left out */
     bool echo;           /* completions: the prompt precedes the answer */
     bool only_echo;      /* completions: nothing follows it, max_tokens is 0 */

@@ -20,6 +20,7 @@ static const Command command = {"chat", "MODEL", "A conversation with a model in
     "together, Ctrl-C stops an answer or drops a line, Ctrl-D leaves.\n"};
 
 static const char slash_help[] = "/image FILE         the next message begins with this image\n"
+                                 "/audio FILE         the next message begins with this audio\n"
                                  "/retry              answer the last message again\n"
                                  "/undo               take the last message and its answer back\n"
                                  "/clear              start over; the system message stays\n"
@@ -37,15 +38,15 @@ typedef struct Chat {
     const EngineArguments *engine;
     char *name; /* as the user called the model; owned */
     SamplingArguments sampling;
-    ChatMessage *messages; /* [count]; their parts are owned: images, then a text, which is NUL-terminated */
+    ChatMessage *messages; /* [count]; their parts are owned: images and audio, then a text, which is NUL-terminated */
     size_t count, capacity;
-    ContentPart images[IMAGES_MAX]; /* [image_count] of the next message */
-    size_t image_count;
+    ContentPart media[IMAGES_MAX]; /* [media_count] images and audio of the next message */
+    size_t media_count;
     SessionAnswer last; /* zero tokens: no answer yet */
 } Chat;
 
 static void free_part(const ContentPart *part) {
-    free((char *)(part->kind == CONTENT_IMAGE ? part->media.bytes.data : part->text.data));
+    free((char *)(part->kind == CONTENT_TEXT ? part->text.data : part->media.bytes.data));
 }
 
 static void free_message(const ChatMessage *message) {
@@ -57,8 +58,8 @@ static void forget_messages(Chat *chat, size_t from) {
     while (chat->count > from) free_message(&chat->messages[--chat->count]);
 }
 
-static void forget_images(Chat *chat) {
-    while (chat->image_count > 0) free_part(&chat->images[--chat->image_count]);
+static void forget_media(Chat *chat) {
+    while (chat->media_count > 0) free_part(&chat->media[--chat->media_count]);
 }
 
 static bool grow(Chat *chat) {
@@ -71,11 +72,11 @@ static bool grow(Chat *chat) {
     return true;
 }
 
-/* A user's message takes the images. */
+/* A user's message takes the images and the audio. */
 static bool add_message(Chat *chat, const char *role, Slice content, Error *error) {
     Buffer text = {0};
-    const size_t images = strcmp(role, "user") ? 0 : chat->image_count;
-    ContentPart *parts = calloc(images + 1, sizeof *parts);
+    const size_t media = strcmp(role, "user") ? 0 : chat->media_count;
+    ContentPart *parts = calloc(media + 1, sizeof *parts);
     session_clean(content, &text);
     buffer_text(&text, ""); /* so that there is a text even when it is empty */
     if (text.failed || !parts || !grow(chat)) {
@@ -83,22 +84,23 @@ static bool add_message(Chat *chat, const char *role, Slice content, Error *erro
         free(parts);
         return fail(error, ERROR_MEMORY, "no memory for the conversation");
     }
-    memcpy(parts, chat->images, images * sizeof *parts);
-    parts[images] = (ContentPart){.kind = CONTENT_TEXT, .text = buffer_view(&text)};
-    if (images > 0) chat->image_count = 0;
-    chat->messages[chat->count++] = (ChatMessage){.role = role, .parts = parts, .part_count = images + 1};
+    memcpy(parts, chat->media, media * sizeof *parts);
+    parts[media] = (ContentPart){.kind = CONTENT_TEXT, .text = buffer_view(&text)};
+    if (media > 0) chat->media_count = 0;
+    chat->messages[chat->count++] = (ChatMessage){.role = role, .parts = parts, .part_count = media + 1};
     return true;
 }
 
-static void add_image(Chat *chat, const char *path) {
+static void add_media(Chat *chat, bool audio, const char *path) {
     Buffer file = {0};
     Error error = {0};
-    if (chat->image_count == IMAGES_MAX)
-        printf("at most %d images\n", IMAGES_MAX);
-    else if (!engine_vision(chat->model->engine))
-        printf("this model takes no images\n");
-    else if (session_read_image(path, &file, &chat->images[chat->image_count], &error))
-        printf("(image %zu of the next message)\n", ++chat->image_count);
+    ContentPart *part = &chat->media[chat->media_count];
+    if (chat->media_count == IMAGES_MAX)
+        printf("at most %d files\n", IMAGES_MAX);
+    else if (audio ? !engine_audio(chat->model->engine) : !engine_vision(chat->model->engine))
+        printf("this model takes no %s\n", audio ? "audio" : "images");
+    else if ((audio ? session_read_audio : session_read_image)(path, &file, part, &error))
+        printf("(file %zu of the next message)\n", ++chat->media_count);
     else
         printf("%s\n", error.text);
     if (error.code != ERROR_NONE) buffer_free(&file);
@@ -112,9 +114,11 @@ static void write_content(const ChatMessage *message, Buffer *out) {
         return;
     }
     buffer_byte(out, '[');
-    for (const ContentPart *image = message->parts; image < text; image++) {
-        buffer_text(out, "{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image;base64,");
-        base64_encode(image->media.bytes, out);
+    for (const ContentPart *part = message->parts; part < text; part++) {
+        buffer_text(out,
+            part->kind == CONTENT_IMAGE ? "{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image;base64,"
+                                        : "{\"type\": \"audio_url\", \"audio_url\": {\"url\": \"data:audio;base64,");
+        base64_encode(part->media.bytes, out);
         buffer_text(out, "\"}}, ");
     }
     buffer_text(out, "{\"type\": \"text\", \"text\": ");
@@ -275,7 +279,9 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error
         if (!add_message(chat, "system", slice_of(line + 8), error)) return false;
         printf("(a new conversation with this system message)\n");
     } else if (!strncmp(line, "/image ", 7)) {
-        add_image(chat, line + 7);
+        add_media(chat, false, line + 7);
+    } else if (!strncmp(line, "/audio ", 7)) {
+        add_media(chat, true, line + 7);
     } else if (!strncmp(line, "/save ", 6)) {
         save(chat, line + 6);
     } else if (!strncmp(line, "/load ", 6)) {
@@ -312,8 +318,8 @@ static bool answer_last(Chat *chat, size_t before, Buffer *text, Error *error) {
                                                  : "");
         return add_message(chat, "assistant", buffer_view(text), error);
     }
-    const bool image = error->code == ERROR_FORMAT || error->code == ERROR_UNSUPPORTED;
-    if (error->code != ERROR_LIMIT && !image) return false;
+    const bool media = error->code == ERROR_FORMAT || error->code == ERROR_UNSUPPORTED;
+    if (error->code != ERROR_LIMIT && !media) return false;
     printf("%s\n(/clear starts a new conversation)\n", error->text); /* full: it can go on without this message */
     forget_messages(chat, before);
     return true;
@@ -370,7 +376,7 @@ int command_chat(int argc, char **argv) {
         line_input_close();
     }
     forget_messages(&chat, 0);
-    forget_images(&chat);
+    forget_media(&chat);
     free(chat.name);
     free(chat.messages);
     chat_model_close(chat.model);

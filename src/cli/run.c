@@ -57,30 +57,43 @@ static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error
     return prompt->size > 0 || fail(error, ERROR_USAGE, "the prompt is empty");
 }
 
-/* image: path of a file; NULL: none. */
-static bool answer(const char *directory, const char *system, const char *image, bool raw,
+/* What stands before the prompt: paths of files; NULL: none. */
+typedef struct Attached {
+    const char *image, *audio;
+} Attached;
+
+/* A file's bytes stay allocated in `files`. */
+static bool read_attached(const Attached *attached, Buffer files[2], ContentPart *parts, size_t *count, Error *error) {
+    if (attached->image && !session_read_image(attached->image, &files[0], &parts[(*count)++], error)) return false;
+    return !attached->audio || session_read_audio(attached->audio, &files[1], &parts[(*count)++], error);
+}
+
+static bool answer(const char *directory, const char *system, const Attached *attached, bool raw,
     const EngineArguments *engine, const SamplingArguments *sampling, const Buffer *prompt, bool stats, Error *error) {
     ChatModel *model = session_open(directory, engine, error);
     if (!model) return false;
-    Buffer system_text = {0}, user_text = {0}, text = {0}, file = {0};
+    Buffer system_text = {0}, user_text = {0}, text = {0}, files[2] = {{0}};
     session_clean(slice_of(system ? system : ""), &system_text);
     session_clean(buffer_view(prompt), &user_text);
-    ContentPart parts[2] = {{0}, {.kind = CONTENT_TEXT, .text = buffer_view(&user_text)}};
+    ContentPart parts[3];
+    size_t count = 0;
+    bool ok = (!system_text.failed && !user_text.failed) || fail(error, ERROR_MEMORY, "no memory for the prompt");
+    ok = ok && read_attached(attached, files, parts, &count, error);
+    parts[count++] = (ContentPart){.kind = CONTENT_TEXT, .text = buffer_view(&user_text)};
     const ChatMessage messages[] = {{.role = "system", CHAT_TEXT(buffer_view(&system_text))},
-        {.role = "user", .parts = image ? parts : parts + 1, .part_count = image ? 2 : 1}};
+        {.role = "user", .parts = parts, .part_count = count}};
     const int first = system ? 0 : 1;
     const SessionPrompt asked = {messages + first, (size_t)(2 - first), raw ? user_text.data : NULL};
     SessionAnswer result;
-    bool ok = (!system_text.failed && !user_text.failed) || fail(error, ERROR_MEMORY, "no memory for the prompt");
-    ok = ok && (!image || session_read_image(image, &file, parts, error)) &&
-        session_answer(model, &asked, sampling, NULL, &text, &result, error);
+    ok = ok && session_answer(model, &asked, sampling, NULL, &text, &result, error);
     if (ok) printf("\n");
     fflush(stdout); /* before what goes to the other stream of the same terminal */
     if (ok && stats) session_print_stats(&result, stderr);
     buffer_free(&system_text);
     buffer_free(&user_text);
     buffer_free(&text);
-    buffer_free(&file);
+    buffer_free(&files[0]);
+    buffer_free(&files[1]);
     chat_model_close(model);
     return ok;
 }
@@ -88,11 +101,15 @@ static bool answer(const char *directory, const char *system, const char *image,
 int command_run(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     SamplingArguments sampling = SAMPLING_ARGUMENTS_DEFAULT;
-    const char *system = NULL, *image = NULL;
+    const char *system = NULL;
+    Attached attached = {0};
     bool raw = false, stats = false;
     const Option options[] = {
         {"--system", "-s", OPTION_TEXT, &system, 0, 0, "TEXT", "system message"},
-        {"--image", NULL, OPTION_TEXT, &image, 0, 0, "FILE", "an image before the prompt, for models that take images"},
+        {"--image", NULL, OPTION_TEXT, &attached.image, 0, 0, "FILE",
+            "an image before the prompt, for models that take images"},
+        {"--audio", NULL, OPTION_TEXT, &attached.audio, 0, 0, "FILE",
+            "audio before the prompt, for models that take audio"},
         {"--raw", NULL, OPTION_FLAG, &raw, 0, 0, NULL, "continue the prompt as it stands, without a chat template"},
         {"--stats", NULL, OPTION_FLAG, &stats, 0, 0, NULL, "print counts and speed on standard error"},
         SAMPLING_OPTIONS(sampling),
@@ -104,10 +121,11 @@ int command_run(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, prompt = {0};
-    const bool ok = (!raw || !image || fail(&error, ERROR_USAGE, "--image needs the chat template: no --raw")) &&
+    const bool plain = !raw || (!attached.image && !attached.audio);
+    const bool ok = (plain || fail(&error, ERROR_USAGE, "--image and --audio need the chat template: no --raw")) &&
         named_resolve(arguments.values[0], progress_on_terminal(), &directory, NULL, &error) &&
         read_prompt(&arguments, &prompt, &error) &&
-        answer(directory.data, system, image, raw, &engine, &sampling, &prompt, stats, &error);
+        answer(directory.data, system, &attached, raw, &engine, &sampling, &prompt, stats, &error);
     buffer_free(&directory);
     buffer_free(&prompt);
     return ok ? 0 : report(&error);

@@ -23,8 +23,7 @@ enum { GRACE_S = 30 /* least time that a model stays after its last answer */ };
 
 /* What SwiftLM has and this program has not. Sources/SwiftLM/Server.swift. */
 #define LATER_OPTIONS                                                                                                  \
-    LATER("--audio", "audio in messages"), LATER("--dflash", "speculative decoding"),                                  \
-        LATER("--dflash-block-size", "speculative decoding"),                                                          \
+    LATER("--dflash", "speculative decoding"), LATER("--dflash-block-size", "speculative decoding"),                   \
         LATER("--calibrate", "trials at start-up; `apus info MODEL --fit` measures")
 #define LATER(name, what)                                                                                              \
     { name, NULL, OPTION_LATER, NULL, 0, 0, NULL, what }
@@ -33,7 +32,7 @@ enum { GRACE_S = 30 /* least time that a model stays after its last answer */ };
 typedef struct SwiftArguments {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_tokens, mem_limit;
-    bool thinking, info, vision;
+    bool thinking, info, vision, audio;
 } SwiftArguments;
 
 static const Command command = {"serve", "[MODEL…]",
@@ -471,6 +470,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         {"--info", NULL, OPTION_FLAG, &swift.info, 0, 0, NULL, "print what `apus info` prints, and serve nothing"},
         {"--vision", NULL, OPTION_FLAG, &swift.vision, 0, 0, NULL,
             "changes nothing: models that can take images take them"},
+        {"--audio", NULL, OPTION_FLAG, &swift.audio, 0, 0, NULL, "changes nothing: models that can take audio take it"},
         {"--mem-limit", NULL, OPTION_INTEGER, &swift.mem_limit, 1, 1e9, "MB", "--memory-budget in megabytes"},
         LATER_OPTIONS,
         {0},

@@ -114,7 +114,16 @@ bool session_read_image(const char *path, Buffer *file, ContentPart *part, Error
     return image_size(part->media.bytes, &width, &height, error) || fail_while(error, "%s", path);
 }
 
-/* arena: of the images. */
+bool session_read_audio(const char *path, Buffer *file, ContentPart *part, Error *error) {
+    Audio audio;
+    if (!file_read(path, AUDIO_BYTES_MAX, file, error)) return false;
+    *part = (ContentPart){.kind = CONTENT_AUDIO, .media = {.bytes = buffer_view(file), .part = path, .field = path}};
+    if (!audio_decode(part->media.bytes, AUDIO_SECONDS_MAX, &audio, error)) return fail_while(error, "%s", path);
+    audio_free(&audio);
+    return true;
+}
+
+/* arena: of the images and the audio. */
 static bool encode(const ChatModel *model, const SessionPrompt *prompt, Arena *arena, Tokens *tokens,
     PromptMedia *media, Error *error) {
     if (prompt->raw)

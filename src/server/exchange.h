@@ -109,7 +109,8 @@ typedef struct Exchange {
     Arena arena;         /* owns the following members */
     Tokens *prompts;
     int prompt_count;
-    PromptMedia media;   /* images of the only prompt, until it has been submitted; arrays in request_arena */
+    PromptMedia media;   /* images and audio of the only prompt, until it has been submitted; arrays in request_arena */
+    int audio_tokens;    /* tokens of the prompt that stand for audio */
     Slice *prompt_texts; /* [prompt_count] with echo */
     Generation generation;
     Given *given;       /* [choices] */

@@ -10,6 +10,7 @@ typedef struct Route {
     bool metrics;                    /* needs no key with ServerOptions.open_metrics */
     bool probe;                      /* polled by machines: logged at debug level only */
     bool completes;                  /* submits a request to the engine */
+    bool form;                       /* the body is a form, not JSON */
 } Route;
 
 /* The API to which an unknown path belongs by its beginning, for the form of the error; NULL: OpenAI's, or path is

@@ -45,7 +45,7 @@ OPTIONS = [
     ("--gpu-layers", OTHERS),
     ("--stream-experts", OTHERS),
     ("--vision", SERVED),
-    ("--audio", LATER),
+    ("--audio", SERVED),
     ("--cors", OTHERS),
     ("--calibrate", LATER),
     ("--draft-model", SERVED),
@@ -192,10 +192,10 @@ def test_later(model):
         count = len(re.findall(rf"^  (?:-[\w-]+, )*{option}(?=[ ,])", help_text, re.M))
         check(count == (0 if kind == LATER else 1), f"{option} stands {count} times in --help")
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
-        file.write(f"model = {model}\naudio = true\n")
+        file.write(f"model = {model}\ndflash = true\n")
         file.flush()
         code, _, err = run("serve", "--config", file.name)
-        check(code == 2 and "--audio is not there yet" in err, err)
+        check(code == 2 and "--dflash is not there yet" in err, err)
 
 
 def test_examples(model):
@@ -205,7 +205,7 @@ def test_examples(model):
     examples = [
         [],
         ["--stream-experts"],
-        ["--audio"],
+        ["--dflash"],
     ]
     for options in examples[2:]:
         code, _, err = run("--port", "0", "--model", model, *options)

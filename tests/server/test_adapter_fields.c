@@ -31,6 +31,8 @@ static const AdapterCase adapters[] = {
     {API_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
     {API_OLLAMA_EMBED, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
     {API_EMBEDDINGS, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
+    {API_TRANSCRIPTION, {{"model", "\"m\""}, {"file", "\"x\""}}, request_read_transcription},
+    {API_TRANSLATION, {{"model", "\"m\""}, {"file", "\"x\""}}, request_read_translation},
     {API_RERANK, {{"model", "\"m\""}, {"query", "\"x\""}, {"documents", "[\"x\"]"}}, NULL},
 };
 
@@ -88,6 +90,12 @@ static const char *other_value(const Field *f, AdapterCase const *api, const Mem
     if (!strcmp(f->name, "service_tier") && api->api == API_RESPONSES) return "\"flex\"";
     if (!strcmp(f->name, "metadata") && api->api == API_RESPONSES) return "{\"a\":\"b\"}";
     if (!strcmp(f->name, "tools") && api->api == API_MESSAGES) return "[{\"name\":\"f\",\"input_schema\":{}}]";
+    if (api->api & (API_TRANSCRIPTION | API_TRANSLATION)) {
+        if (!strcmp(f->name, "temperature")) return "\"0.5\"";
+        if (!strcmp(f->name, "stream")) return "\"true\"";
+        if (!strcmp(f->name, "response_format")) return "\"text\"";
+        if (!strcmp(f->name, "prompt")) return "\"Ada\"";
+    }
     if (!strcmp(f->name, "stream")) return api->api & (API_OLLAMA_CHAT | API_OLLAMA_GENERATE) ? "false" : "true";
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (!strcmp(others[i].name, f->name)) return others[i].value;
@@ -144,8 +152,8 @@ static void show(const ChatRequest *r, Buffer *out) {
         r->response.obfuscated, r->tools.mode, r->tools.single, r->tools.choice_given, SLICE_SHOWN(r->reasoning.effort),
         r->reasoning.thinking, r->reasoning.thinking_given, (long long)r->reasoning.budget, r->format.kind,
         SLICE_SHOWN(r->format.source), (unsigned long long)cache_salt(&r->cache, NULL));
-    buffer_printf(
-        out, "%d %lld %d %.*s|", r->keep_alive_given, (long long)r->keep_alive_ms, r->raw, SLICE_SHOWN(r->suffix));
+    buffer_printf(out, "%d %lld %d %.*s %d|", r->keep_alive_given, (long long)r->keep_alive_ms, r->raw,
+        SLICE_SHOWN(r->suffix), r->response.plain);
     for (int i = 0; i < r->generation.stop_count; i++) buffer_slice(out, r->stops[i]);
     for (size_t i = 0; i < COUNT_OF(trees); i++)
         if (trees[i]) json_write(out, trees[i]);

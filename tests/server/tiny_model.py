@@ -181,6 +181,33 @@ def write_tiny_vision(directory, name):
     return fixture
 
 
+AUDIO_TEMPLATE = VISION_TEMPLATE.replace("PLACEHOLDER", "<|image|>").replace(
+    "{% else %}{{ c.text }}", "{% elif c.type == 'audio' %}{{ '<|audio|>' }}{% else %}{{ c.text }}"
+)
+
+
+def write_tiny_audio(directory, name, images=None):
+    """The fixture tests/family/audio/NAME.json as a checkpoint; images: with the vision part of that fixture."""
+    sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
+    import weights
+
+    fixtures = []
+    for path in (f"audio/{name}.json", *([f"vision/{images}.json"] if images else [])):
+        with open(os.path.join(ROOT, "tests", "family", path)) as file:
+            fixtures.append(json.load(file))
+    values = {}
+    for fixture in reversed(fixtures):
+        values.update(weights.make(fixture["tensors"], {"dtype": "f32"}, fixture))
+    tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
+    _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
+    vision = {"vision_config": fixtures[1]["config"]["vision_config"]} if images else {}
+    config = {**fixtures[0]["config"], **vision, "eos_token_id": 98}
+    _write_rest(directory, config, AUDIO_TEMPLATE, fixtures[0]["token_names"])
+    if images:
+        with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
+            json.dump(fixtures[1]["processor"], file)
+
+
 def _write_rest(directory, config, template=TEMPLATE, more_special=None, double_newline=None):
     special = [
         {

@@ -29,7 +29,7 @@ static void write_expert_health(const EngineStats *stats, Buffer *out) {
 typedef struct Health {
     EngineStats all; /* sums over all models */
     bool damaged, stalled;
-    bool vision;            /* a model takes images */
+    bool vision, audio;     /* a model takes images, takes audio */
     Buffer models, experts; /* experts: models whose experts are streamed */
 } Health;
 
@@ -42,6 +42,7 @@ static void look_at_models(Models *models, Health *h) {
         h->damaged |= status.damaged;
         h->stalled |= stats->stalled;
         h->vision |= status.takes_images;
+        h->audio |= status.takes_audio;
         h->all.running += stats->running;
         h->all.waiting += stats->waiting;
         h->all.kv_bytes += stats->kv_bytes;
@@ -71,13 +72,13 @@ static void write_capabilities(const Server *server, const Health *h, Buffer *ou
     buffer_text(out, ",\"models\":[");
     buffer_slice(out, buffer_view(&h->models));
     buffer_printf(out,
-        "],\"vision\":%s,\"audio\":false,\"history\":%s,\"lan\":%s,\"memory\":{\"active_mb\":%.0f,\"peak_mb\":%.0f,"
+        "],\"vision\":%s,\"audio\":%s,\"history\":%s,\"lan\":%s,\"memory\":{\"active_mb\":%.0f,\"peak_mb\":%.0f,"
         "\"cache_mb\":%."
         "0f,"
         "\"total_system_mb\":%.0f},\"stats\":{\"requests_total\":%llu,\"requests_active\":%d,\"tokens_generated\":%llu,"
         "\"avg_tokens_per_sec\":%.2f}",
-        h->vision ? "true" : "false", server->history ? "true" : "false", server->devices ? "true" : "false",
-        (double)use.resident_bytes / megabyte, (double)use.peak_bytes / megabyte,
+        h->vision ? "true" : "false", h->audio ? "true" : "false", server->history ? "true" : "false",
+        server->devices ? "true" : "false", (double)use.resident_bytes / megabyte, (double)use.peak_bytes / megabyte,
         (double)h->all.prefix_bytes / megabyte, (double)process_memory() / megabyte,
         (unsigned long long)totals.requests, __atomic_load_n(&server->answering, __ATOMIC_RELAXED),
         (unsigned long long)totals.tokens, totals.decode_s > 0 ? (double)totals.tokens / totals.decode_s : 0);

@@ -44,7 +44,8 @@ bool answer_props(Exchange *x, Slice rest) {
     buffer_printf(&body, "},\"total_slots\":%d", status.stats.slots);
     member_text("model_alias", slice_of(status.name), &body);
     member_text("model_path", slice_of(status.name), &body);
-    buffer_printf(&body, ",\"modalities\":{\"vision\":%s,\"audio\":false}", status.takes_images ? "true" : "false");
+    buffer_printf(&body, ",\"modalities\":{\"vision\":%s,\"audio\":%s}", status.takes_images ? "true" : "false",
+        status.takes_audio ? "true" : "false");
     member_text("chat_template", model && model->template ? template_source(model->template) : SLICE(""), &body);
     member_text("build_info", SLICE("apus " APUS_VERSION), &body);
     buffer_printf(&body, ",\"is_sleeping\":%s}", status.state == MODEL_LOADED ? "false" : "true");

@@ -5,6 +5,7 @@
 #include "server/api/message_builder.h"
 
 #define OLLAMA (API_OLLAMA_CHAT | API_OLLAMA_GENERATE)
+#define FORMS (API_TRANSCRIPTION | API_TRANSLATION)
 
 static const Field table[] = {
     {"model", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
@@ -224,6 +225,24 @@ static const Field table[] = {
         "id of a served embedding model"},
     {"input", API_EMBEDDINGS, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "text, [text], [id] or [[id]]",
         "required", "at most 2048 inputs, each shorter than the context"},
+    {"file", FORMS, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, "file", "required",
+        "audio of at most 25 MiB and the model's seconds (docs/media.md)"},
+    {"model", FORMS, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
+        "id of a served model that takes audio"},
+    {"prompt", FORMS, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, NULL, "context, such as names that occur"},
+    {"response_format", FORMS, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, read_transcript_format, "json, text", "json",
+        "srt, verbose_json and vtt are refused: the models give no times"},
+    {"temperature", FORMS, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, read_form_temperature, "0 … 2", "0",
+        "0 is greedy"},
+    {"language", API_TRANSCRIPTION, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 64, NULL, NULL, NULL,
+        "of the speech: an ISO 639-1 code or a name"},
+    {"stream", API_TRANSCRIPTION, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, read_form_stream, "true, false", "false",
+        "events transcript.text.delta and transcript.text.done"},
+    {"include[]", API_TRANSCRIPTION, FIELD_REFUSED, FIELD_TEXT, NOWHERE, 0, 0, read_unsupported, NULL, NULL, "refused"},
+    {"timestamp_granularities[]", API_TRANSCRIPTION, FIELD_REFUSED, FIELD_TEXT, NOWHERE, 0, 0, read_unsupported, NULL,
+        NULL, "refused"},
+    {"chunking_strategy", API_TRANSCRIPTION, FIELD_NEUTRAL, FIELD_TEXT, NOWHERE, 0, 0, read_only_auto, NULL, NULL,
+        "only auto"},
     {"model", API_RERANK, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, "required",
         "id of a served model of Qwen3-Reranker's kind"},
     {"query", API_RERANK, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, "required", "what is asked"},

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "server/http/body.h"
 #include "server/http/deadlines.h"
+#include "server/http/form.h"
 #include "server/admin/metrics.h"
 #include "server/api/cache_params.h"
 #include "server/api/model_list.h"
@@ -16,6 +17,7 @@
 #include "server/api/resumable.h"
 #include "server/api/stream.h"
 #include "server/api/tool_constraint.h"
+#include "server/routes.h"
 
 enum { PUMP_MS = 100 };
 
@@ -188,6 +190,7 @@ static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, Ap
     options->request.cache_salt = cache_salt(&request->cache, x->key);
     options->request.constraint = constraint;
     prompt_media_request(&x->media, &options->request);
+    x->audio_tokens = x->media.audio_tokens;
     options->prompts = x->prompts;
     options->prompt_count = x->prompt_count;
     options->stops = request->stops;
@@ -217,9 +220,15 @@ static void settle_thinking(ChatRequest *request, bool on) {
     request->response.hide_reasoning = r->off_unless_given && !r->thinking;
 }
 
+static const Json *read_body(const Exchange *x, Arena *arena, ApiError *error) {
+    if (!x->route || !x->route->form) return body_object(x, arena, error);
+    const char *type = http_request_header(x->request, "Content-Type");
+    return form_object(slice_of(type ? type : ""), buffer_view(&x->body), "file", arena, error);
+}
+
 /* The request and its prompts. */
 static bool read_request(Exchange *x, ChatRequest *request, Arena *arena, ApiError *error) {
-    const Json *body = body_object(x, arena, error);
+    const Json *body = read_body(x, arena, error);
     if (!body) return false;
     if (!take_model(x, body, error)) return false;
     *request = default_request(x, arena);
@@ -298,6 +307,7 @@ static bool answer_whole(Exchange *x) {
     Buffer body = {0};
     x->endpoint->write_whole(x, &body);
     close_generation(x);
+    if (!body.failed && x->response_options.plain) return response_text(x, "text/plain; charset=utf-8", &body);
     if (!body.failed) return response_json(x, 200, &body);
     buffer_free(&body);
     api_out_of_memory(&error);

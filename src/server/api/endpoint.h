@@ -32,4 +32,4 @@ NODISCARD bool completion_knows(const ChatModel *model, const Tokens *prompt, co
 bool chat_make_prompts(Exchange *x, const ChatRequest *request, ApiError *error);
 
 extern const Endpoint endpoint_chat, endpoint_text, endpoint_messages, endpoint_responses, endpoint_ollama_chat,
-    endpoint_ollama_generate;
+    endpoint_ollama_generate, endpoint_transcription, endpoint_translation;

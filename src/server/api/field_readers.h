@@ -46,6 +46,12 @@ FIELD_READER(read_cache_retention);
 FIELD_READER(read_budget);
 FIELD_READER(read_reasoning);
 
+/* Readers of fields of forms, whose values are texts. */
+FIELD_READER(read_form_temperature);
+FIELD_READER(read_form_stream);
+FIELD_READER(read_transcript_format);
+FIELD_READER(read_only_auto);
+
 /* Readers of fields of other APIs. */
 FIELD_READER(note_stream_options);
 FIELD_READER(read_stop_sequences);

@@ -18,6 +18,8 @@ typedef enum Api {
     API_EMBEDDINGS = 1 << 8,
     API_OLLAMA_EMBED = 1 << 9, /* /api/embed */
     API_RERANK = 1 << 10,
+    API_TRANSCRIPTION = 1 << 11, /* /v1/audio/transcriptions */
+    API_TRANSLATION = 1 << 12,   /* /v1/audio/translations */
 } Api;
 
 typedef enum FieldStatus {

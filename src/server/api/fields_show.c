@@ -39,6 +39,8 @@ static const char *const statuses[] = {[FIELD_HONOURED] = "honoured",
 static const FieldTable tables[] = {
     {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", API_CHAT | API_COMPLETIONS},
     {"docs/api/openai.md", "/v1/embeddings", API_EMBEDDINGS},
+    {"docs/api/openai.md", "/v1/audio/transcriptions, /v1/audio/translations", API_TRANSCRIPTION | API_TRANSLATION},
+    {"docs/api/openai.md", "/v1/audio/transcriptions", API_TRANSCRIPTION},
     {"docs/api/responses.md", "/v1/responses", API_RESPONSES},
     {"docs/api/anthropic.md", "/v1/messages", API_MESSAGES},
     {"docs/api/ollama.md", "/api/chat, /api/generate", API_OLLAMA_CHAT | API_OLLAMA_GENERATE},

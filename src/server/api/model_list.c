@@ -60,8 +60,8 @@ ChatModel *model_take(Exchange *x, Slice name, ApiError *error) {
 
 void model_architecture(const ModelStatus *status, Buffer *out) {
     if (status->context == 0) return;
-    buffer_printf(out, ",\"architecture\":{\"input_modalities\":[\"text\"%s],\"output_modalities\":[\"text\"]}",
-        status->takes_images ? ",\"image\"" : "");
+    buffer_printf(out, ",\"architecture\":{\"input_modalities\":[\"text\"%s%s],\"output_modalities\":[\"text\"]}",
+        status->takes_images ? ",\"image\"" : "", status->takes_audio ? ",\"audio\"" : "");
 }
 
 static void write_model(const ModelStatus *status, Buffer *out) {

@@ -94,8 +94,9 @@ static bool write_show(Exchange *x, Slice name, Buffer *out, ApiError *error) {
         ",\"general.parameter_count\":%llu,\"%s.context_length\":%d,\"%s.embedding_length\":%d,\"%s.block_count\":%d}",
         (unsigned long long)facts.parameters, family, chat_model_context(model), family, facts.width, family,
         facts.layers);
-    buffer_printf(out, ",\"capabilities\":[\"completion\"%s%s%s]}", model->calls ? ",\"tools\"" : "",
-        model->reasoning ? ",\"thinking\"" : "", engine_vision(model->engine) ? ",\"vision\"" : "");
+    buffer_printf(out, ",\"capabilities\":[\"completion\"%s%s%s%s]}", model->calls ? ",\"tools\"" : "",
+        model->reasoning ? ",\"thinking\"" : "", engine_vision(model->engine) ? ",\"vision\"" : "",
+        engine_audio(model->engine) ? ",\"audio\"" : "");
     models_release(x->server->models, model);
     return true;
 }

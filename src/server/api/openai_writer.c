@@ -34,10 +34,11 @@ void writer_usage(const Exchange *x, Buffer *out) {
     const DraftStats prediction = generation_drafts(g, DRAFT_PREDICTION);
     buffer_printf(out,
         "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":"
-        "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld,\"accepted_prediction_"
+        "{\"cached_tokens\":%lld,\"audio_tokens\":%d},\"completion_tokens_details\":{\"reasoning_tokens\":%lld,"
+        "\"accepted_prediction_"
         "tokens\":%llu,\"rejected_prediction_tokens\":%llu}}",
         (long long)g->prompt_tokens, (long long)generated, (long long)(g->prompt_tokens + generated),
-        (long long)generation_cached_tokens(g), (long long)generation_reasoning_tokens(g),
+        (long long)generation_cached_tokens(g), x->audio_tokens, (long long)generation_reasoning_tokens(g),
         (unsigned long long)prediction.accepted, (unsigned long long)(prediction.drafted - prediction.accepted));
 }
 

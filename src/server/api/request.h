@@ -36,6 +36,9 @@ NODISCARD bool request_read_responses(ChatRequest *request, const Json *body, Ap
 NODISCARD bool request_read_messages(ChatRequest *request, const Json *body, ApiError *error);
 NODISCARD bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *error);
 NODISCARD bool request_read_ollama_generate(ChatRequest *request, const Json *body, ApiError *error);
+/* Fields of forms: all values are texts. */
+NODISCARD bool request_read_transcription(ChatRequest *request, const Json *body, ApiError *error);
+NODISCARD bool request_read_translation(ChatRequest *request, const Json *body, ApiError *error);
 
 /* A request without fields. */
 ChatRequest request_init(Arena *arena, int vocab);

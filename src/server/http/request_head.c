@@ -82,7 +82,13 @@ static bool check_headers(Exchange *x, ApiError *error) {
 }
 
 static bool check_body_headers(Exchange *x, ApiError *error) {
+    static const char form[] = "multipart/form-data";
     const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
+    if (x->route && x->route->form) {
+        if (!type || strncasecmp(type, form, sizeof form - 1))
+            return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be %s.", form);
+        type = "application/json"; /* and what follows holds for both */
+    }
     const size_t json = strlen("application/json");
     /* Some clients name no type, or as curl does that of a form. A browser, on behalf of some web site, names the site.
      */
