@@ -105,10 +105,17 @@ cuda_build() { # for all architectures; where there is no GPU, compiling is all 
 emulated_build() { # with the headers that tools/install.sh brings
     tools/install.sh cuda && build release build emulated
 }
+emulated() { emulated_build && tests/emulated.sh build; }
+
+# Layers whose tests run in the release build as well: kernels of every instruction set, and whole samples where a sanitizer
+# takes a part. Those of all other layers run once, under ASan and UBSan; fast and long run them in the release build.
+release_layers=(backend family cache engine)
+targets=()
+[ "$mode" != usual ] || targets=(apus stand-in faulty test_image test_tokenizer "${release_layers[@]/#/tests-}")
 
 tools/install.sh test || exit 1
 step python-environment tools/python_env.sh "$cache/venv" || finish
-step build build release build || finish
+step build build release build ${targets[0]:+"${targets[@]}"} || finish
 
 if [ "$mode" = fast ]; then
     export APUS_TEST_SAMPLE=1 # tests/test.h
@@ -144,7 +151,7 @@ if [ "$mode" = long ]; then
 fi
 
 export APUS_TEST_SAMPLE=1
-step unit unit build
+step unit unit build -L "^($(IFS='|'; echo "${release_layers[*]}"))\$"
 
 # Sanitizers: parsers, server, engine and allocations under ASan and UBSan, with a sample of models and backends; what has
 # threads under TSan. The vector kernels are those of the release build; ./test.sh long has them instrumented, and all tests.
@@ -158,36 +165,37 @@ asan() {
 step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step asan asan
 step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step tsan unit build-tsan -L '^threads$' -E '^test_engine_sharing$'
 
-# Two lanes of what takes a core, the longest first.
-beside 2 emulated-build emulated_build
-beside 2 aarch64 tests/aarch64.sh
-beside 2 macos tests/macos.sh
-beside 2 lint tools/lint.sh
-beside 2 app-lint tests/app/run.sh lint
-beside 2 tokenizers "$python" tests/text/check_tokenizers.py --count 2000
-beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 200
-beside 2 images "$python" tests/media/check_images.py
-beside 2 convert "$python" tests/import/check_convert.py --every 4
-beside 2 templates "$python" tests/text/check_templates.py
-beside 2 grammar "$python" tests/text/check_grammar.py
-beside 2 logits "$python" tests/model/check_logits.py --every 3
-beside 2 hostile "$python" tests/model/check_hostile.py
-beside 2 cli "$python" tests/cli/check_cli.py
-beside 2 commands "$python" tests/cli/check_commands.py
-beside 2 package tests/cli/check_package.sh
-beside 2 install tests/cli/check_install.sh
-beside 2 schema "$python" tests/server/check_schema.py
-beside 2 speculation "$python" tests/server/check_speculation.py
-beside 2 openapi "$python" tests/server/check_openapi.py --count 200
-beside 2 malformed "$python" tests/server/check_malformed.py
-beside 2 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5
+# Two lanes of what takes a core, the longest first, and one of what mostly waits.
+beside 1 hub "$python" tests/hub/check_hub.py
+beside 3 emulated emulated
+beside 3 aarch64 tests/aarch64.sh
+beside 3 app tests/app/run.sh journeys
+beside 3 macos tests/macos.sh
+beside 3 lint tools/lint.sh
+beside 3 app-lint tests/app/run.sh lint
+beside 3 tokenizers "$python" tests/text/check_tokenizers.py --count 2000
+beside 3 vocabularies "$python" tests/import/check_vocabularies.py --count 200
+beside 3 images "$python" tests/media/check_images.py
+beside 3 convert "$python" tests/import/check_convert.py --every 4
+beside 3 templates "$python" tests/text/check_templates.py
+beside 3 grammar "$python" tests/text/check_grammar.py
+beside 3 logits "$python" tests/model/check_logits.py --every 3
+beside 3 hostile "$python" tests/model/check_hostile.py
+beside 3 cli "$python" tests/cli/check_cli.py
+beside 3 commands "$python" tests/cli/check_commands.py
+beside 3 package tests/cli/check_package.sh
+beside 3 install tests/cli/check_install.sh
+beside 3 schema "$python" tests/server/check_schema.py
+beside 3 speculation "$python" tests/server/check_speculation.py
+beside 3 openapi "$python" tests/server/check_openapi.py --count 200
+beside 3 malformed "$python" tests/server/check_malformed.py
+beside 3 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5
 wait
 
 # Three lanes of what waits more than it computes.
 for check in api models jobs fit lan constrained faults tools doors vision audio embeddings mixed metrics cache sdk; do
     beside 3 $check "$python" tests/server/check_$check.py
 done
-beside 3 hub "$python" tests/hub/check_hub.py
 beside 3 swiftlm "$python" tests/cli/check_swiftlm.py
 beside 3 agents "$python" tests/clients/agent_session.py
 beside 3 sdk-node tests/server/check_sdk_node.sh
@@ -196,17 +204,17 @@ for client in openai anthropic langchain ai python_langchain python_litellm pyth
 done
 wait
 
-# These measure times and memory, or take all cores.
-step emulated tests/emulated.sh build
-step streaming "$python" tests/server/check_streaming.py
+beside 2 streaming "$python" tests/server/check_streaming.py
+beside 2 real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
+beside 2 gpu-layers "$python" tests/server/check_gpu_layers.py
+beside 2 operations "$python" tests/server/check_operations.py
+beside 2 replicas "$python" tests/server/check_replicas.py
+beside 2 app-webkit tests/app/run.sh webkit
+wait
+
+# These measure times, or take a GPU.
 step chaos "$python" tests/server/check_chaos.py
 step restart "$python" tests/server/check_restart.py
-step gpu-layers "$python" tests/server/check_gpu_layers.py
 step cuda tests/cuda.sh build
 step tls "$python" tests/server/check_tls.py
-step operations "$python" tests/server/check_operations.py
-step replicas "$python" tests/server/check_replicas.py
-step app tests/app/run.sh journeys
-step app-webkit tests/app/run.sh webkit
-step real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
 finish

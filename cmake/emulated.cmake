@@ -19,7 +19,7 @@ endif()
 # -fno-weak: functions of headers are each file's own, as in kernels that were compiled apart.
 set(emulator ${CMAKE_SOURCE_DIR}/tests/emulator)
 set(translated ${CMAKE_BINARY_DIR}/emulated/src/backend/cuda)
-set(emulated_flags -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-weak -fno-exceptions -fno-rtti -fno-threadsafe-statics
+set(emulated_flags -std=c++17 -O1 -fPIC -fvisibility=hidden -fno-weak -fno-exceptions -fno-rtti -fno-threadsafe-statics
     -fno-strict-aliasing -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -mavx2 -mfma -mf16c -w -DAPUS_CUDA_SM90A
     -D_Noreturn=__attribute__\(\(noreturn\)\) -I${CMAKE_BINARY_DIR}/emulated/src -I${CMAKE_SOURCE_DIR}/src -I${emulator}/include
     -I${emulator} -isystem ${APUS_EMULATED_INCLUDE})

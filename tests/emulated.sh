@@ -23,7 +23,6 @@ step() {
 }
 
 step handed 1 4
-step handed 2 1
 step rope 3 4
 step visible 3 4
 step vision 3 4
@@ -34,6 +33,7 @@ step prompts 3 4 520
 step whole 5 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
+    step handed 2 1
     step graph 2 4 0
     step graph 3 4 3 # padded heads
     step ops 6 4

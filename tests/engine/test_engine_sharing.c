@@ -8,7 +8,8 @@
 #include "engine/engine.h"
 #include "family/fixture.h"
 
-enum { REQUESTS = SANITIZED ? 8 : 24 };
+enum { REQUESTS_MAX = 24 };
+static int request_count; /* fewer in a sample */
 enum { CONTEXT = 640, PROMPT_MAX = 400, TIMEOUT_MS = 600000, MANY = 64, PUBLISH_WAITS = 500 };
 
 typedef struct Answer {
@@ -87,12 +88,12 @@ static void compare(const char *name, const char *what, int i, const Answer *a, 
 }
 
 static void check_sharing(const char *name, const char *directory, const KvFormat *format, bool states) {
-    static Case cases[REQUESTS];
-    static Answer cold[REQUESTS], answer;
+    static Case cases[REQUESTS_MAX];
+    static Answer cold[REQUESTS_MAX], answer;
     Engine *engine = open_engine(directory, format, 1, 0, true);
     const size_t context_bytes = engine_stats(engine).kv_bytes_total;
     size_t code_bytes = 0;
-    for (int i = 0; i < REQUESTS; i++) {
+    for (int i = 0; i < request_count; i++) {
         make_case(&cases[i], i, model_vocab(engine_model(engine)));
         Request *request = submit(engine, &cases[i].options);
         take(request, &cold[i]);
@@ -105,37 +106,38 @@ static void check_sharing(const char *name, const char *directory, const KvForma
 
     engine = open_engine(directory, format, 2, 40 * context_bytes, false);
     uint64_t found = 0;
-    for (int i = 0; i < 2 * REQUESTS; i++) {
-        Request *request = submit(engine, &cases[i % REQUESTS].options);
+    for (int i = 0; i < 2 * request_count; i++) {
+        Request *request = submit(engine, &cases[i % request_count].options);
         take(request, &answer);
-        compare(name, "begun warm", i, &cold[i % REQUESTS], &answer);
+        compare(name, "begun warm", i, &cold[i % request_count], &answer);
         const RequestStats stats = request_stats(request);
         const int whole = (stats.prompt_tokens - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
         const int least = states ? whole : stats.prompt_tokens - PREFIX_PART_LEAST;
-        TEST_MSG(i < REQUESTS || stats.cached_tokens >= least, "%s: request %d: %d of %d found", name, i,
+        TEST_MSG(i < request_count || stats.cached_tokens >= least, "%s: request %d: %d of %d found", name, i,
             stats.cached_tokens, stats.prompt_tokens);
         found += stats.cached_tokens > 0;
         request_free(request);
     }
     /* Figures are published when a round begins, which may be after the last answer was read. */
-    const uint64_t hits = states ? found : REQUESTS; /* states are left at whole pages: short prompts have none */
+    const uint64_t hits =
+        states ? found : (uint64_t)request_count; /* states are left at whole pages: short prompts have none */
     for (int i = 0; i < PUBLISH_WAITS && engine_stats(engine).prefix_hits < hits; i++)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    TEST_MSG(engine_stats(engine).prefix_hits >= hits && hits > REQUESTS / 4, "%s: %llu hits", name,
+    TEST_MSG(engine_stats(engine).prefix_hits >= hits && hits > (uint64_t)request_count / 4, "%s: %llu hits", name,
         (unsigned long long)engine_stats(engine).prefix_hits);
     TEST((engine_stats(engine).prefix_state_bytes > 0) == states);
     engine_close(engine);
 
-    Request *requests[REQUESTS];
+    Request *requests[REQUESTS_MAX];
     engine = open_engine(directory, format, 8, context_bytes + context_bytes / 2, false);
-    for (int i = 0; i < REQUESTS; i++) requests[i] = submit(engine, &cases[i].options);
-    for (int i = 0; i < REQUESTS; i++) {
+    for (int i = 0; i < request_count; i++) requests[i] = submit(engine, &cases[i].options);
+    for (int i = 0; i < request_count; i++) {
         take(requests[i], &answer);
         compare(name, "among too many", i, &cold[i], &answer);
         request_free(requests[i]);
     }
     const EngineStats stats = engine_stats(engine);
-    TEST_MSG(stats.preempted > 0 || REQUESTS < 24 || format->k != KV_FULL, "%s: none was parked", name);
+    TEST_MSG(stats.preempted > 0 || request_count < REQUESTS_MAX || format->k != KV_FULL, "%s: none was parked", name);
     printf("%s: %zu bytes of codes, %llu parked, %llu evictions\n", name, code_bytes,
         (unsigned long long)stats.preempted, (unsigned long long)stats.prefix_evictions);
     engine_close(engine);
@@ -182,8 +184,8 @@ static void check_many(const char *name, const char *directory, bool windows) {
     engine_close(engine);
     engine = open_engine(directory, &format, 8, 2 * context_bytes, false);
     Request *requests[MANY];
-    const int uniform_matmul = REQUESTS < 24 ? 8 : MANY;
-    for (int i = 0; i < uniform_matmul; i++) {
+    const int count = request_count < REQUESTS_MAX ? 8 : MANY;
+    for (int i = 0; i < count; i++) {
         make_case(&cases[i], i, model_vocab(engine_model(engine)));
         if (cases[i].options.prompt_count > 100) cases[i].options.prompt_count = 20 + i;
         cases[i].options.max_tokens = INT32_MAX;
@@ -197,7 +199,7 @@ static void check_many(const char *name, const char *directory, bool windows) {
         const int running = engine_stats(engine).running;
         most = running > most ? running : most;
     }
-    for (int i = 0; i < uniform_matmul; i++) {
+    for (int i = 0; i < count; i++) {
         take(requests[i], &answer);
         TEST_MSG(answer.finish == FINISH_LENGTH && answer.count == CONTEXT - cases[i].options.prompt_count,
             "%s: request %d ended with %d tokens", name, i, answer.count);
@@ -211,6 +213,7 @@ static void check_many(const char *name, const char *directory, bool windows) {
 
 int main(void) {
     log_set_level(LOG_ERROR);
+    request_count = test_sampled() ? 8 : REQUESTS_MAX;
     static const struct {
         const char *name;
         int variant;
@@ -223,7 +226,7 @@ int main(void) {
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
         for (int form = 0; form < 2; form++) {
             const KvFormat format = form ? quantised : (KvFormat){0};
-            if (SANITIZED && form == (int)i % 2) continue; /* one of the two */
+            if (test_sampled() && form == (int)i % 2) continue; /* one of the two */
             check_sharing(fixtures[i].name, directory, &format, fixtures[i].states);
             check_parting(fixtures[i].name, directory, &format);
         }

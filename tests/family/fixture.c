@@ -326,6 +326,12 @@ bool fixture_cpu_due(const char *cpu) {
     return !(test_sampled() && !SANITIZED && strcmp(cpu, "ref") == 0) && fixture_cpu_here(cpu);
 }
 
+bool fixture_case_due(size_t number, size_t index) {
+    const char *cpu = fixture_cpus[index];
+    const bool vector = !strncmp(cpu, "avx", 3) || !strcmp(cpu, "amx");
+    return !(vector && test_sampled() && (number + index) % 2) && fixture_cpu_due(cpu);
+}
+
 bool fixture_cpu_here(const char *cpu) {
     BackendOptions options = fixture_backend(cpu, 1, 1);
     options.scratch_bytes = 1 << 20;

@@ -66,6 +66,8 @@ extern const char *const fixture_cpus[FIXTURE_CPUS];
 BackendOptions fixture_backend(const char *cpu, int threads, int rows_max);
 bool fixture_cpu_here(const char *cpu);
 bool fixture_cpu_due(const char *cpu); /* here, and not "ref" where a sample is enough: "fence" runs the same code */
+/* Whether case `number` of a test runs on fixture_cpus[index]: in a sample the vector instruction sets take turns. */
+bool fixture_case_due(size_t number, size_t index);
 
 /* A model and its runner, both owned. */
 typedef struct FixtureRun {

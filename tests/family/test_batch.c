@@ -204,7 +204,7 @@ int main(int argc, char **argv) {
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
             if (strcmp(fixture_cpus[c], "ref") == 0 && !cases[i].on_ref) continue;
             if (strcmp(fixture_cpus[c], "fence") == 0 && in_short) continue;
-            if (fixture_cpu_here(fixture_cpus[c])) test_case(directory, i, fixture_cpus[c]);
+            if (fixture_case_due(i, c)) test_case(directory, i, fixture_cpus[c]);
         }
         if (!in_short) test_case(directory, i, "generated");
         fixture_remove(directory);

@@ -292,7 +292,7 @@ int main(void) {
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
             if (is_slow(fixture_cpus[c]) && !cases[i].on_ref) continue;
             if (!strcmp(fixture_cpus[c], "cuda") && latents) continue; /* it keeps latents exact */
-            if (fixture_cpu_here(fixture_cpus[c])) test_case(directory, i, fixture_cpus[c]);
+            if (fixture_case_due(i, c)) test_case(directory, i, fixture_cpus[c]);
         }
         fixture_remove(directory);
         fixture_close(&f);

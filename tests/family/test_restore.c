@@ -157,7 +157,7 @@ int main(void) {
         char directory[64];
         if (!fixture_open(&f, cases[i].name) || !fixture_write_variant(&f, cases[i].variant, directory)) continue;
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++)
-            if (fixture_cpu_due(fixture_cpus[c])) check_backend(f.name, directory, fixture_cpus[c]);
+            if (fixture_case_due(i, c)) check_backend(f.name, directory, fixture_cpus[c]);
         fixture_remove(directory);
         fixture_close(&f);
     }

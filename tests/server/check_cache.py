@@ -11,7 +11,7 @@ from apus_server import Checks, Server, model_path
 from shapes import CHAT, problem
 
 check = Checks()
-LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(40))
+LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(20))
 
 
 def refused(server, param, words, **fields):
@@ -183,7 +183,7 @@ def check_restart(*options):
 
 
 def main():
-    with Server(model_path("qwen-0.5b"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 512) as server:
+    with Server(model_path("qwen-0.5b"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 256) as server:
         check_fields(server)
         check_timings(server)
         check_sharing(server)
@@ -195,11 +195,11 @@ def main():
         check(answered(server)["timings"]["kv_cache"]["format"] == "bf16", "the server's own form")
         check(answered(server, kv_cache="bf16")["timings"]["kv_cache"]["format"] == "bf16", "and asked for by name")
         refused(server, "kv_cache", ["bf16"], kv_cache="f16")
-    with Server(model_path("gemma-270m"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 512) as server:
+    with Server(model_path("gemma-270m"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 256) as server:
         check_parting(server)
         check_parting(server, kv_cache="turbo", cache_salt="t")
     check_restart()
-    check_restart("--turbo-kv", "--turbo-after", 512)
+    check_restart("--turbo-kv", "--turbo-after", 256)
     check.done()
 
 
