@@ -1,5 +1,6 @@
 # install and the Debian package (cpack -G DEB in the build folder): the binary, its manual and completions, the service and its options.
 include(GNUInstallDirs)
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # what is installed has to be built before: not every test program
 install(TARGETS apus)
 if(NOT CMAKE_CROSSCOMPILING AND NOT APPLE)
   add_custom_command(OUTPUT apus.1 apus.bash apus.fish DEPENDS apus
