@@ -117,7 +117,8 @@ def line(model_type, family, text, own, measured):
     worst = max((measured[name] for name, _ in own), default=None)
     experts = any("experts" in t or "switch_mlp" in t for _, f in own for t in f["tensors"])
     recurrent = "family/recurrent.h" in text or re.search(r"COMPONENT_(RECURRENT|SHORT_CONV|MAMBA)", text)
-    gpu = not recurrent or ".recurrence = cuda" in read("src/backend/cuda/runtime/backend.c")
+    lacking = re.search(r"COMPONENT_ALTUP|head_gate|chunked = |weigh_inputs", text)  # bound.c: missing_operation
+    gpu = not lacking and (not recurrent or ".recurrence = cuda" in read("src/backend/cuda/runtime/backend.c"))
     cells = [
         f"`{model_type}`",
         ", ".join(references),

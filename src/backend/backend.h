@@ -165,11 +165,11 @@ typedef struct Step {
 } Step;
 
 /* Keys first ≤ j < end are visible to a position of the chunk. Neither bound decreases from one position to the next.
- * causal: as Attention.causal. */
+ * chunked, causal: as those of Attention. */
 typedef struct AttentionRange {
     int first, end;
 } AttentionRange;
-AttentionRange attention_range(const SequenceChunk *chunk, int window, bool causal, int position);
+AttentionRange attention_range(const SequenceChunk *chunk, int window, bool chunked, bool causal, int position);
 
 /* ---- parameters of operations ---- */
 
@@ -192,6 +192,7 @@ typedef enum ActivationKind {
     ACT_XIELU, /* activate() only: x > 0: a·x² + c·x, else b·(e^min(x, −1e-6) − 1 − x) + c·x (arXiv 2411.13010) */
     ACT_CLAMP, /* activate() only: x within a … b */
     ACT_RELU,
+    ACT_SILU_LIMITED, /* gated products only: silu(min(g, a))·u, u = up within ±b */
 } ActivationKind;
 
 typedef struct Activation {
@@ -340,6 +341,7 @@ typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_REQUEST, EXPERTS_COMPUTE, EXP
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
     int rows, decode_rows, count, top_k; /* count: matrices in each of gate, up and down, a shared expert included */
+    bool weigh_inputs;                   /* weight[r, i] multiplies the expert's x instead of its result (Llama 4) */
     const float *x;                      /* [rows, hidden] */
     /* [count]; experts may differ in their inner width. gate may be up: act(up · x) ∘ (up · x). */
     const Weight *gate, *up, *down;
@@ -368,6 +370,47 @@ typedef struct MoeBlock {
     float scale;
 } MoeBlock;
 
+/* ---- streams of the residual: AltUp (arXiv 2301.13310) ---- */
+
+enum { STREAMS_MAX = 8 };
+
+/* Changes all streams of each row: x_i += Σ_j mix[i, j] · x_j, then x_i += (1 + gain[i]) · y. */
+typedef struct StreamMix {
+    int rows, streams;
+    int64_t width, stride; /* row r of stream i: x + i · stride + r · width */
+    float *x;
+    const float *mix;  /* [rows, streams, streams]; NULL: the first step is left out */
+    const float *gain; /* [rows, streams]; NULL, as y: the second one is */
+    const float *y;    /* [rows, width] */
+} StreamMix;
+
+/* Scales each row of x to the root mean square of the same row of `target`: x *= rms(target) / √max(mean(x²), floor).
+ */
+typedef struct MatchRms {
+    int rows;
+    int64_t width;
+    const float *target;
+    float floor;
+    float *x;
+} MatchRms;
+
+/* Sets what is below mean + cutoff · standard deviation of its row to 0, and subtracts that from the rest. */
+typedef struct Sparsify {
+    int rows;
+    int64_t width;
+    float cutoff;
+    float *x;
+} Sparsify;
+
+/* x[r, h · width + i] *= act(gate[r, h]): one factor for each head. */
+typedef struct HeadGate {
+    int rows, heads;
+    int64_t width;
+    const float *gate; /* [rows, heads] */
+    bool softplus;     /* act is ln(1 + e^g); otherwise the sigmoid */
+    float *x;
+} HeadGate;
+
 /* out[r] = scale · table[tokens[r]], or, where the token is TOKEN_GIVEN, the row of the range that covers it. */
 typedef struct Embed {
     int rows;
@@ -389,6 +432,7 @@ typedef struct Attention {
     float scale;                 /* multiplies q·k */
     float softcap;               /* s = cap·tanh(s/cap) before the mask; 0: none */
     int window;                  /* 0: full */
+    bool chunked;                /* the window begins at the last multiple of its width (Llama 4) */
     bool causal;                 /* bidirectional spans are not bidirectional here (Gemma 4) */
     const Norm *q_norm, *k_norm; /* per head, width = head_dim; NULL: none */
     bool norm_full;              /* the norms run over the whole projection (width = heads·head_dim) instead */
@@ -593,6 +637,11 @@ typedef struct BackendOps {
     const int32_t *(*sampled)(Backend *, uint64_t ticket); /* NULL if sample is NULL */
     /* residual += scale · norm(y) */
     void (*add)(Backend *, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);
+    /* Rowwise operations of few families. All NULL: the backend has none, and models that need one are refused. */
+    void (*mix_streams)(Backend *, const StreamMix *);
+    void (*match_rms)(Backend *, const MatchRms *);
+    void (*sparsify)(Backend *, const Sparsify *);
+    void (*gate_heads)(Backend *, const HeadGate *);
 
     /* ---- as a rank of a tensor-parallel backend (tensor_parallel.h); all NULL: the host adds partial results ---- */
 
@@ -617,6 +666,8 @@ struct Backend { /* first member of every backend's own struct */
     bool sources;        /* experts may come from a source */
     /* Set of 1 << ActivationKind that no operation computes; models that need one are refused. */
     uint32_t missing_activations;
+    bool no_chunked;       /* Attention.chunked is not computed; the same */
+    bool no_input_weights; /* Experts.weigh_inputs is not computed; the same */
     char description[BACKEND_DESCRIPTION_MAX];
 };
 

@@ -300,6 +300,29 @@ static void plan_add(
     check_norm(backend, "width of the norm before a sum", norm, width);
 }
 
+static void plan_mix_streams(Backend *backend, const StreamMix *op) {
+    check_rows(backend, "rows of streams", op->rows);
+    check_width(backend, "streams", op->streams, STREAMS_MAX);
+    check_width(backend, "width of a stream", op->width, NORM_WIDTH_MAX);
+    equal(backend, "gains of streams without their input", op->gain == NULL, op->y == NULL);
+}
+
+static void plan_match_rms(Backend *backend, const MatchRms *op) {
+    check_rows(backend, "rows to be scaled", op->rows);
+    check_width(backend, "width of rows to be scaled", op->width, NORM_WIDTH_MAX);
+}
+
+static void plan_sparsify(Backend *backend, const Sparsify *op) {
+    check_rows(backend, "rows to be made sparse", op->rows);
+    check_width(backend, "width of rows to be made sparse", op->width, INT32_MAX);
+}
+
+static void plan_gate_heads(Backend *backend, const HeadGate *op) {
+    check_rows(backend, "rows of gated heads", op->rows);
+    check_width(backend, "gated heads", op->heads, INT32_MAX);
+    check_width(backend, "width of gated heads", op->width, ATTENTION_HEAD_MAX);
+}
+
 static void plan_close(Backend *backend) { free(backend); }
 
 static const BackendOps plan_ops = {
@@ -344,6 +367,10 @@ static const BackendOps plan_ops = {
     .logits = plan_logits,
     .sum_logits = plan_sum_logits,
     .add = plan_add,
+    .mix_streams = plan_mix_streams,
+    .match_rms = plan_match_rms,
+    .sparsify = plan_sparsify,
+    .gate_heads = plan_gate_heads,
     .close = plan_close,
 };
 

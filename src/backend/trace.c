@@ -30,6 +30,7 @@ typedef enum Kind {
     KIND_GATHER,
     KIND_LOGITS,
     KIND_ADD,
+    KIND_STREAMS,
 } Kind;
 
 /* Key of a line: operation and shapes. Compared as bytes: there is no padding. */
@@ -115,7 +116,8 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_SCALE_QUERIES] = "scale_queries",
         [KIND_GATHER] = "gather",
         [KIND_LOGITS] = "logits",
-        [KIND_ADD] = "add"};
+        [KIND_ADD] = "add",
+        [KIND_STREAMS] = "streams"};
     char text[64];
     name[0] = 0;
     add_text(name, names[shape->kind]);
@@ -374,10 +376,10 @@ static void trace_attention(Backend *backend, const Attention *op) {
     for (int r = 0; r < t->step.chunk_count; r++) {
         const SequenceChunk *chunk = &t->step.chunks[r];
         const int end = chunk->position + chunk->rows;
-        const int read = end - attention_range(chunk, op->window, op->causal, chunk->position).first;
+        const int read = end - attention_range(chunk, op->window, op->chunked, op->causal, chunk->position).first;
         bytes += (uint64_t)read * (uint64_t)l->kv_heads * width * dtype_bytes(l->dtype);
         for (int position = chunk->position; position < end; position++) {
-            const AttentionRange seen = attention_range(chunk, op->window, op->causal, position);
+            const AttentionRange seen = attention_range(chunk, op->window, op->chunked, op->causal, position);
             operations += 2 * (uint64_t)(seen.end - seen.first) * (uint64_t)op->heads * width;
         }
     }
@@ -523,6 +525,38 @@ static void trace_add(
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
+static void trace_mix_streams(Backend *backend, const StreamMix *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_STREAMS);
+    const int64_t start = clock_ns();
+    t->inner->ops->mix_streams(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_match_rms(Backend *backend, const MatchRms *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_STREAMS);
+    const int64_t start = clock_ns();
+    t->inner->ops->match_rms(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_sparsify(Backend *backend, const Sparsify *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_STREAMS);
+    const int64_t start = clock_ns();
+    t->inner->ops->sparsify(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_gate_heads(Backend *backend, const HeadGate *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_STREAMS);
+    const int64_t start = clock_ns();
+    t->inner->ops->gate_heads(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
 static void trace_close(Backend *backend) {
     backend_close(trace(backend)->inner);
     free(backend);
@@ -572,6 +606,10 @@ static const BackendOps trace_ops = {
     .sample = trace_sample,
     .sampled = trace_sampled,
     .add = trace_add,
+    .mix_streams = trace_mix_streams,
+    .match_rms = trace_match_rms,
+    .sparsify = trace_sparsify,
+    .gate_heads = trace_gate_heads,
     .close = trace_close,
 };
 
@@ -592,6 +630,12 @@ Backend *trace_open(Backend *inner, Error *error) {
         t->ops.recurrence = NULL;
         t->ops.mamba = NULL;
         t->ops.gated_norm = NULL;
+    }
+    if (!inner->ops->mix_streams) {
+        t->ops.mix_streams = NULL;
+        t->ops.match_rms = NULL;
+        t->ops.sparsify = NULL;
+        t->ops.gate_heads = NULL;
     }
     t->base.ops = &t->ops;
     t->inner = inner;

@@ -125,6 +125,17 @@ bool family_flag(Loader *ld, const char *field, const Json *list, int i) {
     return known && item->integer == 1;
 }
 
+double family_number(Loader *ld, const char *field, const Json *list, int i, double absent) {
+    if (!list) return absent;
+    load_require(ld, list->type == JSON_ARRAY && list->size > (uint32_t)i, "%s has no element for layer %d", field, i);
+    if (list->type != JSON_ARRAY || list->size <= (uint32_t)i) return absent;
+    const Json *item = family_item(list, i);
+    if (item->type == JSON_NULL) return absent;
+    const double number = json_is_number(item) ? json_number(item) : -1;
+    load_require(ld, number >= 0 && number < 1e15, "%s[%d] must be a number from 0 on", field, i);
+    return number >= 0 && number < 1e15 ? number : absent;
+}
+
 bool family_listed(const Json *list, int number) {
     if (!list) return false;
     for (JSON_EACH(item, list))

@@ -100,11 +100,13 @@ void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps);
 
 /* ---- MoE blocks ---- */
 
-/* Names of an MoE block under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj, or one by one as
- * experts.N.GATE, UP and DOWN; the shared expert SHARED.{gate,up,down}_proj and its SHARED_GATE; the correction BIAS.
+/* Names of an MoE block under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj (STACK "": without it), or
+ * one by one as experts.N.GATE, UP and DOWN; the shared expert SHARED.{gate,up,down}_proj and its SHARED_GATE; the
+ * correction BIAS.
  */
 typedef struct MoeNames {
     const char *home, *router, *stack, *gate, *up, *down, *shared, *bias, *shared_gate;
+    bool fused_transposed; /* HOME.experts.gate_up_proj and down_proj, if there are those, are transposed */
 } MoeNames;
 extern const MoeNames moe_usual;    /* mlp.gate, mlp.switch_mlp, gate_proj …, mlp.shared_experts */
 extern const MoeNames moe_deepseek; /* the same, and mlp.gate.e_score_correction_bias */
@@ -148,11 +150,15 @@ int family_window(Loader *ld, const Windows *windows, int i);
 const Json *family_item(const Json *list, int i);
 /* Element i, which must be 0 or 1, of such a list; field: its name, for messages. No list is an error. */
 bool family_flag(Loader *ld, const char *field, const Json *list, int i);
+/* Element i of a list of numbers of at least 0, which may be longer; null, and no list: absent. */
+double family_number(Loader *ld, const char *field, const Json *list, int i, double absent);
 /* Whether a list has the number; list NULL: it has none. */
 bool family_listed(const Json *list, int number);
 
 /* For a family that is a llama with changes. */
 FamilyLoad llama_load;
+/* For wrappers of several text models. */
+FamilyLoad mistral4_load;
 
 /* The usual names and fields of GGUF files; each ends with an empty row. */
 extern const GgufName gguf_ends[];       /* embedding and head; what follows attention and the feed-forward part */

@@ -5,19 +5,20 @@
  * transformers/models/gemma4.
  */
 #include "family/audio.h"
+#include "family/gemma.h"
 #include "family/vision.h"
 
 #include <math.h>
 
 typedef struct Gemma4 {
     Dims d;
-    int full_head_dim, full_kv_heads, shared_from, input_width; /* shared_from: first layer without keys of its own */
-    int experts, top_k, expert_size;                            /* experts 0: none */
+    int full_head_dim, full_kv_heads, input_width;
+    int experts, top_k, expert_size; /* experts 0: none */
     bool k_is_v, double_wide;
     bool spans; /* tokens of an image see each other, in layers with a window alone */
     Windows windows;
     const Rope *full_rope, *sliding_rope;
-    int entries[2]; /* the last cache entry of full layers, of those with a window */
+    GemmaSharing sharing;
 } Gemma4;
 
 static Gemma4 load_config(Loader *ld, Spec *spec) {
@@ -30,9 +31,7 @@ static Gemma4 load_config(Loader *ld, Spec *spec) {
     spec->hidden = s.d.hidden;
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 35);
     spec->positions = load_int_or(ld, "max_position_embeddings", 131072);
-    const int shared = load_count_or(ld, "num_kv_shared_layers", 20);
-    load_require(ld, shared < spec->layer_count, "num_kv_shared_layers must be less than num_hidden_layers");
-    s.shared_from = spec->layer_count - shared;
+    s.sharing = gemma_sharing(ld, spec, 20);
     s.full_head_dim = load_int_or(ld, "global_head_dim", s.d.head_dim);
     s.k_is_v = load_bool_or(ld, "attention_k_eq_v", false);
     s.full_kv_heads = load_int_or(ld, "num_global_key_value_heads", s.d.kv_heads);
@@ -72,32 +71,9 @@ static void load_attention(Loader *ld, Spec *spec, Layer *layer, Gemma4 *s, int 
     Dims d = s->d;
     d.head_dim = window ? d.head_dim : s->full_head_dim;
     d.kv_heads = window ? d.kv_heads : s->full_kv_heads;
-    const int64_t q = (int64_t)d.heads * d.head_dim, kv = (int64_t)d.kv_heads * d.head_dim;
-    Component *component = layer_add(spec, layer, COMPONENT_ATTENTION);
-    AttentionComponent attention = family_attention_op(&d, window ? s->sliding_rope : s->full_rope);
-    attention.op.scale = 1;
-    attention.op.window = window;
-    attention.op.causal = s->spans && !window;
-    attention.q = load_linear(ld, "self_attn.q_proj", q, d.hidden, false);
-    attention.o = load_linear(ld, "self_attn.o_proj", d.hidden, q, false);
-    attention.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
-    if (i >= s->shared_from) {
-        component->cache_entry = s->entries[window > 0];
-        spec->cache_entries--;
-        load_require(ld, component->cache_entry >= 0, "layer %d has no earlier layer of its kind to share keys of", i);
-        load_leave(ld, "self_attn.k_proj");
-        load_leave(ld, "self_attn.v_proj");
-        load_leave(ld, "self_attn.k_norm");
-    } else {
-        s->entries[window > 0] = component->cache_entry;
-        attention.k = load_linear(ld, "self_attn.k_proj", kv, d.hidden, false);
-        if (window || !s->k_is_v) attention.v = load_linear(ld, "self_attn.v_proj", kv, d.hidden, false);
-        attention.op.k_norm = load_rms(ld, "self_attn.k_norm", d.head_dim, d.eps);
-        attention.v_norm = load_rms(ld, NULL, d.head_dim, d.eps);
-    }
-    component->attention = attention;
-    component->input_norm = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-    component->output_norm = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+    Component *component = gemma_attention(
+        ld, spec, layer, i, &d, window ? s->sliding_rope : s->full_rope, window, !window && s->k_is_v, &s->sharing);
+    component->attention.op.causal = s->spans && !window;
 }
 
 static MoeComponent load_moe(Loader *ld, const Gemma4 *s, GluComponent dense) {
@@ -127,7 +103,7 @@ static MoeComponent load_moe(Loader *ld, const Gemma4 *s, GluComponent dense) {
 }
 
 static void load_ffn(Loader *ld, Spec *spec, Layer *layer, const Gemma4 *s, int i) {
-    const int wide = s->double_wide && i >= s->shared_from ? 2 : 1;
+    const int wide = s->double_wide && i >= s->sharing.from ? 2 : 1;
     const GluComponent glu =
         family_glu(ld, "mlp", s->d.hidden, wide * s->d.intermediate_size, (Activation){.kind = ACT_GELU_TANH}, false);
     Component *component = layer_add(spec, layer, s->experts ? COMPONENT_MOE : COMPONENT_GLU);
@@ -152,7 +128,6 @@ static void load_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
 /* Returns whether tokens of an image see each other. */
 static bool load_model(Loader *ld, Spec *spec, int vocab) {
     Gemma4 s = load_config(ld, spec);
-    s.entries[0] = s.entries[1] = -1;
     spec->vocab = vocab;
     spec->precise = true; /* as Gemma 3 */
     spec->logit_softcap =

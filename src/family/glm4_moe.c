@@ -3,7 +3,7 @@
  * Reference: mlx_lm/models/glm4_moe.py. */
 #include "family/vision.h"
 
-static void load_text(Loader *ld, Spec *spec, bool mrope) {
+static void load_text(Loader *ld, Spec *spec, double rotary_factor, double theta, bool mrope) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", false);
     const int dense = load_count_or(ld, "first_k_dense_replace", 0);
@@ -12,8 +12,10 @@ static void load_text(Loader *ld, Spec *spec, bool mrope) {
     family_moe_sigmoid(ld, &moe);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
     const Rope *rope = load_rope(ld,
-        &(RopeOptions){
-            .head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000, .mrope = mrope});
+        &(RopeOptions){.head_dim = d.head_dim,
+            .dims = load_rotary_dims(ld, d.head_dim, rotary_factor),
+            .theta = theta,
+            .mrope = mrope});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");
     load_ignore(ld, "num_nextn_predict_layers", NULL);
@@ -31,12 +33,21 @@ static void load_text(Loader *ld, Spec *spec, bool mrope) {
     if (mtp) family_block_here(ld, mtp, mtp->layers, &block);
 }
 
-static void load(Loader *ld, Spec *spec) { load_text(ld, spec, false); }
+static void load(Loader *ld, Spec *spec) { load_text(ld, spec, 0.5, 10000, false); }
+
+/* Solar Open: the same with whole heads that rotate. Its transformers class has experts in every layer, which a file
+ * without first_k_dense_replace means here too. References: transformers/models/solar_open;
+ * mlx_lm/models/solar_open.py. */
+static void load_solar_open(Loader *ld, Spec *spec) {
+    static const LoadName fields[] = {{"intermediate_size", "moe_intermediate_size"}, {0}};
+    if (!load_has_field(ld, "intermediate_size")) load_field_names(ld, fields);
+    load_text(ld, spec, 1, 1e6, false);
+}
 
 static void load_images(Loader *ld, Spec *spec) {
     const LoadPlace root = load_place(ld);
     load_text_part(ld);
-    load_text(ld, spec, true);
+    load_text(ld, spec, 0.5, 10000, true);
     load_skip(ld, "language_model.layers.%d.", spec->layer_count);
     load_return(ld, &root);
     vision_load_glm(ld, spec);
@@ -65,6 +76,8 @@ static const GgufField fields[] = {
 };
 
 const Family glm4v_moe_family = {.load = load_images};
+
+const Family solar_open_family = {.load = load_solar_open};
 
 const Family glm4_moe_family = {
     .load = load,

@@ -40,6 +40,8 @@ static void load_mistral_text(Loader *ld, Spec *spec) {
     load_text_part(ld);
     if (load_text_is(ld, "model_type", "ministral3"))
         ministral3_load(ld, spec);
+    else if (load_text_is(ld, "model_type", "mistral4"))
+        mistral4_load(ld, spec);
     else
         mistral_load(ld, spec);
 }

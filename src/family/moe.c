@@ -42,7 +42,8 @@ void family_moe_sigmoid(Loader *ld, Moe *moe) {
 
 static Weight *bank(Loader *ld, const Moe *moe, const char *part, const char *single, int rows, int cols) {
     char stacked[96], one[96];
-    snprintf(stacked, sizeof stacked, "%s.%s.%s", moe->names.home, moe->names.stack, part);
+    const char *stack = moe->names.stack;
+    snprintf(stacked, sizeof stacked, "%s%s%s.%s", moe->names.home, *stack ? "." : "", stack, part);
     snprintf(one, sizeof one, "%s.experts.%%d.%s", moe->names.home, single);
     return load_experts(ld, stacked, one, moe->moe.experts, moe->shared > 0, rows, cols, moe->bias);
 }
@@ -53,11 +54,13 @@ static bool load_fused(Loader *ld, const Moe *family, MoeComponent *moe) {
     char name[96];
     snprintf(name, sizeof name, "%s.experts.gate_up_proj", family->names.home);
     if (!load_has(ld, name)) return false;
-    const bool extra = family->shared > 0;
-    moe->gate = load_experts(ld, name, NULL, moe->experts, extra, 2 * (int64_t)inner, hidden, false);
+    const bool extra = family->shared > 0, transposed = family->names.fused_transposed;
+    moe->gate = transposed ? load_experts_transposed(ld, name, false, moe->experts, extra, 2 * (int64_t)inner, hidden)
+                           : load_experts(ld, name, NULL, moe->experts, extra, 2 * (int64_t)inner, hidden, false);
     moe->up = load_halves(ld, moe->gate, moe->experts, extra);
     snprintf(name, sizeof name, "%s.experts.down_proj", family->names.home);
-    moe->down = load_experts(ld, name, NULL, moe->experts, extra, hidden, inner, false);
+    moe->down = transposed ? load_experts_transposed(ld, name, false, moe->experts, extra, hidden, inner)
+                           : load_experts(ld, name, NULL, moe->experts, extra, hidden, inner, false);
     return true;
 }
 

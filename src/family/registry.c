@@ -25,6 +25,8 @@
     row("gemma2", gemma2_family)                                        \
     row("gemma3", gemma3_wrapper_family)                                \
     row("gemma3_text", gemma3_family)                                   \
+    row("gemma3n", gemma3n_family)                                      \
+    row("gemma3n_text", gemma3n_family)                                 \
     row("gemma4", gemma4_family)                                        \
     row("gemma4_text", gemma4_family)                                   \
     row("gemma4_unified", gemma4_family)                                \
@@ -50,12 +52,14 @@
     row("jamba", jamba_family)                                          \
     row("joyai_llm_flash", deepseek_v3_family)                          \
     row("kimi_k2", deepseek_v3_family)                                  \
+    row("kimi_k25", kimi_k25_family)                                    \
     row("kimi_linear", kimi_linear_family)                              \
     row("Klear", klear_family)                                          \
     row("lfm2", lfm2_family)                                            \
     row("lfm2_moe", lfm2_moe_family)                                    \
     row("llama", llama_family)                                          \
-    row("llama4_text", llama4_text_family)                              \
+    row("llama4", llama4_family)                                        \
+    row("llama4_text", llama4_family)                                   \
     row("mamba", mamba_family)                                          \
     row("mamba2", mamba2_family)                                        \
     row("mimo", mimo_family)                                            \
@@ -68,6 +72,7 @@
     row("ministral3", ministral3_family)                                \
     row("mistral", mistral_family)                                      \
     row("mistral3", mistral3_family)                                    \
+    row("mistral4", mistral4_family)                                    \
     row("mixtral", mixtral_family)                                      \
     row("nemotron", nemotron_family)                                    \
     row("nemotron_h", nemotron_h_family)                                \
@@ -94,6 +99,8 @@
     row("qwen3_vl_moe", qwen3_vl_moe_family)                            \
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \
+    row("solar_open", solar_open_family)                                \
+    row("step3p5", step3p5_family)                                      \
     row("smolvlm", idefics3_family)                                     \
     row("stablelm", stablelm_family)                                    \
     row("starcoder2", starcoder2_family)                                \

@@ -138,6 +138,22 @@ bool bound_activation(const Backend *backend, Activation activation, const char 
         backend->ops->name, activation_name(activation));
 }
 
+/* What the component needs and the backend cannot compute; NULL: nothing. */
+static const char *missing_operation(const Backend *backend, const Component *component) {
+    const BackendOps *ops = backend->ops;
+    if (component_ops(component->kind)->recurrent && !ops->recurrence) return "recurrent layers";
+    switch (component->kind) {
+    case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
+    case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;
+    case COMPONENT_MOE:
+        return component->moe.weigh_inputs && backend->no_input_weights ? "weights of experts' inputs" : NULL;
+    case COMPONENT_ATTENTION:
+        if (component->attention.head_gate && !ops->gate_heads) return "gates of attention heads";
+        return component->attention.op.chunked && backend->no_chunked ? "chunked attention" : NULL;
+    default: return NULL;
+    }
+}
+
 /* Whether the layer's backend has the operations of its components. */
 static bool check_operations(const Bound *bound, int i, Error *error) {
     const Backend *backend = bound_backend(bound, i);
@@ -146,9 +162,10 @@ static bool check_operations(const Bound *bound, int i, Error *error) {
     bool ok = true;
     for (int c = 0; ok && c < bound->layers[i].component_count; c++) {
         const Component *component = &bound->layers[i].components[c];
-        if (component_ops(component->kind)->recurrent && !backend->ops->recurrence)
-            return fail(error, ERROR_UNSUPPORTED, "%s: the backend %s cannot compute recurrent layers", where,
-                backend->ops->name);
+        const char *missing = missing_operation(backend, component);
+        if (missing)
+            return fail(
+                error, ERROR_UNSUPPORTED, "%s: the backend %s cannot compute %s", where, backend->ops->name, missing);
         const Activation *own = activation_of(component);
         ok = !own || bound_activation(backend, *own, where, error);
         if (component->kind == COMPONENT_MOE && component->moe.dense.gate.rows)
@@ -178,6 +195,16 @@ static void bind_state_input(Binder *b) {
     bound->given_tokens = arena_alloc(&bound->arena, (size_t)rows, sizeof *bound->given_tokens);
     if (!bound->given_tokens) bind_failed(b);
     for (int i = 0; bound->given_tokens && i < rows; i++) bound->given_tokens[i] = TOKEN_GIVEN;
+}
+
+static void bind_streams(Binder *b) {
+    AltUp *altup = &b->bound->altup;
+    *altup = b->bound->spec->altup;
+    if (!altup->streams) return;
+    bind_bank(b, &altup->expand, altup->streams - 1, SPLIT_NONE);
+    b->backend = bound_backend(b->bound, b->bound->spec->layer_count - 1);
+    bind_bank(b, &altup->merge, altup->streams - 1, SPLIT_NONE);
+    b->backend = bound_backend(b->bound, 0);
 }
 
 static bool bind_layers(Bound *bound, int split, Error *error) {
@@ -216,6 +243,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     if (bound->position_embedding.rows) bind_weight(&binder, &bound->position_embedding);
     bind_layer_inputs(&binder);
     bind_state_input(&binder);
+    bind_streams(&binder);
     if (spec->tied && bound_backend(bound, spec->layer_count - 1) == binder.backend) {
         bound->head = bound->embedding;
     } else {
@@ -287,6 +315,8 @@ void bound_close(Bound *bound) {
     *bound = (Bound){0};
 }
 
-int64_t bound_residual_width(const Bound *bound) { return bound->spec->hidden + bound->layer_inputs.embedding.cols; }
+int64_t bound_residual_width(const Bound *bound) {
+    return (int64_t)bound->spec->hidden * (1 + bound->altup.streams) + bound->layer_inputs.embedding.cols;
+}
 
 Backend *bound_backend(const Bound *bound, int layer) { return bound->backends[bound->place[layer]]; }

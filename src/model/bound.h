@@ -18,6 +18,7 @@ typedef struct Bound {
     LayerInputs layer_inputs;        /* the same; width 0: none */
     StateInput input;                /* the same; state rows 0: none */
     int32_t *given_tokens;           /* [rows_max] all TOKEN_GIVEN; NULL without `input` */
+    AltUp altup;                     /* expand on the first layer's backend, merge on the last one's */
     const Norm *final_norm;          /* on the last layer's backend */
     Weight head;                     /* the same */
     bool coarse_head;                /* 8-bit activations for the head of a precise family */
@@ -45,6 +46,6 @@ NODISCARD bool bound_weight(Bound *bound, Weight *weight, Error *error);
 NODISCARD bool bound_norm(Bound *bound, const Norm **norm, Error *error);
 /* False with ERROR_UNSUPPORTED, which names `where`: the backend does not compute this activation. */
 NODISCARD bool bound_activation(const Backend *backend, Activation activation, const char *where, Error *error);
-/* Floats per row of the residual and the layers' inputs behind it. */
+/* Floats per row of the residual, the layers' inputs behind it, and AltUp's streams. */
 int64_t bound_residual_width(const Bound *bound);
 Backend *bound_backend(const Bound *bound, int layer);

@@ -11,6 +11,9 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_MAMBA] = &mamba_ops,
     [COMPONENT_LAYER_INPUT] = &layer_input_ops,
     [COMPONENT_SCALE] = &scale_ops,
+    [COMPONENT_LAUREL] = &laurel_ops,
+    [COMPONENT_ALTUP_PREDICT] = &altup_predict_ops,
+    [COMPONENT_ALTUP_CORRECT] = &altup_correct_ops,
 };
 
 const ComponentOps *component_ops(ComponentKind kind) { return kinds[kind]; }
@@ -144,7 +147,7 @@ ComponentCost component_cost_of_weights(const Weight *const *weights, int count)
 }
 
 const char *activation_name(Activation activation) {
-    static const char *const names[] = {
-        "silu", "gelu", "gelu tanh", "relu²", "no activation", "clamped silu", "xielu", "clamp", "relu"};
+    static const char *const names[] = {"silu", "gelu", "gelu tanh", "relu²", "no activation", "clamped silu", "xielu",
+        "clamp", "relu", "limited silu"};
     return names[activation.kind];
 }

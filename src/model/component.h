@@ -37,6 +37,9 @@ typedef struct ComponentCall {
     int hidden;
     const float *layer_inputs; /* [rows, layer_inputs_stride] LayerInputs of the rows; NULL: there are none */
     int64_t layer_inputs_stride;
+    const AltUp *altup; /* its streams is 0 without AltUp */
+    float *streams;     /* row r of stream i: streams + i · stream_stride + r · hidden; NULL: none */
+    int64_t stream_stride;
     const Norm *output_norm;
     float scale;
     int micro_batch; /* for expert providers */
@@ -59,7 +62,7 @@ typedef struct ComponentOps {
 } ComponentOps;
 
 extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops, mamba_ops,
-    layer_input_ops, scale_ops;
+    layer_input_ops, scale_ops, laurel_ops, altup_predict_ops, altup_correct_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

@@ -24,6 +24,8 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     stage->rows = step->rows;
     stage->residual = number ? bound->arrival : backend->ops->scratch(backend, rows * bound_residual_width(bound));
     stage->layer_inputs = bound->layer_inputs.width ? stage->residual + rows * hidden : NULL;
+    stage->streams =
+        bound->altup.streams ? stage->residual + rows * (hidden + bound->layer_inputs.embedding.cols) : NULL;
     const int64_t tile = stage->tile_rows * bound->width, recurrent = rows * bound->recurrent_width;
     stage->work = backend->ops->scratch(backend, tile > recurrent ? tile : recurrent);
     stage->normed = backend->ops->scratch(backend, bound->group_norms * rows * hidden);
@@ -160,6 +162,7 @@ float *decoder_forward(
         embed(&stage, &step);
     if (stage.walk && bound->position_embedding.rows) add_positions(&stage, &step);
     if (stage.layer_inputs) compute_layer_inputs(&stage, &step);
+    if (stage.walk && stage.streams) streams_expand(&stage, &step);
     const bool walked = stage.walk && stream_two_batches(&stage, &step);
     for (int i = 0; i < bound->spec->layer_count && !walked; i++) {
         if (bound->place[i] != stage.number) {

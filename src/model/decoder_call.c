@@ -37,6 +37,9 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .hidden = spec->hidden,
         .layer_inputs = stage->layer_inputs ? stage->layer_inputs + rows->first * inputs : NULL,
         .layer_inputs_stride = inputs,
+        .altup = &stage->bound->altup,
+        .streams = stage->streams ? stage->streams + at : NULL,
+        .stream_stride = (int64_t)stage->rows * spec->hidden,
         .output_norm = component->output_norm,
         .scale = component->residual_scale,
         .micro_batch = rows->micro_batch};

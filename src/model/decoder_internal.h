@@ -19,6 +19,7 @@ typedef struct Stage {
     float *normed;        /* [Bound.group_norms, rows, hidden] inputs of parallel components; at the end, rows with
                              outputs */
     float *layer_inputs;  /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */
+    float *streams;       /* [streams, rows, hidden] of AltUp, behind layer_inputs; NULL: the residual is one stream */
     float *prefetch_work; /* [Bound.width]; NULL: no prefetch */
 } Stage;
 
@@ -42,6 +43,12 @@ static inline bool is_grouped(const Layer *layer, int c) {
 /* The call of component c of layer i. If c begins a group of parallel components, normalises the inputs of the group.
  */
 ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows);
+
+/* ---- decoder_streams.c ---- */
+
+/* AltUp: makes the streams of the embedded rows; makes the residual of the streams. */
+void streams_expand(const Stage *stage, const Step *step);
+void streams_merge(const Stage *stage, const Step *step);
 
 /* ---- decoder_stream.c ---- */
 

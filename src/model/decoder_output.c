@@ -76,6 +76,7 @@ float *decoder_outputs(const Stage *stage, const Step *step) {
     const bool summed = count > 0 && (step->sample_params || (step->scales && ops->sum_logits));
     float *logits = ops->scratch(stage->backend, decoder_results(spec, step, count, summed));
     if (!stage->walk) return logits;
+    if (stage->streams) streams_merge(stage, step);
     if (count > 0) logits_forward(stage, step, count, output, logits);
     if (step->hidden_row_count > 0) hidden_rows_forward(stage, step, logits + decoder_hidden_rows_at(spec, count));
     if (summed) sample_forward(stage, step, count, logits);

@@ -12,16 +12,19 @@
 /* A new kind needs an enumerator here, a struct of parameters in Component, a row in component.c and a file in
  * components/ whose table component.h declares. */
 typedef enum ComponentKind {
-    COMPONENT_ATTENTION,   /* grouped-query attention */
-    COMPONENT_MLA,         /* multi-head latent attention */
-    COMPONENT_GLU,         /* gated feed-forward network */
-    COMPONENT_MLP,         /* feed-forward network without a gate */
-    COMPONENT_MOE,         /* MoE block */
-    COMPONENT_RECURRENT,   /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
-    COMPONENT_SHORT_CONV,  /* gated short convolution */
-    COMPONENT_MAMBA,       /* Mamba-1 */
-    COMPONENT_LAYER_INPUT, /* per-layer input of the token (Gemma 4) */
-    COMPONENT_SCALE,       /* normalises the residual in place, multiplies it */
+    COMPONENT_ATTENTION,     /* grouped-query attention */
+    COMPONENT_MLA,           /* multi-head latent attention */
+    COMPONENT_GLU,           /* gated feed-forward network */
+    COMPONENT_MLP,           /* feed-forward network without a gate */
+    COMPONENT_MOE,           /* MoE block */
+    COMPONENT_RECURRENT,     /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
+    COMPONENT_SHORT_CONV,    /* gated short convolution */
+    COMPONENT_MAMBA,         /* Mamba-1 */
+    COMPONENT_LAYER_INPUT,   /* per-layer input of the token (Gemma 4) */
+    COMPONENT_SCALE,         /* normalises the residual in place, multiplies it */
+    COMPONENT_LAUREL,        /* learned low-rank residual beside another component (Gemma 3n) */
+    COMPONENT_ALTUP_PREDICT, /* begins a layer of AltUp: predicts all streams */
+    COMPONENT_ALTUP_CORRECT, /* ends it: corrects them by what the layer made of the active one */
 } ComponentKind;
 
 /* Bounds of a product's input and of its result, each kept within low … high (Gemma 4's encoders). */
@@ -34,6 +37,8 @@ typedef struct AttentionComponent {
     Attention op;       /* what is known at load; of op.kv only the layout's widths; forward() sets q, k, v and out */
     Weight q, k, v, o;  /* q, k and v may be views of one fused matrix */
     Weight gate;        /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
+    bool head_gate;     /* gate has one row for each head, whose factor is that of the whole head */
+    bool gate_softplus; /* softplus instead of sigmoid; with head_gate only */
     const Norm *v_norm; /* norm of each head of v; NULL: none. With v rows 0 and k rows above 0, v is k as projected */
     float clip;         /* q, k and v are kept within ±clip; 0: they are not */
     const Clip *clips;  /* [4] of q, k, v and o, which are all there and without a gate; NULL: none */
@@ -53,6 +58,7 @@ typedef struct MlaComponent {
     const Norm *q_norm;  /* norm of q_a's results; NULL without q_a */
     const Norm *latent_norm;
     Weight *w_uk, *w_uv; /* [heads] */
+    QueryScaling query_scaling;
 } MlaComponent;
 
 /* down · (act(gate · x) ∘ (up · x)) */
@@ -61,6 +67,8 @@ typedef struct GluComponent {
     const Norm *sub_norm; /* norm of the product, before down; NULL: none */
     const Clip *clips;    /* [3] of gate, up and down; NULL: none. Excludes sub_norm */
     Activation activation;
+    bool sparse;  /* Sparsify with `cutoff` before the activation */
+    float cutoff; /* standard deviations above the mean */
 } GluComponent;
 
 /* down · act(up · x) */
@@ -81,6 +89,7 @@ typedef struct MoeComponent {
     int groups, topk_group;
     bool group_best, norm_topk_prob;
     float jitter_eps, epsilon, scale;
+    bool weigh_inputs;            /* Experts.weigh_inputs */
     Weight latent_in, latent_out; /* experts read latent_in · x, and latent_out projects their sum back; rows 0: they
                                      read x. Excludes a shared expert and a dense network */
     /* [experts + shared]; without addresses where a provider reads them. gate may be up, for act(up · x) ∘ (up · x):
@@ -137,6 +146,22 @@ typedef struct LayerInputComponent {
     int layer; /* whose input it is */
 } LayerInputComponent;
 
+/* right · (left · x) under the output norm, plus x itself; x is the normalised residual (arXiv 2411.07501). Parallel to
+ * another component. */
+typedef struct LaurelComponent {
+    Weight left, right; /* [rank, hidden], [hidden, rank] */
+} LaurelComponent;
+
+/* Coefficients of AltUp: coefficients · tanh(router · router_norm(the active stream)). To predict they are the mix of
+ * StreamMix, to correct its gain. */
+typedef struct AltUpComponent {
+    Weight router;       /* [streams, hidden] */
+    Weight coefficients; /* [streams² or streams, streams] */
+    const Norm *router_norm;
+    const float *output_scale; /* [hidden] factors of the corrected active stream, as a layer input's gate reads it;
+                                  NULL: none, or to predict */
+} AltUpComponent;
+
 /* Adds to the residual h: h += residual_scale · output_norm(f(input_norm(h))). Pre-norm has only the input norm,
  * post-norm only the output norm, sandwich norms are both. COMPONENT_SCALE: h = scale_factor · input_norm(h). */
 typedef struct Component {
@@ -157,12 +182,14 @@ typedef struct Component {
         RecurrentComponent recurrent;
         ShortConvComponent short_conv;
         MambaComponent mamba;
-        LayerInputComponent layer_input;
+        LayerInputComponent layer_input; /* with AltUp it is added to all streams but the first */
+        LaurelComponent laurel;
+        AltUpComponent altup;
         float scale_factor; /* COMPONENT_SCALE */
     };
 } Component;
 
-enum { LAYER_COMPONENTS_MAX = 4 };
+enum { LAYER_COMPONENTS_MAX = 8 };
 
 /* Components in order: usually attention and a feed-forward network; a layer may have only one of them, or none. At
  * most one is an MoE block. */
@@ -201,6 +228,15 @@ typedef struct StateInput {
     const Norm *token_norm, *state_norm;
 } StateInput;
 
+/* AltUp: the residual is several streams. The first begins as the embedding h, the others as expand · h scaled to h's
+ * root mean square. The components of a layer change a copy of the active stream. Behind the last layer the residual
+ * is the mean of the streams, of which all but the first are projected by merge and scaled to the first one's root mean
+ * square. */
+typedef struct AltUp {
+    int streams, active;    /* streams 0: the residual is one stream */
+    Weight *expand, *merge; /* [streams − 1] hidden × hidden */
+} AltUp;
+
 typedef struct Spec {
     const char *family; /* model_type of config.json */
     int hidden, vocab;
@@ -211,6 +247,7 @@ typedef struct Spec {
     float embedding_scale;
     Weight position_embedding; /* [positions, hidden] added to the embeddings; rows 0: none */
     LayerInputs layer_inputs;
+    AltUp altup;
     Layer *layers; /* [layer_count] */
     const Norm *final_norm;
     Weight head;

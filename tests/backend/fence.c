@@ -497,6 +497,39 @@ static void fence_give_host(Backend *backend, void *memory) {
     free(memory);
 }
 
+static void fence_mix_streams(Backend *backend, const StreamMix *op) {
+    Fence *f = fence_of(backend);
+    for (int i = 0; i < op->streams; i++) fence_own_floats(f, op->x + i * op->stride, op->rows * op->width, "a stream");
+    if (op->mix) fence_own_floats(f, op->mix, (int64_t)op->rows * op->streams * op->streams, "a mix of streams");
+    if (op->gain) fence_own_floats(f, op->gain, (int64_t)op->rows * op->streams, "gains of streams");
+    if (op->y) fence_own_floats(f, op->y, op->rows * op->width, "what streams gain");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->mix_streams(inner, op);
+    fence_leave(f);
+}
+static void fence_match_rms(Backend *backend, const MatchRms *op) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, op->target, op->rows * op->width, "rows to be matched");
+    fence_own_floats(f, op->x, op->rows * op->width, "rows to be scaled");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->match_rms(inner, op);
+    fence_leave(f);
+}
+static void fence_sparsify(Backend *backend, const Sparsify *op) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, op->x, op->rows * op->width, "rows to be made sparse");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->sparsify(inner, op);
+    fence_leave(f);
+}
+static void fence_gate_heads(Backend *backend, const HeadGate *op) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, op->gate, (int64_t)op->rows * op->heads, "gates of heads");
+    fence_own_floats(f, op->x, op->rows * op->heads * op->width, "gated heads");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->gate_heads(inner, op);
+    fence_leave(f);
+}
 static void fence_close(Backend *backend) {
     Fence *f = fence_of(backend);
     fence_expect(f->block_count <= 1 && !f->host_blocks, "memory or a weight that nobody gave back");
@@ -549,6 +582,10 @@ static const BackendOps fence_ops = {
     .gather = fence_gather,
     .logits = fence_logits,
     .add = fence_add,
+    .mix_streams = fence_mix_streams,
+    .match_rms = fence_match_rms,
+    .sparsify = fence_sparsify,
+    .gate_heads = fence_gate_heads,
     .close = fence_close,
 };
 

@@ -35,6 +35,17 @@ static void check_case(const Case *c, bool causal) {
     bench_free(&b);
 }
 
+/* A chunked window begins at the last multiple of its width. */
+static void check_chunked(void) {
+    const SequenceChunk chunk = {.rows = 40, .position = 3};
+    for (int i = chunk.position; i < chunk.position + chunk.rows; i++) {
+        const AttentionRange seen = attention_range(&chunk, 8, true, true, i),
+                             all = attention_range(&chunk, 0, true, true, i);
+        TEST_MSG(seen.first == i / 8 * 8 && seen.end == i + 1, "position %d sees %d to %d", i, seen.first, seen.end);
+        TEST(all.first == 0 && all.end == i + 1);
+    }
+}
+
 /* Against the words of the header, at every position of runs with and without spans. */
 static void check_attention_range(void) {
     static const int windows[] = {0, 1, 2, 7, 20, 1000};
@@ -49,7 +60,7 @@ static void check_attention_range(void) {
             shown.causal = causal;
             AttentionRange last = {0, 0};
             for (int i = chunk.position; i < chunk.position + chunk.rows; i++) {
-                const AttentionRange seen = attention_range(&chunk, windows[w], causal, i);
+                const AttentionRange seen = attention_range(&chunk, windows[w], false, causal, i);
                 bool right = seen.first >= last.first && seen.end >= last.end; /* neither decreases */
                 for (int j = 0; j < seq.tokens; j++)
                     right = right && naive_sees(&shown, windows[w], i, j) == (j >= seen.first && j < seen.end);
@@ -62,6 +73,7 @@ static void check_attention_range(void) {
 
 int main(void) {
     check_attention_range();
+    check_chunked();
     for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i], false);
     check_case(&cases[2], true);
     check_case(&cases[4], true);

@@ -361,7 +361,11 @@ bool fixture_run_try(
 bool fixture_run_open(FixtureRun *run, const char *directory, const ModelOptions *model, const RunnerOptions *options) {
     Error error = {0};
     const bool ok = fixture_run_try(run, directory, model, options, &error);
-    TEST_MSG(ok, "%s", error.text);
+    /* A device may lack operations, which it says by name; the processor has them all. */
+    const bool lacking = !ok && backend_on_device(options->backend.device) && error.code == ERROR_UNSUPPORTED &&
+        strstr(error.text, "cannot compute");
+    if (lacking) printf("%s: %s\n", directory, error.text);
+    TEST_MSG(ok || lacking, "%s", error.text);
     return ok;
 }
 

@@ -136,11 +136,22 @@ static ExpertPairs expert_pairs(const Experts *op) {
     return p;
 }
 
+void expert_weigh_inputs(const Experts *op, const ExpertPairs *p, int expert, int first, int rows) {
+    for (int i = first; i < first + rows; i++) {
+        const float *x = op->x + p->row[i] * p->hidden;
+        const int64_t pair = (int64_t)p->row[i] * op->top_k;
+        float *y = p->y + i * p->hidden, weight = 0;
+        for (int slot = 0; slot < op->top_k; slot++)
+            if (op->index[pair + slot] == expert) weight = op->weight[pair + slot];
+        for (int64_t e = 0; e < p->hidden; e++) y[e] = weight * x[e];
+    }
+}
+
 void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
     float *to = op->out + row * p->hidden;
     memset(to, 0, (size_t)p->hidden * sizeof *to);
     for (int64_t pair = (int64_t)row * op->top_k; pair < (int64_t)(row + 1) * op->top_k; pair++) {
-        const float *from = p->y + p->place[pair] * p->hidden, weight = op->weight[pair];
+        const float *from = p->y + p->place[pair] * p->hidden, weight = op->weigh_inputs ? 1 : op->weight[pair];
         for (int64_t i = 0; i < p->hidden; i++) to[i] += weight * from[i];
     }
 }
@@ -207,8 +218,9 @@ static void ref_add(ExpertsDriver *driver, const ExpertWeights *weights) {
     const Experts *op = driver->op;
     const int first = p->begin[weights->expert], rows = p->begin[weights->expert + 1] - first;
     float *y = p->y + first * p->hidden, *between = p->between + first * p->inner;
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows && !op->weigh_inputs; i++)
         memcpy(y + i * p->hidden, op->x + p->row[first + i] * p->hidden, (size_t)p->hidden * sizeof *y);
+    if (op->weigh_inputs) expert_weigh_inputs(op, p, weights->expert, first, rows);
     const Glu glu = {
         .rows = rows, .x = y, .gate = weights->gate, .up = weights->up, .activation = op->activation, .out = between};
     backend->ops->glu(backend, &glu);

@@ -39,5 +39,7 @@ enum { EXPERTS_BATCH_MAX = 64 };
 
 /* The operation and all its stages: the experts that have an address first, then the others as they are loaded. */
 void experts_run(ExpertsDriver *driver, const Experts *op);
+/* Experts.weigh_inputs: writes the expert's input of the pairs [first, first + rows), all of one expert, to y. */
+void expert_weigh_inputs(const Experts *op, const ExpertPairs *pairs, int expert, int first, int rows);
 /* Computes out[row]; y must be complete. */
 void expert_sum(const Experts *op, const ExpertPairs *pairs, int row);

@@ -69,8 +69,9 @@ static void run_noted(ExpertsDriver *driver) {
 /* ---- experts of one run ---- */
 
 static Product up_product(const Together *t, const ExpertWeights *w, int first) {
-    return (Product){.x = t->driver.op->x,
-        .from = t->driver.pairs.row + first,
+    const bool weighed = t->driver.op->weigh_inputs;
+    return (Product){.x = weighed ? t->driver.pairs.y + first * t->driver.pairs.hidden : t->driver.op->x,
+        .from = weighed ? NULL : t->driver.pairs.row + first,
         .count = 2,
         .weight = {w->gate, w->up},
         .out = {t->driver.pairs.between + first * t->driver.pairs.inner},
@@ -119,9 +120,9 @@ static int add_rows(Together *t, const ExpertWeights *w, int first, int rows) {
 }
 
 static void note_expert(ExpertsDriver *driver, const ExpertWeights *w) {
-    const int end = driver->pairs.begin[w->expert + 1];
-    for (int first = driver->pairs.begin[w->expert]; first < end;)
-        first += add_rows((Together *)driver, w, first, end - first);
+    const int begin = driver->pairs.begin[w->expert], end = driver->pairs.begin[w->expert + 1];
+    if (driver->op->weigh_inputs) expert_weigh_inputs(driver->op, &driver->pairs, w->expert, begin, end - begin);
+    for (int first = begin; first < end;) first += add_rows((Together *)driver, w, first, end - first);
 }
 
 /* ---- the operation ---- */

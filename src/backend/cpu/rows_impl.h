@@ -68,12 +68,24 @@ VEC_INLINE Vec vec_activation(Vec x, Activation activation) {
     }
     case ACT_RELU: return vec_max(x, vec_set(0));
     case ACT_NONE:
-    case ACT_SILU_CLAMPED: return x;
+    case ACT_SILU_CLAMPED:
+    case ACT_SILU_LIMITED: return x;
     }
     return x;
 }
 
+/* x, at most `most`. */
+VEC_INLINE Vec vec_at_most(Vec x, float most) {
+    const Vec none = vec_set(0);
+    return vec_sub(none, vec_max(vec_sub(none, x), vec_set(-most)));
+}
+
 VEC_INLINE Vec vec_gated(Vec gate, Vec up, Activation activation) {
+    if (activation.kind == ACT_SILU_LIMITED) {
+        const Vec limited = vec_at_most(gate, activation.a);
+        const Vec inside = vec_at_most(vec_max(up, vec_set(-activation.b)), activation.b);
+        return vec_mul(vec_swish(limited, limited), inside);
+    }
     if (activation.kind != ACT_SILU_CLAMPED) return vec_mul(vec_activation(gate, activation), up);
     const Vec most = vec_set(activation.b), none = vec_set(0), one = vec_set(1);
     const Vec g = vec_sub(none, vec_max(vec_sub(none, gate), vec_sub(none, most)));

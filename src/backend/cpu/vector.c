@@ -7,6 +7,7 @@
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
 #include "backend/cpu/recurrent/recurrent.h"
+#include "backend/cpu/streams.h"
 #include "backend/mla.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
@@ -162,6 +163,15 @@ static void vector_gather(
     for (int i = 0; i < count; i++) memcpy(out + i * width, x + index[i] * width, (size_t)width * sizeof *out);
 }
 
+static void vector_mix_streams(Backend *backend, const StreamMix *op) { streams_mix(cpu_backend(backend)->pool, op); }
+static void vector_match_rms(Backend *backend, const MatchRms *op) {
+    streams_match_rms(cpu_backend(backend)->pool, op);
+}
+static void vector_sparsify(Backend *backend, const Sparsify *op) { streams_sparsify(cpu_backend(backend)->pool, op); }
+static void vector_gate_heads(Backend *backend, const HeadGate *op) {
+    streams_gate_heads(cpu_backend(backend)->pool, op);
+}
+
 /* ---- open and close ---- */
 
 static void vector_close(Backend *backend) {
@@ -216,6 +226,10 @@ static const BackendOps vector_ops = {
     .gather = vector_gather,
     .logits = vector_logits,
     .add = vector_add,
+    .mix_streams = vector_mix_streams,
+    .match_rms = vector_match_rms,
+    .sparsify = vector_sparsify,
+    .gate_heads = vector_gate_heads,
     .close = vector_close,
 };
 

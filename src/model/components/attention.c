@@ -56,7 +56,7 @@ static CacheSpec attention_cache(const Component *component) {
 static void attention_describe(const Component *component, Buffer *out) {
     const Attention *op = &component->attention.op;
     buffer_printf(out, "attention %d heads of %d on %d kv", op->heads, op->kv.layout.head_dim, op->kv.layout.kv_heads);
-    if (op->window) buffer_printf(out, ", window %d", op->window);
+    if (op->window) buffer_printf(out, ", %s %d", op->chunked ? "chunks of" : "window", op->window);
     if (!op->rope) buffer_text(out, ", no rope");
     if (!component->attention.k.rows) buffer_text(out, ", of an earlier layer");
     if (component->attention.gate.rows) buffer_text(out, ", gated");
@@ -112,6 +112,16 @@ static void project_clipped(
     component_clipped(call, &attention->v, &clips[2], work, clipped, v);
 }
 
+static void gate_heads(const AttentionComponent *attention, const ComponentCall *call, const float *gate, float *x) {
+    const HeadGate op = {.rows = call->rows,
+        .heads = attention->op.heads,
+        .width = attention->op.kv.layout.value_dim,
+        .gate = gate,
+        .softplus = attention->gate_softplus,
+        .x = x};
+    call->backend->ops->gate_heads(call->backend, &op);
+}
+
 static void attention_forward(const Component *component, const ComponentCall *call) {
     const AttentionComponent *attention = &component->attention;
     const BackendOps *ops = call->backend->ops;
@@ -133,7 +143,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
     op.q = q;
     op.k = fills ? k : NULL;
     op.v = fills ? v : NULL;
-    op.gate = gated ? gate : NULL;
+    op.gate = gated && !attention->head_gate ? gate : NULL;
     op.out = attended;
 
     const MatmulAdd output = {.rows = call->rows,
@@ -143,7 +153,8 @@ static void attention_forward(const Component *component, const ComponentCall *c
         .norm = call->output_norm,
         .scale = call->scale * attention->value_scale,
         .residual = call->residual};
-    if (ops->attention_block && !attention->sub_norm && !attention->clips && !needs_preparation(attention)) {
+    if (ops->attention_block && !attention->sub_norm && !attention->clips && !attention->head_gate &&
+        !needs_preparation(attention)) {
         const AttentionBlock block = {project, op, output};
         ops->attention_block(call->backend, &block);
         return;
@@ -155,6 +166,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
         ops->matmul(call->backend, &project);
     prepare(attention, call, q, op.k, v);
     ops->attention(call->backend, &op);
+    if (attention->head_gate) gate_heads(attention, call, gate, attended);
     if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
     if (attention->clips)
         component_clipped_add(call, &attention->o, &attention->clips[3], attended, clipped);

@@ -3,7 +3,8 @@
 
 static int64_t glu_width(const Component *component) {
     const GluComponent *glu = &component->glu;
-    return glu->clips ? 2 * (glu->gate.rows + glu->gate.cols) : glu->gate.rows;
+    if (glu->clips) return 2 * (glu->gate.rows + glu->gate.cols);
+    return glu->sparse ? 2 * glu->gate.rows : glu->gate.rows;
 }
 
 static void glu_visit(Component *component, const Visitor *visitor) {
@@ -40,6 +41,31 @@ static void forward_clipped(const GluComponent *glu, const ComponentCall *call) 
     component_clipped_add(call, &glu->down, &glu->clips[2], gate, normed);
 }
 
+/* The product of up and the gate's largest activations. */
+static void sparse_product(const GluComponent *weights, const ComponentCall *call) {
+    const BackendOps *ops = call->backend->ops;
+    const int64_t width = weights->gate.rows;
+    float *gate = call->work, *up = gate + call->rows * width;
+    const Matmul both = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = call->x,
+        .norm = call->norm,
+        .count = 2,
+        .weight = {&weights->gate, &weights->up},
+        .out = {gate, up}};
+    const Sparsify sparsify = {.rows = call->rows, .width = width, .cutoff = weights->cutoff, .x = gate};
+    const Multiply multiply = {.rows = call->rows,
+        .width = width,
+        .x = gate,
+        .activation = weights->activation,
+        .y = up,
+        .y_stride = width,
+        .out = gate};
+    ops->matmul(call->backend, &both);
+    ops->sparsify(call->backend, &sparsify);
+    ops->multiply(call->backend, &multiply);
+}
+
 static void glu_forward(const Component *component, const ComponentCall *call) {
     const GluComponent *weights = &component->glu;
     const BackendOps *ops = call->backend->ops;
@@ -62,12 +88,15 @@ static void glu_forward(const Component *component, const ComponentCall *call) {
         .norm = call->output_norm,
         .scale = call->scale,
         .residual = call->residual};
-    if (ops->ffn_block && !weights->sub_norm) {
+    if (ops->ffn_block && !weights->sub_norm && !weights->sparse) {
         const FfnBlock op = {glu, down};
         ops->ffn_block(call->backend, &op);
         return;
     }
-    ops->glu(call->backend, &glu);
+    if (weights->sparse)
+        sparse_product(weights, call);
+    else
+        ops->glu(call->backend, &glu);
     if (weights->sub_norm) ops->norm(call->backend, call->rows, call->work, weights->sub_norm, call->work);
     ops->matmul_add(call->backend, &down);
 }

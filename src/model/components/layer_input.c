@@ -1,7 +1,9 @@
 /* The layer's own input of the token: projection · (act(gate · x) ∘ input) (Gemma 3n and 4). */
 #include "model/component.h"
 
-static int64_t layer_input_width(const Component *component) { return component->layer_input.gate.rows; }
+static int64_t layer_input_width(const Component *component) {
+    return component->layer_input.gate.rows + component->layer_input.projection.rows;
+}
 
 static void layer_input_visit(Component *component, const Visitor *visitor) {
     visit_weight(visitor, &component->layer_input.gate);
@@ -15,6 +17,22 @@ static ComponentCost layer_input_cost(const Component *component, int depth) {
 
 static void layer_input_describe(const Component *component, Buffer *out) {
     buffer_printf(out, "own input of %lld", (long long)component->layer_input.gate.rows);
+}
+
+/* projection · the work area, added to all streams but the first. */
+static void add_to_streams(const LayerInputComponent *input, const ComponentCall *call) {
+    const BackendOps *ops = call->backend->ops;
+    float *y = call->work + call->rows * input->gate.rows;
+    const Matmul projection = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = call->work,
+        .count = 1,
+        .weight = {&input->projection},
+        .out = {y}};
+    ops->matmul(call->backend, &projection);
+    for (int i = 1; i < call->altup->streams; i++)
+        ops->add(call->backend, call->rows, call->hidden, call->streams + i * call->stream_stride, y, call->scale,
+            call->output_norm);
 }
 
 static void layer_input_forward(const Component *component, const ComponentCall *call) {
@@ -43,7 +61,10 @@ static void layer_input_forward(const Component *component, const ComponentCall 
         .residual = call->residual};
     ops->matmul(call->backend, &gate);
     ops->multiply(call->backend, &multiply);
-    ops->matmul_add(call->backend, &projection);
+    if (call->streams)
+        add_to_streams(input, call);
+    else
+        ops->matmul_add(call->backend, &projection);
 }
 
 const ComponentOps layer_input_ops = {.width = layer_input_width,

@@ -82,6 +82,9 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
     if (low_rank) ops->matmul(call->backend, &expand);
     ops->norm(call->backend, call->rows, latent, mla->latent_norm, latent);
 
+    if (mla->query_scaling.scale != 0)
+        ops->scale_queries(call->backend, call->rows, mla->q.rows, &mla->query_scaling, q);
+
     Mla op = operation(mla);
     op.attention.kv = *call->entry;
     op.rows = call->rows;

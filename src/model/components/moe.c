@@ -131,6 +131,7 @@ static Experts experts_of(const MoeComponent *moe, const ComponentCall *call, co
         .decode_rows = call->decode_rows,
         .count = banks_of(moe),
         .top_k = slots_of(moe),
+        .weigh_inputs = moe->weigh_inputs,
         .x = moe->latent_in.rows ? p->latent : p->in,
         .gate = moe->gate,
         .up = moe->up,

@@ -239,6 +239,34 @@ Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols)
     return weight;
 }
 
+/* rows × cols elements of `size` bytes, from cols × rows. */
+static void transpose(const uint8_t *from, int64_t rows, int64_t cols, size_t size, uint8_t *to) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++, to += size) memcpy(to, from + (size_t)(c * rows + r) * size, size);
+}
+
+Weight *load_experts_transposed(
+    Loader *ld, const char *name, bool flat, int experts, int extra, int64_t rows, int64_t cols) {
+    load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
+    Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
+    if (!out) return NULL;
+    ld->stack = flat ? 0 : experts;
+    ld->in_file = true;
+    const Weight all = load_linear(ld, name, experts * cols, rows, false);
+    ld->stack = 0;
+    ld->in_file = false;
+    if (all.quant != QUANT_NONE)
+        loader_fail(ld, ERROR_UNSUPPORTED, "tensor %s is quantised, but has to be transposed", name);
+    const size_t size = dtype_bytes(all.dtype), each = (size_t)(rows * cols) * size;
+    uint8_t *data = ld->failed ? NULL : loader_alloc(ld, (size_t)experts, each);
+    for (int e = 0; data && e < experts; e++) {
+        out[e] = (Weight){.rows = rows, .cols = cols, .dtype = all.dtype, .data = data + (size_t)e * each};
+        transpose((const uint8_t *)all.data + (size_t)e * each, rows, cols, size, data + (size_t)e * each);
+        loader_tally(ld, &out[e]);
+    }
+    return out;
+}
+
 Weight load_unfolded(Loader *ld, const char *name, int64_t rows, int in, int parts) {
     Weight weight = {.rows = rows, .cols = (int64_t)in * parts, .dtype = DTYPE_F32};
     const float *from = read_array(ld, name, rows, weight.cols);

@@ -259,12 +259,22 @@ bool load_bool_or(Loader *ld, const char *field, bool absent) {
     return value->boolean;
 }
 
+bool load_truth_or(Loader *ld, const char *field, bool absent) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return json_is_number(value) ? json_number(value) != 0 : load_bool_or(ld, field, absent);
+}
+
 bool load_text_is(Loader *ld, const char *field, const char *wanted) {
     const Json *value = loader_get(ld, ld->fields, field);
     return value && value->type == JSON_STRING && slice_is(json_slice(value), wanted);
 }
 
 bool load_has_field(Loader *ld, const char *field) { return loader_get(ld, ld->fields, field) != NULL; }
+
+bool load_is_list(Loader *ld, const char *field) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return value && value->type == JSON_ARRAY;
+}
 
 bool load_null(Loader *ld, const char *field) {
     const Json *value = json_get(ld->fields, field);

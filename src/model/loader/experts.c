@@ -12,17 +12,21 @@ void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t
     for (int i = 0; !ld->failed && i < count; i++) out[i] = weight_rows(&all, i * rows, rows);
 }
 
-static void load_singles(Loader *ld, const char *stacked, const char *single, int experts, int64_t rows, int64_t cols,
-    bool bias, Weight *out) {
-    const int first = loader_record_count(ld);
-    char full[NAME_SIZE];
-    for (int e = 0; e < experts; e++) {
+static void load_each(Loader *ld, const char *single, int count, int64_t rows, int64_t cols, bool bias, Weight *out) {
+    for (int e = 0; e < count; e++) {
         char format[PART_SIZE];
         const char *place = strstr(single, "%d");
         CHECK(place);
         snprintf(format, sizeof format, "%.*s%d%s", (int)(place - single), single, e, place + 2);
         out[e] = load_linear(ld, format, rows, cols, bias);
     }
+}
+
+static void load_singles(Loader *ld, const char *stacked, const char *single, int experts, int64_t rows, int64_t cols,
+    bool bias, Weight *out) {
+    const int first = loader_record_count(ld);
+    char full[NAME_SIZE];
+    load_each(ld, single, experts, rows, cols, bias, out);
     loader_full_name(ld, full, stacked, "");
     loader_record_stack(ld, first, full);
 }
@@ -40,6 +44,12 @@ Weight *load_experts(Loader *ld, const char *stacked, const char *single, int ex
     else
         load_singles(ld, stacked, single, experts, rows, cols, bias, out);
     ld->experts = false;
+    return out;
+}
+
+Weight *load_numbered(Loader *ld, const char *single, int count, int64_t rows, int64_t cols) {
+    Weight *out = loader_alloc(ld, (size_t)count, sizeof *out);
+    if (out) load_each(ld, single, count, rows, cols, false, out);
     return out;
 }
 

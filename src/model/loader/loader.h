@@ -26,7 +26,9 @@ int load_count_or(Loader *ld, const char *field, int absent);      /* 0 … 2^24
 float load_positive(Loader *ld, const char *field);                /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
+bool load_truth_or(Loader *ld, const char *field, bool absent);      /* the same, or a number, of which 0 is false */
 bool load_has_field(Loader *ld, const char *field);                  /* there, and not null */
+bool load_is_list(Loader *ld, const char *field);                    /* an array */
 bool load_null(Loader *ld, const char *field);                       /* there, and null */
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
 Slice load_string(Loader *ld, const char *field);                    /* a string; empty: absent, or of another type */
@@ -82,6 +84,7 @@ typedef struct RopeOptions {
     int dims;                /* rotated elements of a head; 0: all */
     const char *theta_field; /* NULL: rope_theta */
     double theta;            /* default; 0: the file must have one */
+    double own_theta;        /* not 0: the theta, whatever the file says */
     bool interleaved;
     bool alpha;    /* dynamic scaling has a constant factor (Hunyuan), instead of one that grows with the text */
     bool unscaled; /* rope_scaling does not apply to these layers */
@@ -107,7 +110,8 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent);
 /* ---- tensors: names are completed to prefix + scope + name ---- */
 
 void load_scope(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
-bool load_has(Loader *ld, const char *name); /* exactly this tensor */
+bool load_has(Loader *ld, const char *name);            /* exactly this tensor */
+bool load_has_part(const Loader *ld, const char *part); /* a tensor whose full name contains it */
 /* NAME.weight, else NAME (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias);
 /* One matrix per expert, [experts + extra]: views of STACKED.weight [experts, rows, cols] (as MLX converts), or, if
@@ -115,6 +119,8 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
  * zeroed. */
 Weight *load_experts(
     Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows, int64_t cols, bool bias);
+/* The same of matrices beside experts, one tensor each. */
+Weight *load_numbered(Loader *ld, const char *single, int count, int64_t rows, int64_t cols);
 /* The matrices of MLA's heads (Mla of backend.h): HOME.embed_q [heads, latent, nope_dim] and HOME.unembed_out [heads,
  * width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (nope_dim + width), latent], whose first part
  * of each head is transposed into memory. */
@@ -147,6 +153,10 @@ const float *load_axes(Loader *ld, const char *name, int64_t count, int64_t widt
 Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias);
 /* Exactly this tensor, which has [cols, rows], as a matrix [rows, cols] of f32. */
 Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* Matrices of experts as load_experts() returns them, from NAME, which has [experts, cols, rows], or if flat [experts ·
+ * cols, rows], of plain elements: copies in memory. */
+Weight *load_experts_transposed(
+    Loader *ld, const char *name, bool flat, int experts, int extra, int64_t rows, int64_t cols);
 /* Exactly this tensor, which has [rows, in · parts], as a matrix [rows, parts · in] of f32. */
 Weight load_unfolded(Loader *ld, const char *name, int64_t rows, int in, int parts);
 /* [count, width]: one vector from each tensor that the format names by its number. */

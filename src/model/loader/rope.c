@@ -244,6 +244,7 @@ static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope
 
 static double find_theta(const Scaling *s, const RopeOptions *options) {
     const char *field = options->theta_field ? options->theta_field : "rope_theta";
+    if (options->own_theta > 0) return options->own_theta;
     const Json *own = loader_get(s->ld, s->ld->fields, field);
     const Json *nested = loader_get(s->ld, s->fields, "rope_theta");
     const bool other_theta = options->theta_field && !s->of_layer_type; /* nested is that of other layers */

@@ -520,6 +520,13 @@ void load_layers(Loader *ld, Spec *spec) {
     }
 }
 
+bool load_has_part(const Loader *ld, const char *part) {
+    const Checkpoint *checkpoint = ld->source->checkpoint;
+    for (size_t i = 0; i < checkpoint->entry_count; i++)
+        if (memmem(checkpoint->entries[i].name.data, checkpoint->entries[i].name.size, part, strlen(part))) return true;
+    return false;
+}
+
 static bool is_skipped(const Loader *ld, Slice name) {
     for (int i = 0; i < ld->skip_count; i++) {
         if (memmem(name.data, name.size, ld->skip[i], strlen(ld->skip[i]))) {
@@ -530,10 +537,10 @@ static bool is_skipped(const Loader *ld, Slice name) {
 }
 
 /* Beginnings of the names of tensors that a text model does not have. */
-static const char *const media[] = {"audio_tower.", "connector.", "embed_audio.", "embed_vision.", "model.audio_tower.",
-    "model.connector.", "model.embed_audio.", "model.embed_vision.", "model.multi_modal_projector.",
-    "model.vision_embedder.", "model.vision_model.", "model.vision_tower.", "model.visual.", "multi_modal_projector.",
-    "vision_embedder.", "vision_model.", "vision_tower.", "visual."};
+static const char *const media[] = {"audio_tower.", "connector.", "embed_audio.", "embed_vision.", "mm_projector.",
+    "model.audio_tower.", "model.connector.", "model.embed_audio.", "model.embed_vision.",
+    "model.multi_modal_projector.", "model.vision_embedder.", "model.vision_model.", "model.vision_tower.",
+    "model.visual.", "multi_modal_projector.", "vision_embedder.", "vision_model.", "vision_tower.", "visual."};
 
 bool load_is_media(Slice name) {
     for (size_t m = 0; m < COUNT_OF(media); m++)

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
+#include "backend/cpu/streams.h"
 #include "backend/mla.h"
 #include "backend/cpu/ref/ref.h"
 #include "backend/cpu/ref/ref_internal.h"
@@ -25,12 +26,17 @@ static float activated(Activation activation, float x) {
     case ACT_CLAMP: return fminf(fmaxf(x, activation.a), activation.b);
     case ACT_RELU: return x > 0 ? x : 0;
     case ACT_NONE:
-    case ACT_SILU_CLAMPED: return x;
+    case ACT_SILU_CLAMPED:
+    case ACT_SILU_LIMITED: return x;
     }
     return x;
 }
 
 static float gated(Activation activation, float gate, float up) {
+    if (activation.kind == ACT_SILU_LIMITED) {
+        const float g = fminf(gate, activation.a);
+        return g / (1.0f + expf(-g)) * fminf(fmaxf(up, -activation.b), activation.b);
+    }
     if (activation.kind != ACT_SILU_CLAMPED) return activated(activation, gate) * up;
     const float limit = activation.b, g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
     return g / (1.0f + expf(-activation.a * g)) * (u + 1);
@@ -178,6 +184,11 @@ static void ref_logits(Backend *backend, int64_t count, float *x, float scale, f
     for (int64_t i = 0; i < count; i++) x[i] = cap > 0 ? cap * tanhf(scale * x[i] / cap) : scale * x[i];
 }
 
+static void ref_mix_streams(Backend *backend, const StreamMix *op) { streams_mix(ref_backend(backend)->pool, op); }
+static void ref_match_rms(Backend *backend, const MatchRms *op) { streams_match_rms(ref_backend(backend)->pool, op); }
+static void ref_sparsify(Backend *backend, const Sparsify *op) { streams_sparsify(ref_backend(backend)->pool, op); }
+static void ref_gate_heads(Backend *backend, const HeadGate *op) { streams_gate_heads(ref_backend(backend)->pool, op); }
+
 static void ref_close(Backend *backend) {
     RefBackend *r = ref_backend(backend);
     if (r->own_pool) pool_close(r->pool);
@@ -227,6 +238,10 @@ static const BackendOps ref_ops = {
     .gather = ref_gather,
     .logits = ref_logits,
     .add = ref_add,
+    .mix_streams = ref_mix_streams,
+    .match_rms = ref_match_rms,
+    .sparsify = ref_sparsify,
+    .gate_heads = ref_gate_heads,
     .close = ref_close,
 };
 

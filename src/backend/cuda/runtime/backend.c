@@ -314,8 +314,11 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         free(b);
         return NULL;
     }
-    b->base =
-        (Backend){.ops = &cuda_ops, .rows_max = options->rows_max, .missing_activations = ~(uint32_t)CUDA_ACTIVATIONS};
+    b->base = (Backend){.ops = &cuda_ops,
+        .rows_max = options->rows_max,
+        .missing_activations = ~(uint32_t)CUDA_ACTIVATIONS,
+        .no_chunked = true,
+        .no_input_weights = true};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;

@@ -1,0 +1,17 @@
+/* What Gemma 3n and 4 share. */
+#pragma once
+#include "family/family.h"
+
+/* The last layers have no keys and values of their own: they attend to those of the last earlier layer of their kind.
+ */
+typedef struct GemmaSharing {
+    int from;       /* the first such layer */
+    int entries[2]; /* the last cache entry of full layers, of those with a window; −1: none yet */
+} GemmaSharing;
+/* num_kv_shared_layers */
+GemmaSharing gemma_sharing(Loader *ld, const Spec *spec, int absent);
+
+/* Attention of layer i, with its norms before and behind; d: sizes of this layer's heads. Scores are not scaled, q, k
+ * and v are normalised. k_is_v: values are the keys as projected. */
+Component *gemma_attention(Loader *ld, Spec *spec, Layer *layer, int i, const Dims *d, const Rope *rope, int window,
+    bool k_is_v, GemmaSharing *sharing);

@@ -1,0 +1,80 @@
+#include "family/mla.h"
+
+#include <math.h>
+
+static Dims load_dims(Loader *ld, Spec *spec) {
+    const Dims d = {.hidden = load_int(ld, "hidden_size"),
+        .intermediate_size = load_int(ld, "intermediate_size"),
+        .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
+    spec->hidden = d.hidden;
+    spec->layer_count = load_int(ld, "num_hidden_layers");
+    spec->vocab = load_int(ld, "vocab_size");
+    spec->positions = load_int_or(ld, "max_position_embeddings", 2048);
+    return d;
+}
+
+MlaFamily mla_load_fields(Loader *ld, Spec *spec) {
+    MlaFamily s = {.d = load_dims(ld, spec),
+        .q_rank = load_count_or(ld, "q_lora_rank", 0),
+        .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
+        .dense = load_count_or(ld, "first_k_dense_replace", 0),
+        .every = load_int_or(ld, "moe_layer_freq", 1),
+        .bias = load_bool_or(ld, "attention_bias", false),
+        .latent_eps = 1e-6f};
+    s.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
+        .nope_dim = load_int_or(ld, "qk_nope_head_dim", 128),
+        .width = load_int_or(ld, "v_head_dim", 128),
+        .latent = load_int_or(ld, "kv_lora_rank", 512)};
+    load_require(
+        ld, s.sizes.heads <= EXPERTS_MAX, "num_attention_heads is %d, at most %d can be", s.sizes.heads, EXPERTS_MAX);
+    s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.rope_dim, .theta = 10000, .interleaved = true});
+    s.scale = load_yarn_attention(ld) / sqrtf((float)(s.sizes.nope_dim + s.rope_dim));
+    const int experts = load_count_or(ld, "n_routed_experts", 0), shared = load_count_or(ld, "n_shared_experts", 0);
+    s.mixed = experts > 0;
+    if (s.mixed)
+        s.moe = family_moe_open(ld, &moe_usual, s.d.hidden, load_int(ld, "moe_intermediate_size"), experts,
+            load_int_or(ld, "num_experts_per_tok", 1));
+    s.moe.shared = family_moe_shared(ld, s.moe.intermediate_size, shared);
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "num_key_value_heads", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
+        "head_dim", "qk_head_dim", "router_aux_loss_coef", "output_router_logits", NULL);
+    load_skip(ld, "model.layers.%d.", spec->layer_count);
+    family_ends(ld, spec, &s.d);
+    load_layers(ld, spec);
+    return s;
+}
+
+MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s) {
+    const HeadSizes *n = &s->sizes;
+    const int64_t q = (int64_t)n->heads * (n->nope_dim + s->rope_dim);
+    const KvLayout layout = {.kv_heads = 1, .head_dim = s->rope_dim, .value_dim = n->latent, .latent = true};
+    const Weight kv = load_linear(ld, "self_attn.kv_a_proj_with_mqa", n->latent + s->rope_dim, s->d.hidden, s->bias);
+    MlaComponent mla = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
+        .latent = load_part(&kv, 0, n->latent),
+        .k = load_part(&kv, n->latent, s->rope_dim),
+        .o = load_linear(ld, "self_attn.o_proj", s->d.hidden, (int64_t)n->heads * n->width, s->bias),
+        .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, s->latent_eps)};
+    if (s->q_rank) {
+        mla.q_a = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
+        mla.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, s->latent_eps);
+        mla.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
+    } else {
+        mla.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
+    }
+    load_mla_heads(ld, "self_attn", n, &mla.w_uk, &mla.w_uv);
+    return mla;
+}
+
+void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
+    for (int i = 0; i < spec->layer_count; i++) {
+        const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
+        family_layer(ld, spec, i);
+        const Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
+        family_block(ld, spec, i, &(Block){.dims = &s->d, .attention = &attention, .moe = experts ? &s->moe : NULL});
+    }
+    Spec *mtp = family_nextn(ld, spec, s->d.eps);
+    if (!mtp) return;
+    const Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
+    family_block_here(
+        ld, mtp, mtp->layers, &(Block){.dims = &s->d, .attention = &attention, .moe = s->mixed ? &s->moe : NULL});
+}

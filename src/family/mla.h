@@ -1,0 +1,21 @@
+/* What families with multi-head latent attention in DeepSeek's form share. */
+#pragma once
+#include "family/family.h"
+
+typedef struct MlaFamily {
+    Dims d;
+    HeadSizes sizes;
+    int q_rank, rope_dim, dense, every; /* q_rank 0: queries come from the input */
+    bool bias;
+    float scale, latent_eps; /* latent_eps: of the norms of the latent and of low-rank queries */
+    const Rope *rope;
+    bool mixed; /* there are experts at all */
+    Moe moe;
+} MlaFamily;
+
+/* Sizes, rotary embedding, experts without their choice, the model's ends; allocates the layers. */
+MlaFamily mla_load_fields(Loader *ld, Spec *spec);
+/* The attention of the layer in scope. */
+MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s);
+/* All layers. */
+void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s);
