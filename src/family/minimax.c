@@ -1,6 +1,6 @@
 /* MiniMax-M2: norms over the whole of q and of k, partly rotated heads, experts in every layer chosen by biased
- * sigmoids. Files of MiniMax-Text-01 may have the same model_type (minimax_text_01.c): their config.json has kinds of
- * layers. Reference: mlx_lm/models/minimax.py. */
+ * sigmoids. Files of MiniMax-Text-01 may have the same model_type (minimax_text_01.c): they have layers with q, k and v
+ * in one matrix. Reference: mlx_lm/models/minimax.py. */
 #include "family/family.h"
 
 static const MoeNames names = {
@@ -14,8 +14,18 @@ static void check_types(Loader *ld, const Json *types) {
 
 extern const Family minimax_text_01_family;
 
+static bool is_text_01(Loader *ld) {
+    bool found = false;
+    for (int i = 0, layers = load_int(ld, "num_hidden_layers"); i < layers && !found; i++) {
+        load_scope(ld, "model.layers.%d.", i);
+        found = load_has(ld, "self_attn.qkv_proj.weight");
+    }
+    load_scope(ld, "%s", "");
+    return found;
+}
+
 static void load(Loader *ld, Spec *spec) {
-    if (load_list(ld, "layer_types", -1)) {
+    if (is_text_01(ld)) {
         minimax_text_01_family.load(ld, spec);
         return;
     }

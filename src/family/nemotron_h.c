@@ -1,7 +1,8 @@
 /* Nemotron-H: one component a layer, which hybrid_override_pattern names: Mamba-2 (M), attention without positions (*),
  * a network with squared ReLU (-), experts with the same (E), which may work in a smaller space. References:
  * mlx_lm/models/nemotron_h.py; the time step has the limits of time_step_limit alone: transformers/models/nemotron_h
- * applies time_step_min, too, which the model was initialised with, not trained. */
+ * applies time_step_min, too, which the model was initialised with, not trained. Whether projections of Mamba-2 and of
+ * attention have biases is seen in the file: the references read different fields. */
 #include "family/recurrent.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@ typedef struct Nemotron {
     Mamba2 mamba;
     Moe moe;
     int latent, shared; /* widths; 0: experts read the residual; there is no shared expert */
-    bool bias, mlp_bias;
+    bool mlp_bias;
 } Nemotron;
 
 /* M, *, - or E of layer i. */
@@ -39,11 +40,12 @@ static Weight linear(Loader *ld, const char *name, int64_t rows, int64_t cols, b
 static Component load_attention(Loader *ld, const Nemotron *m) {
     const Dims *d = &m->d;
     const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+    const bool bias = load_has(ld, "mixer.q_proj.bias");
     AttentionComponent a = family_attention_op(d, NULL);
-    a.q = linear(ld, "mixer.q_proj", q, d->hidden, m->bias);
-    a.k = linear(ld, "mixer.k_proj", kv, d->hidden, m->bias);
-    a.v = linear(ld, "mixer.v_proj", kv, d->hidden, m->bias);
-    a.o = linear(ld, "mixer.o_proj", d->hidden, q, m->bias);
+    a.q = linear(ld, "mixer.q_proj", q, d->hidden, bias);
+    a.k = linear(ld, "mixer.k_proj", kv, d->hidden, bias);
+    a.v = linear(ld, "mixer.v_proj", kv, d->hidden, bias);
+    a.o = linear(ld, "mixer.o_proj", d->hidden, q, bias);
     return (Component){.kind = COMPONENT_ATTENTION, .attention = a};
 }
 
@@ -80,7 +82,6 @@ static Nemotron load_fields(Loader *ld, Spec *spec) {
                       .heads = load_int(ld, "num_attention_heads"),
                       .head_dim = load_int_or(ld, "head_dim", load_int_or(ld, "attention_head_dim", 0)),
                       .eps = load_positive_or(ld, "layer_norm_epsilon", 1e-5)},
-        .bias = load_bool_or(ld, "attention_bias", false),
         .mlp_bias = load_bool_or(ld, "mlp_bias", false)};
     m.d.kv_heads = load_int_or(ld, "num_key_value_heads", m.d.heads);
     m.d.intermediate_size = load_int_or(ld, "intermediate_size", 1);
@@ -94,10 +95,8 @@ static Nemotron load_fields(Loader *ld, Spec *spec) {
         .state = load_int(ld, "ssm_state_size"),
         .groups = load_int_or(ld, "n_groups", 8),
         .taps = load_int_or(ld, "conv_kernel", 4),
-        .bias = load_bool_or(ld, "mamba_proj_bias", false),
         .conv_bias = load_bool_or(ld, "use_conv_bias", true),
         .eps = m.d.eps};
-    m.mamba.out_bias = m.mamba.bias;
     family_mamba2_check(ld, &m.mamba);
     m.mamba.norm_group = (int64_t)m.mamba.heads * m.mamba.head_dim / m.mamba.groups;
     const int experts = load_count_or(ld, "n_routed_experts", 0), inner = load_int_or(ld, "moe_intermediate_size", 1);
@@ -111,17 +110,21 @@ static Nemotron load_fields(Loader *ld, Spec *spec) {
     }
     load_expect_text(ld, "mlp_hidden_act", "relu2");
     load_expect_text(ld, "mamba_hidden_act", "silu");
-    load_ignore(ld, "chunk_size", "expand", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "num_logits_to_keep",
-        "num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "rescale_prenorm_residual",
-        "residual_in_fp32", "rms_norm_eps", "rope_theta", "sliding_window", "time_step_floor", "time_step_max",
-        "time_step_min", "use_bias", "use_mamba_kernels", "output_router_logits", "partial_rotary_factor", "norm_eps",
-        NULL);
+    load_ignore(ld, "attention_bias", "mamba_proj_bias", "chunk_size", "expand", "mamba_ssm_cache_dtype",
+        "moe_shared_expert_overlap", "num_logits_to_keep", "num_nextn_predict_layers", "mtp_layers_block_type",
+        "mtp_hybrid_override_pattern", "rescale_prenorm_residual", "residual_in_fp32", "rms_norm_eps", "rope_theta",
+        "sliding_window", "time_step_floor", "time_step_max", "time_step_min", "use_bias", "use_mamba_kernels",
+        "output_router_logits", "partial_rotary_factor", "norm_eps", NULL);
     load_skip(ld, "mtp.");
     return m;
 }
 
 static Component load_component(Loader *ld, const Nemotron *m, char kind) {
-    if (kind == 'M') return family_mamba2(ld, "mixer", &m->mamba);
+    if (kind == 'M') {
+        Mamba2 mamba = m->mamba;
+        mamba.bias = mamba.out_bias = load_has(ld, "mixer.in_proj.bias");
+        return family_mamba2(ld, "mixer", &mamba);
+    }
     if (kind == '*') return load_attention(ld, m);
     if (kind == 'E') return load_mixture(ld, m);
     return load_mlp(ld, m, "mixer", m->d.intermediate_size);
@@ -139,6 +142,9 @@ static void load(Loader *ld, Spec *spec) {
         spec->layer_count, layers);
     load_body(ld, "backbone.");
     family_ends_named(ld, spec, &m.d, "model.embeddings", "model.norm_f");
+    load_scope(ld, "%s", "");
+    /* transformers never ties */
+    if (spec->tied && load_has(ld, "lm_head.weight")) family_head(ld, spec, &m.d, false);
     load_layers(ld, spec);
     for (int i = 0; layers == spec->layer_count && i < layers; i++) {
         Layer *layer = family_layer(ld, spec, i);

@@ -5,7 +5,9 @@
 
 enum { C = RECURRENT_PAGE_TOKENS, D = RECURRENT_DIM_MAX, LANES = 16 };
 
-/* Tiles that fit the registers: columns by vectors; and vectors of one column or two. */
+/* Tiles that fit the registers: columns by vectors; and vectors of one column or two. Blocks of rows that are read one
+ * after the other where a row does not fit the registers. */
+enum { BLOCK_VECS = 2, BLOCK_DEPTH = 8, AHEAD = 2048 };
 #if defined(__AVX512F__)
 enum { TILE_COLS = 12, TILE_VECS = 2, FEW_VECS = 8 };
 #elif defined(__aarch64__)
@@ -62,7 +64,10 @@ VEC_INLINE void product_tile(const SmallProduct *p, int c0, int cols, int v, int
     const float *x = p->x + c0 * p->x_stride, *m = p->m + v;
     for (int k = 0; k < p->depth; k++, m += p->m_stride) {
         Vec row[FEW_VECS > TILE_VECS ? FEW_VECS : TILE_VECS];
-        for (int i = 0; i < vecs; i++) row[i] = load_lanes(m + i * LANES, lanes);
+        for (int i = 0; i < vecs; i++) {
+            row[i] = load_lanes(m + i * LANES, lanes);
+            if (cols <= 2) __builtin_prefetch(m + i * LANES + AHEAD);
+        }
         for (int c = 0; c < cols; c++) {
             const Vec factor = vec_set(x[c * p->x_stride + k]);
             for (int i = 0; i < vecs; i++) sum[c][i] = vec_fma(factor, row[i], sum[c][i]);
@@ -81,16 +86,52 @@ VEC_INLINE void product_columns(const SmallProduct *p, int v, int vecs, int lane
     for (; c < p->cols; c++) product_tile(p, c, 1, v, vecs, lanes);
 }
 
-/* Two columns at most, read in the order of memory. */
+/* Rows k0 … of m into the sums in p->out; the first block begins them. */
+VEC_INLINE void product_block(const SmallProduct *p, int cols, int k0, int v) {
+    Vec sum[2][BLOCK_VECS];
+    for (int c = 0; c < cols; c++)
+        for (int i = 0; i < BLOCK_VECS; i++) {
+            const int at = v + i * LANES;
+            if (k0 > 0)
+                sum[c][i] = vec_load(p->out + c * p->out_stride + at);
+            else
+                sum[c][i] = p->in
+                    ? vec_mul(vec_set(p->scale[c * p->scale_stride]), vec_load(p->in + c * p->in_stride + at))
+                    : vec_set(0);
+        }
+    const float *x = p->x + k0, *m = p->m + k0 * p->m_stride + v;
+    for (int k = 0; k < min_int(p->depth - k0, BLOCK_DEPTH); k++, m += p->m_stride)
+        for (int i = 0; i < BLOCK_VECS; i++) {
+            const Vec row = vec_load(m + i * LANES);
+            __builtin_prefetch(m + i * LANES + AHEAD);
+            for (int c = 0; c < cols; c++) sum[c][i] = vec_fma(vec_set(x[c * p->x_stride + k]), row, sum[c][i]);
+        }
+    for (int c = 0; c < cols; c++)
+        for (int i = 0; i < BLOCK_VECS; i++) vec_store(p->out + c * p->out_stride + v + i * LANES, sum[c][i]);
+}
+
+VEC_INLINE void product_blocks(const SmallProduct *p, int cols, int width) {
+    int k0 = 0;
+    do {
+        for (int v = 0; v < width; v += BLOCK_VECS * LANES) product_block(p, cols, k0, v);
+        k0 += BLOCK_DEPTH;
+    } while (k0 < p->depth);
+}
+
+/* Two columns at most, m being read in the order of memory: with the sums of whole rows in registers, or by blocks of
+ * rows. Returns the elements of a row that are done. */
 static int product_few(const SmallProduct *p) {
-    int v = 0;
-    for (; v + FEW_VECS * LANES <= p->width; v += FEW_VECS * LANES) {
-        if (p->cols == 2)
-            product_tile(p, 0, 2, v, FEW_VECS, LANES);
-        else
-            product_tile(p, 0, 1, v, FEW_VECS, LANES);
-    }
-    return v;
+    const bool whole = p->width == FEW_VECS * LANES;
+    const int width = whole ? p->width : p->width / (BLOCK_VECS * LANES) * (BLOCK_VECS * LANES);
+    if (whole && p->cols == 2)
+        product_tile(p, 0, 2, 0, FEW_VECS, LANES);
+    else if (whole)
+        product_tile(p, 0, 1, 0, FEW_VECS, LANES);
+    else if (p->cols == 2)
+        product_blocks(p, 2, width);
+    else
+        product_blocks(p, 1, width);
+    return width;
 }
 
 static void product(const SmallProduct *p) {
@@ -205,7 +246,10 @@ static void products(const RecurrentJob *job, const SequenceChunk *chunk, int fi
     const PageRows run = page_rows(&op->place, chunk, first_row);
     const bool delta = op->kind == RECURRENCE_DELTA;
     const float *keys[C];
-    for (int j = 0; j < run.begin; j++) keys[j] = row_key(op, recurrent_row(&op->place, run.page, j), key_head);
+    for (int j = 0; j < run.begin; j++) {
+        keys[j] = row_key(op, recurrent_row(&op->place, run.page, j), key_head);
+        for (int i = 0; i < op->key_dim; i += LANES) __builtin_prefetch(keys[j] + op->key_dim + i);
+    }
     for (int i = 0; i < run.rows; i++) {
         const int64_t row = chunk->row + first_row + i;
         float *q = query_at(op, op->q, row, key_head), *k = query_at(op, op->k, row, key_head), turns[D];
@@ -286,6 +330,8 @@ static void load_tail(Head *h, const SequenceChunk *chunk) {
     for (int j = 0, rows = (chunk->position - 1) % C + 1; j < rows; j++) {
         float *row = recurrent_row(&op->place, page, j);
         h->k[j] = row_key(op, row, h->key_head);
+        for (int i = 0; i < op->value_dim; i += LANES) /* of the next head, which is likely next */
+            __builtin_prefetch(row_update(op, row, h->head + 1) + i);
         memcpy(h->u + j * D, row_update(op, row, h->head), (size_t)op->value_dim * sizeof *h->u);
         if (op->channel_decay) {
             memcpy(h->g + j * op->key_dim, row_decays(op, row, h->head), (size_t)op->key_dim * sizeof *h->g);
