@@ -142,6 +142,45 @@ SHAPES = {
         rope_theta=1000000.0,
         tie_word_embeddings=False,
     ),
+    "qwen3.5-4b": dict(
+        model_type="qwen3_5_text",
+        hidden_size=2560,
+        num_hidden_layers=32,
+        intermediate_size=9216,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=256,
+        full_attention_interval=4,
+        linear_num_value_heads=32,
+        linear_num_key_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        vocab_size=248320,
+        rms_norm_eps=1e-6,
+        rope_theta=10000000.0,
+        partial_rotary_factor=0.25,
+        tie_word_embeddings=True,
+    ),
+    "nemotron-h-8b": dict(
+        model_type="nemotron_h",
+        hidden_size=4096,
+        num_hidden_layers=52,
+        intermediate_size=21504,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        hybrid_override_pattern="M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+        mamba_num_heads=128,
+        mamba_head_dim=64,
+        ssm_state_size=128,
+        n_groups=8,
+        conv_kernel=4,
+        vocab_size=131072,
+        layer_norm_epsilon=1e-5,
+        mlp_hidden_act="relu2",
+        tie_word_embeddings=False,
+    ),
     # The experts of Qwen3.5-122B-A10B, its shared one too; what stands beside them is a Qwen2-MoE's.
     "122b-a10b": dict(
         model_type="qwen2_moe",
@@ -185,9 +224,18 @@ def tensors(c, bits, group, mode):
         for part, rows, cols in (("gate_proj", inner, d), ("up_proj", inner, d), ("down_proj", d, inner)):
             yield from matrix(name + "." + part, rows, cols, stack)
 
+    if "hybrid_override_pattern" in c:
+        yield from nemotron_tensors(c, matrix, q, kv)
+        return
     yield from matrix("model.embed_tokens", v, d)
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
+        if "full_attention_interval" in c:
+            yield p + "input_layernorm.weight", "BF16", (d,)
+            yield p + "post_attention_layernorm.weight", "BF16", (d,)
+            yield from qwen3_5_mixer(c, p, (layer + 1) % c["full_attention_interval"] == 0, matrix, q, kv)
+            yield from ffn(p + "mlp", i)
+            continue
         yield p + "input_layernorm.weight", "BF16", (d,)
         yield p + "post_attention_layernorm.weight", "BF16", (d,)
         for name, rows, cols in (("q_proj", q, d), ("k_proj", kv, d), ("v_proj", kv, d), ("o_proj", d, q)):
@@ -208,6 +256,54 @@ def tensors(c, bits, group, mode):
     yield "model.norm.weight", "BF16", (d,)
     if not c["tie_word_embeddings"]:
         yield from matrix("lm_head", v, d)
+
+
+def qwen3_5_mixer(c, p, attention, matrix, q, kv):
+    """Attention whose values a gate multiplies, or a gated delta net."""
+    d = c["hidden_size"]
+    keys = c["linear_num_key_heads"] * c["linear_key_head_dim"]
+    heads, size = c["linear_num_value_heads"], c["linear_value_head_dim"]
+    if attention:
+        for name, rows, cols in (("q_proj", 2 * q, d), ("k_proj", kv, d), ("v_proj", kv, d), ("o_proj", d, q)):
+            yield from matrix(p + "self_attn." + name, rows, cols)
+        yield p + "self_attn.q_norm.weight", "BF16", (c["head_dim"],)
+        yield p + "self_attn.k_norm.weight", "BF16", (c["head_dim"],)
+        return
+    p += "linear_attn."
+    inner = heads * size
+    for name, rows in (("qkv", 2 * keys + inner), ("z", inner), ("b", heads), ("a", heads)):
+        yield from matrix(p + "in_proj_" + name, rows, d)
+    yield p + "conv1d.weight", "BF16", (2 * keys + inner, c["linear_conv_kernel_dim"], 1)
+    yield p + "A_log", "BF16", (heads,)
+    yield p + "dt_bias", "BF16", (heads,)
+    yield p + "norm.weight", "BF16", (size,)
+    yield from matrix(p + "out_proj", d, inner)
+
+
+def nemotron_tensors(c, matrix, q, kv):
+    d, heads = c["hidden_size"], c["mamba_num_heads"]
+    inner = heads * c["mamba_head_dim"]
+    channels = inner + 2 * c["n_groups"] * c["ssm_state_size"]
+    yield from matrix("backbone.embeddings", c["vocab_size"], d)
+    for layer in range(c["num_hidden_layers"]):
+        p, kind = f"backbone.layers.{layer}.mixer.", c["hybrid_override_pattern"][layer]
+        yield f"backbone.layers.{layer}.norm.weight", "BF16", (d,)
+        if kind == "M":
+            yield from matrix(p + "in_proj", inner + channels + heads, d)
+            yield p + "conv1d.weight", "BF16", (channels, c["conv_kernel"], 1)
+            yield p + "conv1d.bias", "BF16", (channels,)
+            for name in ("A_log", "D", "dt_bias"):
+                yield p + name, "BF16", (heads,)
+            yield p + "norm.weight", "BF16", (inner,)
+            yield from matrix(p + "out_proj", d, inner)
+        elif kind == "*":
+            for name, rows, cols in (("q_proj", q, d), ("k_proj", kv, d), ("v_proj", kv, d), ("o_proj", d, q)):
+                yield from matrix(p + name, rows, cols)
+        else:
+            yield from matrix(p + "up_proj", c["intermediate_size"], d)
+            yield from matrix(p + "down_proj", d, c["intermediate_size"])
+    yield "backbone.norm_f.weight", "BF16", (d,)
+    yield from matrix("lm_head", c["vocab_size"], d)
 
 
 SIZE = {"U32": 4, "BF16": 2, "U8": 1}
@@ -268,6 +364,8 @@ class Values:
         spread = self.take(self.spread, done if name.endswith(("scales", "biases")) else first + done, count)
         if name.endswith("norm.weight"):
             return bf16(np.ones(count))
+        if name.endswith(("A_log", "dt_bias", ".D")):
+            return bf16(spread - 1)
         if name.endswith(".bias"):
             return bf16((spread - 1) * 0.1)
         if name.endswith(".weight"):
@@ -290,9 +388,13 @@ parser.add_argument("--group", type=int, default=64)
 parser.add_argument("--mode", choices=MODES, default="affine")
 parser.add_argument("--layers", type=int)
 a = parser.parse_args()
-config = dict(SHAPES[a.shape], hidden_act="silu", max_position_embeddings=32768)
+config = dict(SHAPES[a.shape], hidden_act="silu", max_position_embeddings=65536 if "3.5" in a.shape else 32768)
 if a.layers:
     config["num_hidden_layers"] = a.layers
+if "hybrid_override_pattern" in config:
+    del config["hidden_act"]
+    config["max_position_embeddings"] = 65536
+    config["hybrid_override_pattern"] = config["hybrid_override_pattern"][: config["num_hidden_layers"]]
 bits, group = MODES[a.mode] or (a.bits, a.group)
 if bits != 16:
     config["quantization"] = {"bits": bits, "group_size": group, "mode": a.mode}

@@ -249,6 +249,21 @@ static void check_apart(const char *name, const char *directory) {
     remove_cache();
 }
 
+/* Snapshots of recurrent states come back from files as well, for the same text and salt only. */
+static void check_states(const char *name, const char *directory) {
+    const Wish cold_wish = {.no_disk = true}, wish = {0}, other = {.salt = 1};
+    new_cache();
+    const Answer cold = ask_new(directory, &cold_wish), first = ask_new(directory, &wish);
+    TEST_MSG(first.cached == 0 && same(&first, &cold), "%s: %d", name, first.cached);
+    const Answer warm = ask_new(directory, &wish), foreign = ask_new(directory, &other);
+    TEST_MSG(warm.cached == WHOLE_PAGES && same(&warm, &cold), "%s: %d tokens from files", name, warm.cached);
+    TEST_MSG(foreign.cached == 0 && same(&foreign, &cold), "%s: %d of another salt", name, foreign.cached);
+    cut_files(1);
+    const Answer torn = ask_new(directory, &wish);
+    TEST_MSG(torn.cached < WHOLE_PAGES && same(&torn, &cold), "%s: %d", name, torn.cached);
+    remove_cache();
+}
+
 static void check_model(const char *name, const char *directory) {
     KvFormat turbo;
     TEST(kv_format_parse("turbo", &turbo, NULL));
@@ -265,13 +280,15 @@ int main(void) {
     static const struct {
         const char *name;
         int variant;
-    } fixtures[] = {{"llama", 0}, {"qwen2", 0} /* key biases */, {"gemma3-text", 2} /* windows, quantised */,
-        {"deepseek-v3", 0} /* latents */};
+        bool states;
+    } fixtures[] = {{"llama", 0, false}, {"qwen2", 0, false} /* key biases */,
+        {"gemma3-text", 2, false} /* windows, quantised */, {"deepseek-v3", 0, false} /* latents */,
+        {"qwen3-5", 0, true}, {"nemotron-h-experts", 0, true}, {"lfm2", 0, true}};
     for (size_t i = 0; i < COUNT_OF(fixtures); i += SANITIZED ? 2 : 1) {
         Fixture f;
         char directory[64];
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
-        check_model(fixtures[i].name, directory);
+        (fixtures[i].states ? check_states : check_model)(fixtures[i].name, directory);
         fixture_remove(directory);
         fixture_close(&f);
     }

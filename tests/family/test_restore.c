@@ -1,36 +1,43 @@
 /* What a sequence remembers can leave its cache and come back: pages read out, dropped, and written into other pages of
- * another cache go on with the same logits, bit for bit; so do two sequences that share pages and part. */
+ * another cache go on with the same logits, bit for bit; so do two sequences that share pages and part. Recurrent
+ * states are pages as well. */
 #include "fixture.h"
 
-enum { TOKENS = 300, PAGES_MAX = (TOKENS + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS, LAYERS_MAX = 8 };
+enum {
+    TOKENS = 300,
+    PAGES_MAX = KV_GROUP_PAGES_MAX * ((TOKENS + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS),
+    LAYERS_MAX = 8
+};
 
 static const struct {
     const char *name;
     int variant;
 } cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi3", 1}, {"rope-dynamic", 0}, {"deepseek-v3", 2},
-    {"mimo-v2-flash", 1}, {"gemma4-e2b", 1}};
+    {"mimo-v2-flash", 1}, {"gemma4-e2b", 1}, {"qwen3-5", 1}, {"lfm2-moe", 0}, {"jamba-experts", 0}};
 
 /* The pages of a sequence in canonical order, in host memory. */
 typedef struct Saved {
     int length;
-    void *page[LAYERS_MAX][PAGES_MAX]; /* NULL: a window has left it */
+    void *page[LAYERS_MAX][PAGES_MAX]; /* NULL: a window has left it, or no later row reads this state */
 } Saved;
 
-static int tokens_in_page(int length, int page) {
-    const int left = length - page * KV_PAGE_TOKENS;
-    return left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
+static int page_tokens(const KvPlan *plan, int entry) { return plan->group[plan->entries[entry].group].page_tokens; }
+
+static int tokens_in_page(int length, int page, int tokens) {
+    const int left = length - page * tokens;
+    return left < tokens ? left : tokens;
 }
 
 static void save(const KvPlan *plan, const KvCache *cache, const KvSequence *s, Saved *saved) {
     *saved = (Saved){.length = s->length};
     CHECK(plan->entry_count <= LAYERS_MAX && s->length <= TOKENS);
     for (int i = 0; i < plan->entry_count; i++)
-        for (int page = 0; page * KV_PAGE_TOKENS < s->length; page++) {
+        for (int page = 0; page * page_tokens(plan, i) < s->length; page++) {
             const KvLayer *layer = &kv_entries(cache)[i];
             const int32_t number = s->tables[layer->group][page];
             if (number < 0) continue;
             Backend *backend = plan->group[layer->group].backend;
-            const int tokens = tokens_in_page(s->length, page);
+            const int tokens = tokens_in_page(s->length, page, page_tokens(plan, i));
             saved->page[i][page] = malloc(kv_canonical_bytes(&layer->layout, tokens));
             if (!saved->page[i][page]) abort();
             TEST(backend->ops->page_read(backend, layer, number, tokens, saved->page[i][page]));
@@ -45,8 +52,9 @@ static bool restore(const KvPlan *plan, KvCache *cache, KvSequence *s, Saved *sa
             const KvLayer *layer = &kv_entries(cache)[i];
             Backend *backend = plan->group[layer->group].backend;
             if (!saved->page[i][page]) continue;
-            TEST(backend->ops->page_write(backend, layer, s->tables[layer->group][page],
-                tokens_in_page(saved->length, page), saved->page[i][page]));
+            const int32_t number = s->tables[layer->group][page]; /* of states only the last is reserved */
+            const int tokens = tokens_in_page(saved->length, page, page_tokens(plan, i));
+            if (number >= 0) TEST(backend->ops->page_write(backend, layer, number, tokens, saved->page[i][page]));
             free(saved->page[i][page]);
         }
     kv_advance(cache, s, saved->length);

@@ -7,7 +7,8 @@ enum { SPANS = 2 };
 static const struct {
     const char *name;
     int variant;
-} cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi", 1}, {"rope-dynamic", 0}, {"deepseek-v2", 2}};
+} cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi", 1}, {"rope-dynamic", 0}, {"deepseek-v2", 2},
+    {"qwen3-5", 1}, {"minimax-text-01", 0}};
 
 typedef struct Walk {
     const int32_t *tokens;

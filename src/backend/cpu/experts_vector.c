@@ -72,7 +72,7 @@ static Product up_product(const Together *t, const ExpertWeights *w, int first) 
     const bool weighed = t->driver.op->weigh_inputs;
     return (Product){.x = weighed ? t->driver.pairs.y + first * t->driver.pairs.hidden : t->driver.op->x,
         .from = weighed ? NULL : t->driver.pairs.row + first,
-        .count = 2,
+        .count = w->gate->data == w->up->data ? 1 : 2, /* without a gate both are the same matrix */
         .weight = {w->gate, w->up},
         .out = {t->driver.pairs.between + first * t->driver.pairs.inner},
         .finish = FINISH_GLU,

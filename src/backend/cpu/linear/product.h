@@ -19,7 +19,7 @@ typedef struct Product {
     const float *x;
     const int32_t *from; /* [rows] indices of rows of x; NULL: all in order */
     const Norm *norm;    /* applied to each row first; NULL: none */
-    int count;           /* weights; GLU: gate and up */
+    int count;           /* weights; GLU: gate and up, or one that is both */
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX];
     bool coarse, fine; /* one line of activations, or two, whatever the backend's precision */

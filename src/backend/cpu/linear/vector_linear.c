@@ -208,7 +208,7 @@ static void finish(const Product *p, int i, int64_t row, int64_t n, int first, i
 static void finish_glu(const Product *p, int64_t row, int64_t n, int first, int rows, float *gate, float *up,
     int64_t gate_stride, int64_t up_stride) {
     add_bias(p->weight[0], row, n, rows, gate, gate_stride);
-    add_bias(p->weight[1], row, n, rows, up, up_stride);
+    if (p->count > 1) add_bias(p->weight[1], row, n, rows, up, up_stride);
     for (int t = 0; t < rows; t++)
         p->cpu->kernels->glu_row(n, gate + t * gate_stride, up + t * up_stride, p->activation,
             p->out[0] + (first + t) * p->weight[0]->rows + row);
@@ -240,8 +240,8 @@ static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
         finish(p, i, row, n, 0, p->rows, y, CALL_ROWS);
         return;
     }
-    multiply_few(p, 1, row, n, up);
-    finish_glu(p, row, n, 0, p->rows, y, up, CALL_ROWS, CALL_ROWS);
+    if (p->count > 1) multiply_few(p, 1, row, n, up);
+    finish_glu(p, row, n, 0, p->rows, y, p->count > 1 ? up : y, CALL_ROWS, CALL_ROWS);
 }
 
 static int64_t units_of(const Product *p, int64_t unit_rows) {
@@ -321,7 +321,7 @@ static size_t panel_bytes(const Product *p) {
 static size_t result_bytes(void) { return align_up((size_t)STEP_LINES * LINEAR_PANEL_ROWS * sizeof(float)); }
 /* Two buffers of results, then a panel, or those of gate and up. */
 static size_t panels_bytes(const Product *p) {
-    return 2 * result_bytes() + (p->finish == FINISH_GLU ? 2 : 1) * panel_bytes(p);
+    return 2 * result_bytes() + (p->finish == FINISH_GLU ? (size_t)p->count : 1) * panel_bytes(p);
 }
 
 /* Activation rows of a chunk: whole tiles, and as many in each chunk. As many as there are, since each chunk unpacks
@@ -345,7 +345,7 @@ static void prefetch_results(const Product *p, int i, int64_t row, int64_t n, in
 }
 
 static void panel_items(const Product *p, int index, int64_t item, int64_t items) {
-    const int height = p->kernels->panel_rows, count = p->finish == FINISH_GLU ? 2 : 1;
+    const int height = p->kernels->panel_rows, count = p->finish == FINISH_GLU ? p->count : 1;
     uint8_t *space = thread_space(p, index);
     float *y[2] = {(float *)(void *)space, (float *)(void *)(space + result_bytes())};
     uint8_t *panels = space + 2 * result_bytes();
@@ -366,8 +366,8 @@ static void panel_items(const Product *p, int index, int64_t item, int64_t items
             const int rows = end - first < step ? end - first : step;
             if (step < STEP_LINES / p->planes) prefetch_results(p, i, row, n, first, rows);
             for (int j = 0; j < count; j++) multiply_panel(p, i + j, row, &panel[j], first, rows, y[j]);
-            if (count == 2)
-                finish_glu(p, row, n, first, rows, y[0], y[1], height, height);
+            if (p->finish == FINISH_GLU)
+                finish_glu(p, row, n, first, rows, y[0], y[count - 1], height, height);
             else
                 finish(p, i, row, n, first, rows, y[0], height);
         }

@@ -330,7 +330,7 @@ static void load_tail(Head *h, const SequenceChunk *chunk) {
     for (int j = 0, rows = (chunk->position - 1) % C + 1; j < rows; j++) {
         float *row = recurrent_row(&op->place, page, j);
         h->k[j] = row_key(op, row, h->key_head);
-        for (int i = 0; i < op->value_dim; i += LANES) /* of the next head, which is likely next */
+        for (int i = 0; i < op->value_dim; i += LANES) /* the next head is likely next */
             __builtin_prefetch(row_update(op, row, h->head + 1) + i);
         memcpy(h->u + j * D, row_update(op, row, h->head), (size_t)op->value_dim * sizeof *h->u);
         if (op->channel_decay) {
