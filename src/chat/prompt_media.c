@@ -164,13 +164,18 @@ static bool expansion(
     return true;
 }
 
+/* The token of a row of a clip. */
+static const char *clip_token(const AudioSpec *audio, int row, int rows) {
+    return audio->last_token && row == rows - 1 ? audio->last_token : audio->token;
+}
+
 /* What stands for a clip. */
 static bool clip_expansion(const AudioSpec *audio, int tokens, Arena *arena, Slice *text, Error *error) {
     const size_t bytes = (size_t)tokens * strlen(audio->token) + MARKERS_MAX;
     char *out = arena_alloc(arena, bytes, 1), *at = out;
     if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of audio");
     at = append(at, slice_of(audio->before));
-    for (int i = 0; i < tokens; i++) at = append(at, slice_of(audio->token));
+    for (int i = 0; i < tokens; i++) at = append(at, slice_of(clip_token(audio, i, tokens)));
     at = append(at, slice_of(audio->after));
     *text = (Slice){out, (size_t)(at - out)};
     return true;
@@ -294,9 +299,10 @@ bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens
     const VisionSpec *vision = engine_vision(model->engine);
     const AudioSpec *audio = engine_audio(model->engine);
     const bool grid = vision && vision->grid_positions;
-    int32_t image_token, audio_token;
+    int32_t image_token, audio_token, last_token;
     if (!find_token(model, vision ? vision->token : NULL, &image_token, error) ||
-        !find_token(model, audio ? audio->token : NULL, &audio_token, error))
+        !find_token(model, audio ? audio->token : NULL, &audio_token, error) ||
+        !find_token(model, audio ? audio->last_token : NULL, &last_token, error))
         return false;
     media->content_ids = arena_alloc(arena, prompt->count, sizeof *media->content_ids);
     if (grid) media->positions = arena_alloc(arena, prompt->count * POSITION_DIMS_MAX, sizeof *media->positions);
@@ -307,13 +313,21 @@ bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens
     for (size_t i = 0; i < prompt->count; i++) {
         const int32_t id = prompt->ids[i];
         media->content_ids[i] = (uint64_t)id;
-        if (id != image_token && id != audio_token) continue;
+        if (id != image_token && id != audio_token && id != last_token) continue;
         MediaItem *item = number < media->item_count ? media->items[number] : NULL;
         const int together = item ? rows_together(vision, item) : 1, before = row % together;
-        if (!item || id != (media_item_is_audio(item) ? audio_token : image_token) ||
-            (before > 0 && prompt->ids[i - 1] != id))
+        const bool clip = item && media_item_is_audio(item), last = clip && last_token >= 0 && row == item->tokens - 1;
+        const MediaSpan *span = before > 0 ? &media->spans[media->span_count - 1] : NULL;
+        if (!item ||
+            id !=
+                (last          ? last_token
+                        : clip ? audio_token
+                               : image_token) ||
+            (span && span->begin + before != (int)i))
             return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself",
-                id == audio_token ? audio->token : vision->token);
+                id == image_token       ? vision->token
+                    : id == audio_token ? audio->token
+                                        : audio->last_token);
         if (before == 0)
             media->spans[media->span_count++] =
                 (MediaSpan){.begin = (int)i, .first = row, .rows = together, .item = item};

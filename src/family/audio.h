@@ -6,3 +6,5 @@
 
 /* The conformer of Gemma 4 E2B and E4B, or, in a file without a tower, the rows of samples of Gemma 4 12B. */
 void audio_load_gemma4(Loader *ld, Spec *spec);
+/* The conformer of Gemma 3n. */
+void audio_load_gemma3n(Loader *ld, Spec *spec);

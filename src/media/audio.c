@@ -9,9 +9,19 @@
 #define MP3_FUNCTIONS .open = NULL
 #endif
 #ifdef APUS_SNDFILE
-#define SOUND_FILE(function) .open = function, .read = sound_file_read, .close = sound_file_close
+#define FLAC_FUNCTIONS .open = flac_open, .read = flac_read, .close = flac_close
 #else
-#define SOUND_FILE(function) .open = NULL
+#define FLAC_FUNCTIONS .open = NULL
+#endif
+#ifdef APUS_VORBIS
+#define VORBIS_FUNCTIONS .open = vorbis_open, .read = vorbis_read, .close = vorbis_close
+#else
+#define VORBIS_FUNCTIONS .open = NULL
+#endif
+#ifdef APUS_OPUS
+#define OPUS_FUNCTIONS .open = opus_open, .read = opus_read, .close = opus_close
+#else
+#define OPUS_FUNCTIONS .open = NULL
 #endif
 
 enum { BLOCK = 4096 /* frames that are decoded at once */ };
@@ -27,6 +37,14 @@ static bool aac_is(Slice file) { return sync_is(file) && !((uint8_t)file.data[1]
 static bool mp3_is(Slice file) { return slice_starts(file, SLICE("ID3")) || (sync_is(file) && !aac_is(file)); }
 static bool flac_is(Slice file) { return slice_starts(file, SLICE("fLaC")); }
 static bool ogg_is(Slice file) { return slice_starts(file, SLICE("OggS")); }
+/* The packet of the first page begins with this. */
+static bool ogg_holds(Slice file, const char *what) {
+    enum { PAGE_HEAD = 28 }; /* bytes before the packet, in a page with one segment */
+    return ogg_is(file) && file.size > PAGE_HEAD &&
+        slice_starts((Slice){file.data + PAGE_HEAD, file.size - PAGE_HEAD}, slice_of(what));
+}
+static bool opus_is(Slice file) { return ogg_holds(file, "OpusHead"); }
+static bool vorbis_is(Slice file) { return ogg_holds(file, "\x01vorbis"); }
 static bool mp4_is(Slice file) { return file.size >= 12 && !memcmp(file.data + 4, "ftyp", 4); }
 static bool webm_is(Slice file) { return slice_starts(file, SLICE("\x1A\x45\xDF\xA3")); }
 static bool aiff_is(Slice file) {
@@ -37,8 +55,10 @@ static bool aiff_is(Slice file) {
 static const AudioDecoder decoders[] = {
     {.name = "WAV", .is = wav_is, .open = wav_open, .read = wav_read, .close = wav_close},
     {.name = "MP3", .is = mp3_is, MP3_FUNCTIONS},
-    {.name = "FLAC", .is = flac_is, SOUND_FILE(flac_open)},
-    {.name = "Ogg", .is = ogg_is, SOUND_FILE(ogg_open)},
+    {.name = "FLAC", .is = flac_is, FLAC_FUNCTIONS},
+    {.name = "Ogg Vorbis", .is = vorbis_is, VORBIS_FUNCTIONS},
+    {.name = "Ogg Opus", .is = opus_is, OPUS_FUNCTIONS},
+    {.name = "this kind of Ogg", .is = ogg_is},
     {.name = "AAC", .is = aac_is},
     {.name = "MP4 (M4A)", .is = mp4_is},
     {.name = "WebM", .is = webm_is},
@@ -53,7 +73,8 @@ static const AudioDecoder *find_decoder(Slice file, Error *error) {
     for (size_t i = 0; i < COUNT_OF(decoders); i++) {
         if (!decoders[i].is(file)) continue;
         if (decoders[i].open) return &decoders[i];
-        const bool known = decoders[i].is == mp3_is || decoders[i].is == flac_is || decoders[i].is == ogg_is;
+        const bool known = decoders[i].is == mp3_is || decoders[i].is == flac_is || decoders[i].is == vorbis_is ||
+            decoders[i].is == opus_is;
         fail(error, ERROR_UNSUPPORTED, "%s audio is not supported%s; WAV, MP3, FLAC, Ogg Vorbis and Opus are",
             decoders[i].name, known ? " by this build" : "");
         return NULL;

@@ -26,11 +26,17 @@ void *mp3_open(Slice file, AudioHeader *header, Error *error);
 int mp3_read(void *stream, float *frames, int count, Error *error);
 void mp3_close(void *stream);
 
-/* Through libsndfile. */
 void *flac_open(Slice file, AudioHeader *header, Error *error);
-void *ogg_open(Slice file, AudioHeader *header, Error *error);
-int sound_file_read(void *stream, float *frames, int count, Error *error);
-void sound_file_close(void *stream);
+int flac_read(void *stream, float *frames, int count, Error *error);
+void flac_close(void *stream);
+
+void *vorbis_open(Slice file, AudioHeader *header, Error *error);
+int vorbis_read(void *stream, float *frames, int count, Error *error);
+void vorbis_close(void *stream);
+
+void *opus_open(Slice file, AudioHeader *header, Error *error);
+int opus_read(void *stream, float *frames, int count, Error *error);
+void opus_close(void *stream);
 
 /* Samples of another rate at AUDIO_RATE; out->count is set, out->samples allocated. Through libsoxr. */
 NODISCARD bool audio_convert_rate(const float *samples, int64_t count, int rate, Audio *out, Error *error);

@@ -47,7 +47,7 @@ typedef struct AudioConv {
 } AudioConv;
 
 typedef struct AudioSpec {
-    const MelRule *mel; /* NULL: rows are `raw` samples each */
+    MelRule mel; /* bins 0: rows are `raw` samples each */
     int raw;
     double seconds_max; /* longer audio is refused */
     AudioConv conv[2];
@@ -62,12 +62,17 @@ typedef struct AudioSpec {
     float ffn_scale;
     float clip;    /* residuals are kept within ±clip before norms */
     int reduction; /* one row of so many is kept */
+    /* Not 0: each clip has so many rows, and one more behind them; padding: inputs of the embedding that complete its
+     * own rows; end: those of the last one. Both [hidden], normed. */
+    int fixed_rows;
+    const float *padding, *end;
     Weight output; /* with a bias; rows 0: none */
     const Norm *embedding_norm;
     Weight embedding;                   /* [hidden of the text model, …] */
     const Norm *row_norm;               /* norm of its results; NULL: none */
     const char *placeholder;            /* what a chat template writes for a clip */
     const char *before, *token, *after; /* what replaces that in the prompt: token once for each row */
+    const char *last_token;             /* what stands for the last row instead; NULL: token */
 } AudioSpec;
 
 /* Rows of so many samples; 0: too few. */

@@ -35,16 +35,17 @@ struct AudioEncoder {
 };
 
 int audio_rows(const AudioSpec *spec, int samples) {
-    if (!spec->mel) return (samples + spec->raw - 1) / spec->raw;
-    int rows = mel_frames(spec->mel, samples);
+    if (!spec->mel.bins) return (samples + spec->raw - 1) / spec->raw;
+    int rows = mel_frames(&spec->mel, samples);
     for (size_t i = 0; i < COUNT_OF(spec->conv); i++) rows = (rows + 1) / 2;
-    return (rows + spec->reduction - 1) / spec->reduction;
+    rows = (rows + spec->reduction - 1) / spec->reduction;
+    return spec->fixed_rows && rows > 0 ? spec->fixed_rows + 1 : rows;
 }
 
 /* ---- arithmetic of rows ---- */
 
 static void limit(int64_t count, float *x, float low, float high) {
-    for (int64_t i = 0; i < count; i++) x[i] = fminf(fmaxf(x[i], low), high);
+    for (int64_t i = 0; i < count; i++) x[i] = x[i] < low ? low : x[i] > high ? high : x[i];
 }
 
 static void norm_rows(int rows, const Norm *norm, const float *x, float *out) {
@@ -179,8 +180,8 @@ static bool convolve(const AudioEncoder *e, int number, Plane *plane, Error *err
 }
 
 static bool embed_mel(AudioEncoder *e, const Audio *audio, Error *error) {
-    Plane plane = {e->mel, mel_frames(e->spec->mel, audio->count), e->spec->mel->bins, 1};
-    if (!mel_compute(e->spec->mel, audio->samples, audio->count, e->mel, error)) return false;
+    Plane plane = {e->mel, mel_frames(&e->spec->mel, audio->count), e->spec->mel.bins, 1};
+    if (!mel_compute(&e->spec->mel, audio->samples, audio->count, e->mel, error)) return false;
     for (int i = 0; i < (int)COUNT_OF(e->conv); i++)
         if (!convolve(e, i, &plane, error)) return false;
     e->count = plane.frames;
@@ -282,6 +283,21 @@ static bool compute_layer(const AudioEncoder *e, const ConformerLayer *layer, Er
     return true;
 }
 
+/* The rows that complete those of a clip: all paddings are computed as one. */
+static bool finish_fixed(AudioEncoder *e, Error *error) {
+    const AudioSpec *spec = e->spec;
+    const int64_t width = e->embedding.rows;
+    float both[2 * AUDIO_HIDDEN_MAX], *end = e->rows + spec->fixed_rows * width;
+    memcpy(both, spec->padding, (size_t)spec->hidden * sizeof *both);
+    memcpy(both + spec->hidden, spec->end, (size_t)spec->hidden * sizeof *both);
+    if (!multiply(e, &e->embedding, 2, both, e->a, error)) return false;
+    norm_rows(2, spec->row_norm, e->a, e->a);
+    for (int i = e->count; i < spec->fixed_rows; i++) memcpy(e->rows + i * width, e->a, (size_t)width * sizeof *end);
+    memcpy(end, e->a + width, (size_t)width * sizeof *end);
+    e->count = spec->fixed_rows + 1;
+    return true;
+}
+
 /* From the results of the last layer to rows of the text model. */
 static bool finish(AudioEncoder *e, Error *error) {
     const AudioSpec *spec = e->spec;
@@ -299,7 +315,7 @@ static bool finish(AudioEncoder *e, Error *error) {
     norm_rows(e->count, spec->embedding_norm, x, x);
     if (!multiply(e, &e->embedding, e->count, x, e->rows, error)) return false;
     if (spec->row_norm) norm_rows(e->count, spec->row_norm, e->rows, e->rows);
-    return true;
+    return !spec->fixed_rows || finish_fixed(e, error);
 }
 
 /* ---- a clip ---- */
@@ -307,7 +323,7 @@ static bool finish(AudioEncoder *e, Error *error) {
 bool audio_encoder_begin(AudioEncoder *e, const Audio *audio, Error *error) {
     CHECK(audio_rows(e->spec, audio->count) > 0 && audio->count <= (int)(e->spec->seconds_max * AUDIO_RATE));
     e->layer = 0;
-    if (e->spec->mel) return embed_mel(e, audio, error);
+    if (e->spec->mel.bins > 0) return embed_mel(e, audio, error);
     embed_raw(e, audio);
     return true;
 }
@@ -388,16 +404,18 @@ static bool alloc_parts(AudioEncoder *e, Error *error) {
     const AudioSpec *spec = e->spec;
     const int samples = (int)(spec->seconds_max * AUDIO_RATE);
     const int64_t columns = widest(e, true), results = widest(e, false);
-    int frames = spec->mel ? mel_frames(spec->mel, samples) : audio_rows(spec, samples);
-    int bins = spec->mel ? spec->mel->bins : 0;
+    int frames = spec->mel.bins ? mel_frames(&spec->mel, samples) : audio_rows(spec, samples);
+    int bins = spec->mel.bins;
     e->mel = floats_of((int64_t)frames * bins);
     for (int i = 0; i < 2; i++) {
-        frames = spec->mel ? (frames + 1) / 2 : frames;
+        frames = spec->mel.bins ? (frames + 1) / 2 : frames;
         bins = (bins + 1) / 2;
         e->convolved[i] = floats_of((int64_t)frames * bins * spec->conv[i].weight.rows);
     }
     e->rows_max = frames;
-    const int64_t rows = frames, width = max_int(max_int((int)spec->output.rows, spec->hidden), spec->raw);
+    const int64_t rows = max_int(frames, spec->fixed_rows + 1);
+    const int64_t width =
+        max_int(max_int((int)spec->output.rows, spec->hidden), max_int(spec->raw, (int)spec->embedding.rows));
     e->columns = floats_of(TILE * columns);
     e->hidden = floats_of(rows * width);
     e->a = floats_of(rows * width);

@@ -35,16 +35,18 @@ static bool read_json(Model *model, const char *directory, const char *name, boo
         fail(error, ERROR_FORMAT, "%s is %s, must be an object", name, json_type_name(*out));
 }
 
-/* preprocessor_config.json; where processor_config.json has an image_processor, that. */
+/* preprocessor_config.json; where processor_config.json has an image_processor or a feature_extractor, those. */
 static bool read_processor(Model *model, const char *directory, Error *error) {
-    if (!read_json(model, directory, "processor_config.json", false, &model->processor_text, &model->processor, error))
+    const Json *all = NULL, *older = NULL;
+    if (!read_json(model, directory, "processor_config.json", false, &model->processor_text, &all, error) ||
+        !read_json(model, directory, "preprocessor_config.json", false, &model->preprocessor_text, &older, error))
         return false;
-    model->processor = json_get(model->processor, "image_processor");
-    if (model->processor && model->processor->type == JSON_OBJECT) return true;
-    model->processor = NULL;
-    buffer_clear(&model->processor_text);
-    return read_json(
-        model, directory, "preprocessor_config.json", false, &model->processor_text, &model->processor, error);
+    const Json *image = json_get(all, "image_processor"), *sound = json_get(all, "feature_extractor");
+    model->processor = image && image->type == JSON_OBJECT ? image : older;
+    model->extractor = sound && sound->type == JSON_OBJECT  ? sound
+        : older && json_get(older, "sampling_rate") != NULL ? older
+                                                            : NULL;
+    return true;
 }
 
 /* The family that model_type names. */
@@ -67,6 +69,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .config = model->config,
         .generation = model->generation_config,
         .processor = model->processor,
+        .extractor = model->extractor,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
         .experts_stay = options->experts.stream,
@@ -163,6 +166,7 @@ void model_close(Model *model) {
     buffer_free(&model->config_text);
     buffer_free(&model->generation_text);
     buffer_free(&model->processor_text);
+    buffer_free(&model->preprocessor_text);
     arena_free(&model->arena);
     free(model);
 }

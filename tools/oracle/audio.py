@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from transformers.models.gemma3n import modeling_gemma3n
+from transformers.models.gemma3n.feature_extraction_gemma3n import Gemma3nAudioFeatureExtractor
 from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
 from vision import VALUES as OTHER_VALUES
 
@@ -49,11 +51,17 @@ class Gemma4:
         ("model.embed_audio.", "embed_audio."),
     )
 
+    def build(self, case):
+        fields = json.loads(json.dumps(case["config"]))
+        config = transformers.AutoConfig.for_model(**fields)
+        config._attn_implementation = config.text_config._attn_implementation = "eager"
+        return getattr(transformers, fields["architectures"][0])(config)
+
     def mlx_name(self, name):
         return next((mlx + name[len(ours) :] for ours, mlx in self.names if name.startswith(ours)), name)
 
     def inputs(self, case, samples):
-        found = Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
+        found = Gemma4AudioFeatureExtractor(**case.get("extractor", {}))([samples], return_tensors="pt")
         mask = found["input_features_mask"][0]
         for _ in range(2):
             mask = mask[::2]
@@ -82,16 +90,73 @@ class Gemma4Unified(Gemma4):
         return found.reshape(-1, found.shape[-1])
 
 
-FAMILIES = {"gemma4": Gemma4, "gemma4_unified": Gemma4Unified}
+class Gemma3nParts(torch.nn.Module):
+    """The parts of Gemma3nForConditionalGeneration that audio needs; its vision tower needs another library."""
+
+    def __init__(self, fields):
+        super().__init__()
+        text = transformers.AutoConfig.for_model(**fields["text_config"])
+        audio = transformers.AutoConfig.for_model(**fields["audio_config"])
+        text._attn_implementation = "eager"
+        self.fields, self.softcap = fields, text.final_logit_softcapping
+        self.model = torch.nn.Module()
+        self.model.language_model = modeling_gemma3n.Gemma3nTextModel(text)
+        self.model.audio_tower = modeling_gemma3n.Gemma3nAudioEncoder(audio)
+        self.model.embed_audio = modeling_gemma3n.Gemma3nMultimodalEmbedder(audio, text)
+
+    def embed(self, ids):
+        """As Gemma3nModel.forward() embeds ids of the audio vocabulary."""
+        usual = self.model.language_model.embed_tokens(ids)
+        offset = self.model.embed_audio.vocab_offset
+        hard = self.model.embed_audio(input_ids=ids.clamp(min=offset))
+        return torch.where((ids >= offset).unsqueeze(-1), hard, usual)
+
+    def forward(self, input_ids, input_features=None, input_features_mask=None, **more):
+        embeds = self.embed(input_ids)
+        if input_features is not None:
+            found = self.rows(input_features, input_features_mask)
+            embeds[0, input_ids[0] == self.fields["audio_token_id"]] = found
+        text = self.model.language_model
+        layers = text.get_per_layer_inputs(input_ids)
+        result = text(inputs_embeds=embeds, per_layer_inputs=layers, **more)
+        logits = torch.nn.functional.linear(result.last_hidden_state, text.embed_tokens.weight)
+        result.logits = torch.tanh(logits / self.softcap) * self.softcap
+        return result
+
+    def rows(self, input_features, input_features_mask):
+        found = self.model.audio_tower(input_features, ~input_features_mask).last_hidden_state
+        own = self.model.embed_audio(inputs_embeds=found)[0]
+        config = self.model.audio_tower.config
+        last = torch.tensor([[config.vocab_offset + config.vocab_size - 1]])
+        padding = self.model.embed_audio(input_ids=last)[0]
+        return torch.cat([own, padding.expand(self.fields["audio_soft_tokens_per_image"] - len(own), -1)])
+
+
+class Gemma3n(Gemma4):
+    def build(self, case):
+        return Gemma3nParts(case["config"])
+
+    def inputs(self, case, samples):
+        found = Gemma3nAudioFeatureExtractor()([samples], return_tensors="pt")
+        tokens = ["<audio_soft_token>"] * case["config"]["audio_soft_tokens_per_image"]
+        inputs = {key: found[key] for key in ("input_features", "input_features_mask")}
+        return inputs, ["<start_of_audio>", *tokens, "<end_of_audio>"]
+
+    def features(self, model, inputs):
+        """The last row is that of the token that ends the clip."""
+        return torch.cat([model.rows(**inputs), model.embed(torch.tensor([[model.fields["eoa_token_id"]]]))[0]])
+
+    def types(self, ids, token):
+        return {}
+
+
+FAMILIES = {"gemma4": Gemma4, "gemma4_unified": Gemma4Unified, "gemma3n": Gemma3n}
 
 
 def build(case, family):
     """The model with the formula's weights; their shapes in MLX's files."""
-    fields = json.loads(json.dumps(case["config"]))
-    config = transformers.AutoConfig.for_model(**fields)
-    config._attn_implementation = config.text_config._attn_implementation = "eager"
-    model = getattr(transformers, fields["architectures"][0])(config).float().eval()
-    shapes = {}
+    model = family.build(case).float().eval()
+    fields, shapes = case["config"], {}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and fields.get("tie_word_embeddings", True):
             continue
@@ -136,9 +201,11 @@ def new_case(path):
     clip = given["audio"][0]
     return {
         "family": given["family"],
-        "config": {**given["config"], "vision_config": None},
+        "config": {**given["config"], **({"vision_config": None} if "vision_config" in given["config"] else {})},
         "token_names": given["tokens"],
         "audio_token": given["tokens"][given["audio_token"]],
+        **({"last_token": given["tokens"][given["last_token"]]} if "last_token" in given else {}),
+        **({"extractor": given["feature_extractor"]} if "feature_extractor" in given else {}),
         "audio": [clip["seconds"], clip["seed"]],
         "around": [7, 9],
         "steps": 3,
@@ -163,6 +230,7 @@ def make(name, case):
     logits = run(case, family, model, inputs, ids, free[before + behind :])
     text = {
         **{k: case[k] for k in ("family", "config", "token_names", "audio_token", "audio", "around")},
+        **{k: case[k] for k in ("last_token", "extractor") if k in case},
         "norm_offset": family.norm_offset,
         "embedding_range": family.embedding_range,
         "vocab": logits.shape[1],

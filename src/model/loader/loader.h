@@ -60,6 +60,8 @@ void load_conformer(Loader *ld, struct AudioSpec *audio);
 /* The settings of image preprocessing: preprocessor_config.json, or image_processor of processor_config.json; NULL:
  * there are none. */
 const Json *load_processor(const Loader *ld);
+/* The same of audio preprocessing: feature_extractor of processor_config.json, or preprocessor_config.json. */
+const Json *load_extractor(const Loader *ld);
 /* The text model of a file that may have more parts: enters text_config if there is one, and finds how the tensor names
  * of that model begin: "model." stays, in MLX's files behind "language_model."; publishers write
  * "model.language_model.". Tensors of vision and audio are left out, which one warning says. */

@@ -99,3 +99,5 @@ void load_conformer(Loader *ld, AudioSpec *audio) {
 }
 
 const Json *load_processor(const Loader *ld) { return ld->source->processor; }
+
+const Json *load_extractor(const Loader *ld) { return ld->source->extractor; }

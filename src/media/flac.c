@@ -1,4 +1,4 @@
-/* FLAC, Ogg Vorbis and Ogg Opus through libsndfile, from memory. */
+/* FLAC through libsndfile, from memory. */
 #include <stdlib.h>
 
 #include <sndfile.h>
@@ -34,7 +34,7 @@ static sf_count_t write_nothing(const void *from, sf_count_t count, void *user) 
 
 static sf_count_t tell(void *user) { return ((SoundFile *)user)->at; }
 
-static void *open_kind(Slice bytes, int kind, AudioHeader *header, Error *error) {
+void *flac_open(Slice bytes, AudioHeader *header, Error *error) {
     static SF_VIRTUAL_IO io = {length_of, seek_to, read_bytes, write_nothing, tell};
     SF_INFO info = {0};
     SoundFile *s = calloc(1, sizeof *s);
@@ -44,9 +44,9 @@ static void *open_kind(Slice bytes, int kind, AudioHeader *header, Error *error)
     }
     s->bytes = bytes;
     s->file = sf_open_virtual(&io, SFM_READ, &info, s);
-    if (!s->file || (info.format & SF_FORMAT_TYPEMASK) != kind) {
+    if (!s->file || (info.format & SF_FORMAT_TYPEMASK) != SF_FORMAT_FLAC) {
         fail(error, ERROR_FORMAT, "%s", s->file ? "another format within the file" : sf_strerror(NULL));
-        sound_file_close(s);
+        flac_close(s);
         return NULL;
     }
     *header = (AudioHeader){
@@ -54,12 +54,7 @@ static void *open_kind(Slice bytes, int kind, AudioHeader *header, Error *error)
     return s;
 }
 
-void *flac_open(Slice file, AudioHeader *header, Error *error) {
-    return open_kind(file, SF_FORMAT_FLAC, header, error);
-}
-void *ogg_open(Slice file, AudioHeader *header, Error *error) { return open_kind(file, SF_FORMAT_OGG, header, error); }
-
-int sound_file_read(void *stream, float *frames, int count, Error *error) {
+int flac_read(void *stream, float *frames, int count, Error *error) {
     const SoundFile *s = stream;
     const sf_count_t found = sf_readf_float(s->file, frames, count);
     if (found == count || sf_error(s->file) == SF_ERR_NO_ERROR) return (int)found;
@@ -67,7 +62,7 @@ int sound_file_read(void *stream, float *frames, int count, Error *error) {
     return -1;
 }
 
-void sound_file_close(void *stream) {
+void flac_close(void *stream) {
     SoundFile *s = stream;
     if (s->file) sf_close(s->file);
     free(s);
