@@ -64,16 +64,17 @@ static void expect_null(Loader *ld, const char *field) {
 
 /* The family's rule with the settings of the file. */
 static MelRule load_mel(Loader *ld, MelRule rule) {
-    enum { FRAME_MAX = 4096, BINS_MAX = 512, PER_MS = AUDIO_RATE / 1000 };
+    enum { FRAME_MAX = 4096, HOP_LEAST = 80, BINS_MAX = 512, PER_MS = AUDIO_RATE / 1000 };
     if (!load_extractor(ld)) return rule;
     int power = 1;
     while (power < rule.frame) power *= 2;
     const bool twice = switched(ld, "fft_overdrive", rule.fft > power);
     setting(ld, "sampling_rate", AUDIO_RATE, AUDIO_RATE, AUDIO_RATE);
     const double frame_ms = setting(ld, "frame_length_ms", (double)rule.frame / PER_MS, 1, FRAME_MAX / PER_MS),
-                 hop_ms = setting(ld, "hop_length_ms", (double)rule.hop / PER_MS, 1, FRAME_MAX / PER_MS);
+                 hop_ms =
+                     setting(ld, "hop_length_ms", (double)rule.hop / PER_MS, HOP_LEAST / PER_MS, FRAME_MAX / PER_MS);
     rule.frame = (int)setting(ld, "frame_length", rint(frame_ms * PER_MS), 2, FRAME_MAX);
-    rule.hop = (int)setting(ld, "hop_length", rint(hop_ms * PER_MS), 1, FRAME_MAX);
+    rule.hop = (int)setting(ld, "hop_length", rint(hop_ms * PER_MS), HOP_LEAST, FRAME_MAX);
     rule.left = rule.left ? rule.frame / 2 : 0;
     for (power = 1; power < rule.frame;) power *= 2;
     rule.fft = twice ? 2 * power : power;

@@ -1,7 +1,8 @@
-/* Gemma 3n, text: several streams of the residual (AltUp), a learned low-rank residual beside attention (LAuReL), an
+/* Gemma 3n: several streams of the residual (AltUp), a learned low-rank residual beside attention (LAuReL), an
  * input of the token's own in every layer, sparse activations in the first layers; the last layers attend to keys and
  * values of earlier ones. References: transformers/models/gemma3n (what it was trained as), mlx_lm/models/gemma3n.py,
  * which clips coefficients that transformers clips in training only. */
+#include "family/audio.h"
 #include "family/gemma.h"
 
 #include <math.h>
@@ -107,6 +108,8 @@ static void load_layer(Loader *ld, Spec *spec, Gemma3n *s, int i) {
 }
 
 static void load(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    load_ignore(ld, "vision_soft_tokens_per_image", NULL);
     load_text_part(ld);
     Gemma3n s = load_config(ld, spec);
     spec->vocab = load_int_or(ld, "vocab_size", 262400);
@@ -121,6 +124,8 @@ static void load(Loader *ld, Spec *spec) {
     family_layer_inputs(ld, spec, s.input_width, rows, s.d.eps);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
+    load_return(ld, &root);
+    audio_load_gemma3n(ld, spec);
 }
 
 const Family gemma3n_family = {.load = load};

@@ -80,8 +80,9 @@ static void add(int64_t count, float scale, const float *x, float *sum) {
 
 /* out = weight · x for the rows of one tile, which lie in columns. */
 static bool multiply_tile(const AudioEncoder *e, const Weight *weight, int rows, float *out, Error *error) {
+    static const int32_t nothing[TILE]; /* products read neither tokens nor positions */
     const BackendOps *ops = e->backend->ops;
-    const Step step = {.rows = rows};
+    const Step step = {.rows = rows, .tokens = nothing, .positions = nothing, .position_dims = 1};
     ops->upload(e->backend, e->x, e->columns, (size_t)(rows * weight->cols) * sizeof(float));
     ops->begin(e->backend, &step);
     ops->matmul(e->backend, &(Matmul){.rows = rows, .x = e->x, .count = 1, .weight = {weight}, .out = {e->y}});

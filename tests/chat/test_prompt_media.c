@@ -62,6 +62,20 @@ static void check_adjacent(void) {
     for (int i = 0; i < POSITION_DIMS_MAX * 15; i++) TEST(positions[i] == i % 15);
 }
 
+/* Rows of audio count on in all dimensions, as text does; an image behind them begins where they end. */
+static void check_audio(void) {
+    MediaItem clip = {.tokens = 3, .audio = {.count = 1}},
+              image = {.tokens = 6, .layout = {.grid_rows = 2, .grid_columns = 3, .tokens = 6}};
+    const MediaSpan spans[] = {{.begin = 1, .rows = 3, .item = &clip}, {.begin = 5, .rows = 6, .item = &image}};
+    int32_t positions[POSITION_DIMS_MAX * 12];
+    TEST(prompt_media_positions(spans, 2, 12, positions) == 9 - 12);
+    for (int dim = 0; dim < POSITION_DIMS_MAX; dim++) {
+        for (int i = 0; i <= 5; i++) TEST(positions[dim * 12 + i] == i);
+        TEST(positions[dim * 12 + 11] == 8);
+    }
+    TEST(media_item_is_audio(&clip) && !media_item_is_audio(&image));
+}
+
 /* Rows of one image have different content ids, so have equal rows of different images; no id is a token's. */
 static void check_content(void) {
     MediaItem one = {.digest = {1}}, other = {.digest = {2}};
@@ -75,6 +89,7 @@ static void check_content(void) {
 int main(void) {
     check_fixture();
     check_adjacent();
+    check_audio();
     check_content();
     return test_done();
 }

@@ -164,7 +164,7 @@ static void check_clip(
         TEST_MSG(!memcmp(values, others, (size_t)count * sizeof *values), "%s on %s: slices of a layer", name, cpu);
         check_rows(name, values, count, backend->exact, cpu);
         int found = 0;
-        const Json *last = json_get(f->root, "last_token"); /* of the last row */
+        const Json *last = json_get(f->root, "last_token"); /* the last row has another token */
         for (int i = 0; i < prompt.prompt; i++)
             found += f->tokens[i] == token || (last && f->tokens[i] == last->integer);
         TEST_MSG(found == prompt.count, "%s: %d tokens of the clip, expected %d", name, prompt.count, found);
@@ -222,7 +222,7 @@ static void check_fixture(const char *name, const bool *here) {
 
 /* test_audio_tower [NAME…]: these fixtures only. */
 int main(int count, char **arguments) {
-    static const char *const names[] = {"gemma4", "gemma4-2", "gemma4-unified"};
+    static const char *const names[] = {"gemma4", "gemma4-2", "gemma4-unified", "gemma3n"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);

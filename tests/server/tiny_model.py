@@ -202,10 +202,14 @@ def write_tiny_audio(directory, name, images=None):
     _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
     vision = {"vision_config": fixtures[1]["config"]["vision_config"]} if images else {}
     config = {**fixtures[0]["config"], **vision, "eos_token_id": 98}
-    _write_rest(directory, config, AUDIO_TEMPLATE, fixtures[0]["token_names"])
+    template, names = AUDIO_TEMPLATE, fixtures[0]["token_names"]
+    if "<audio_soft_token>" in names:
+        template = template.replace("<|audio|>", "<audio_soft_token>")
+    _write_rest(directory, config, template, names)
     if images:
         with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
             json.dump(fixtures[1]["processor"], file)
+    return fixtures[0]
 
 
 def _write_rest(directory, config, template=TEMPLATE, more_special=None, double_newline=None):

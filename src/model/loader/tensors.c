@@ -562,7 +562,7 @@ void loader_check_tensors(Loader *ld) {
     if (ld->source->record) ld->source->record->unused = unused;
     if (left_out)
         loader_warn(ld, "%zu tensors for images and sound are left out: %s is loaded %s", left_out, ld->family,
-            ld->spec->vision ? "without them" : "as a text model");
+            ld->spec->vision || ld->spec->audio ? "without them" : "as a text model");
     if (unused) {
         loader_warn(ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family,
             SLICE_SHOWN(first));

@@ -11,7 +11,8 @@ static const Field table[] = {
     {"model", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
         "id of a served model"},
     {"input", API_RESPONSES, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "string or array of items", "required",
-        "messages, function calls and their outputs, reasoning; images as data URLs; files and item references are "
+        "messages, function calls and their outputs, reasoning; images as data URLs, audio; files and item references "
+        "are "
         "refused"},
     {"instructions", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, NULL,
         "system message, placed first"},
