@@ -76,6 +76,8 @@ static const Route routes[] = {
     {.method = "GET", .path = "/metrics", .answer = answer_metrics, .metrics = true, .probe = true},
     {.method = "GET", .path = "/v1/models", .answer = answer_models},
     {.method = "GET", .path = "/models", .answer = answer_router_models},
+    {.method = "POST", .path = "/models", .answer = answer_router_download},
+    {.method = "DELETE", .path = "/models", .answer = answer_router_remove},
     {.method = "POST", .path = "/models/load", .answer = answer_router_load},
     {.method = "POST", .path = "/models/unload", .answer = answer_router_unload},
     {.method = "GET", .path = "/models/sse", .answer = answer_router_events},

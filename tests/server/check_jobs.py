@@ -336,8 +336,16 @@ def test_router(server, hub):
     events.until("org/j", "download_failed")
     check("org/j" not in router(server), "and it is gone")
     hub.faults.clear()
-    start(server, "download", "org/j")
+    check(call(server, "POST", "/models", {"model": "org/j"}) == (200, {"success": True}), "a download begins")
     events.until("org/j", "download_finished")
+    check(router(server)["j"]["can_remove"], "which can be removed")
+    check(call(server, "POST", "/models", {"model": "/etc"})[0] == 400, "no name of the hub")
+    check(call(server, "DELETE", "/models?model=%6A") == (200, {"success": True}), "it is removed by its id")
+    check("j" not in router(server), "and is gone")
+    status, answer = call(server, "DELETE", "/models?model=j")
+    check(status == 404 and answer["error"]["code"] == "model_not_found", f"once: {answer}")
+    for query in ("", "?model=", "?model=%00", "?model=a%2", f"?model={'a' * 5000}"):
+        check(call(server, "DELETE", f"/models{query}")[0] == 400, f"no name: {query[:20]}")
     events.connection.close()
 
 
@@ -369,6 +377,8 @@ def test_not_allowed(folder, hub):
             status, answer = call(server, "POST", "/models/load", {"model": "org/tiny"}, key)
             check(status == 404 and list(router(server, key)) == ["test-model"], f"by the router, too: {answer}")
             check(call(server, "GET", "/models")[0] == 401, "which need the key")
+            check(call(server, "POST", "/models", {"model": "org/i"}, key)[0] == 403, "no download by it")
+            check(call(server, "DELETE", "/models?model=tiny", headers=key)[0] == 404, "no removal by it")
             check(call(server, "DELETE", "/v1/models/test-model", headers=key)[0] == 403, "which stays")
             body["model"] = "test-model"
             check(call(server, "POST", "/v1/jobs", body, key)[0] == 200, "and may be loaded by a job")

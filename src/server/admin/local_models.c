@@ -17,7 +17,7 @@ static bool is_served(const Server *server, const char *name) {
     return models_find(server->models, (Slice){id.data, id.size - ending.size}) >= 0;
 }
 
-static bool remove_model(const Exchange *x, const char *name, uint64_t *freed_bytes, ApiError *error) {
+bool local_models_remove(const Exchange *x, const char *name, uint64_t *freed_bytes, ApiError *error) {
     Error why = {0};
     LocalModels local;
     if (!x->server->options.allow_pull)
@@ -40,7 +40,7 @@ static bool remove_model(const Exchange *x, const char *name, uint64_t *freed_by
 bool answer_local_remove(Exchange *x, Slice name) {
     uint64_t freed_bytes = 0;
     ApiError error;
-    if (!remove_model(x, name.data, &freed_bytes, &error)) return response_error(x, &error);
+    if (!local_models_remove(x, name.data, &freed_bytes, &error)) return response_error(x, &error);
     Buffer body = {0};
     buffer_text(&body, "{\"id\":");
     json_write_string(&body, name);

@@ -11,9 +11,11 @@
 #include "library/local.h"
 #include "server/admin/event_stream.h"
 #include "server/admin/jobs_api.h"
+#include "server/admin/local_models.h"
 #include "server/api/members.h"
 #include "server/api/model_list.h"
 #include "server/http/body.h"
+#include "server/http/query.h"
 #include "server/http/response.h"
 
 enum { EVENT_EVERY_MS = 100, ROWS_MAX = MODELS_MAX + JOBS_MAX };
@@ -30,6 +32,7 @@ typedef struct Row {
     ModelStatus served;               /* name "": it is not served */
     uint64_t done_bytes, total_bytes; /* bytes of its download */
     char job[JOB_ID_MAX];             /* its unfinished job; "": none */
+    bool can_remove;                  /* DELETE /models takes it */
 } Row;
 
 typedef struct Rows {
@@ -135,13 +138,13 @@ static void write_row(const Row *row, const char *source, Buffer *out) {
     if (row->state == ROW_DOWNLOADING)
         buffer_printf(
             out, ",\"progress\":{\"done\":%" PRIu64 ",\"total\":%" PRIu64 "}", row->done_bytes, row->total_bytes);
-    buffer_printf(out, ",\"source\":\"%s\",\"can_remove\":false}", source);
+    buffer_printf(out, ",\"source\":\"%s\",\"can_remove\":%s}", source, row->can_remove ? "true" : "false");
 }
 
 static bool may_load_local(const Server *server) { return server->options.allow_pull || server->starts_empty; }
 
 /* Local models that no row of a served model or of a job shows. Of those with the same id, the first. */
-static void write_local(Rows *rows, Buffer *out) {
+static void write_local(Rows *rows, bool allowed, Buffer *out) {
     LocalModels models;
     Error why = {0};
     if (!local_list(&models, &why)) {
@@ -156,6 +159,7 @@ static void write_local(Rows *rows, Buffer *out) {
             Row shown = row ? *row : (Row){0};
             snprintf(shown.id, sizeof shown.id, "%.*s", SLICE_SHOWN(buffer_view(&id)));
             shown.state = ROW_UNLOADED;
+            shown.can_remove = allowed;
             write_row(&shown, "cache", out);
             if (row) row->listed = true;
             if (!row && rows->count < ROWS_MAX) add(rows, buffer_view(&id))->listed = true;
@@ -176,7 +180,7 @@ bool answer_router_models(Exchange *x, Slice rest) {
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
     for (int i = 0; i < rows->count && !body.failed; i++)
         if (rows->row[i].listed) write_row(&rows->row[i], rows->row[i].served.name[0] ? "preset" : "cache", &body);
-    if (may_load_local(x->server) && !body.failed) write_local(rows, &body);
+    if (may_load_local(x->server) && !body.failed) write_local(rows, x->server->options.allow_pull, &body);
     buffer_text(&body, "]}");
     free(rows);
     return response_json(x, 200, &body);
@@ -238,6 +242,27 @@ static bool unload(Exchange *x, Slice id, ApiError *error) {
     return ok;
 }
 
+static bool download(Exchange *x, Slice id, ApiError *error) {
+    char job[JOB_ID_MAX];
+    return jobs_api_start(x->server, JOB_DOWNLOAD, id, job, error);
+}
+
+/* A model of this machine, or the download of one. */
+static bool remove_named(Exchange *x, Slice id, ApiError *error) {
+    Error why = {0};
+    Buffer name = {0};
+    uint64_t freed_bytes = 0;
+    Rows *rows = rows_read(x->server);
+    const Row *row = rows ? find(rows, id) : NULL;
+    const bool coming = row && row->state == ROW_DOWNLOADING && row->job[0];
+    if (coming) (void)!jobs_act(x->server->jobs, slice_of(row->job), JOB_CANCEL, &why); /* it may have just ended */
+    free(rows);
+    bool ok = coming || name_of(x->server, id, &name, error);
+    ok = ok && (coming || local_models_remove(x, name.data, &freed_bytes, error));
+    buffer_free(&name);
+    return ok;
+}
+
 static bool change(Exchange *x, bool (*act)(Exchange *x, Slice id, ApiError *error)) {
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     ApiError error = {0};
@@ -252,6 +277,17 @@ static bool change(Exchange *x, bool (*act)(Exchange *x, Slice id, ApiError *err
 
 bool answer_router_load(Exchange *x, Slice rest) { return change(x, load); }
 bool answer_router_unload(Exchange *x, Slice rest) { return change(x, unload); }
+bool answer_router_download(Exchange *x, Slice rest) { return change(x, download); }
+
+bool answer_router_remove(Exchange *x, Slice rest) {
+    ApiError error = {0};
+    Buffer body = {0};
+    char id[JOB_MODEL_MAX];
+    if (!query_text(x, "model", id, sizeof id, &error) || !remove_named(x, slice_of(id), &error))
+        return response_error(x, &error);
+    buffer_text(&body, "{\"success\":true}");
+    return response_json(x, 200, &body);
+}
 
 /* ---- events ---- */
 

@@ -9,5 +9,9 @@ bool answer_router_models(Exchange *x, Slice rest);
 bool answer_router_load(Exchange *x, Slice rest);
 /* POST /models/unload {"model"}: unloads it, or cancels its download or its load. */
 bool answer_router_unload(Exchange *x, Slice rest);
+/* POST /models {"model"}: begins its download; needs --allow-pull. */
+bool answer_router_download(Exchange *x, Slice rest);
+/* DELETE /models?model=NAME: removes a model of this machine that is not served, or cancels its download. */
+bool answer_router_remove(Exchange *x, Slice rest);
 /* GET /models/sse: a stream of changes of these models. It tells nothing of the time before it. */
 bool answer_router_events(Exchange *x, Slice rest);
