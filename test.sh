@@ -146,6 +146,7 @@ if [ "$mode" = long ]; then
     beside 2 images "$python" tests/media/check_images.py --count 2000 --sizes 40
     beside 2 convert "$python" tests/import/check_convert.py
     wait
+    step app-long tests/app/run.sh long
     step real "$python" tests/real/check_real.py
     finish
 fi
@@ -158,7 +159,7 @@ step unit unit build -L "^($(IFS='|'; echo "${release_layers[*]}"))\$"
 # test_engine_sharing compares numbers of real models in the engine: test_sharing (a fake model) and test_engine_model have
 # its threads and its memory.
 kernels=-DAPUS_KERNELS=$PWD/build/libkernels.a
-asan_targets=(tests-{base,media,tensor,weights,cache,model,fit,import,text,hub,engine,chat,library,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
+asan_targets=(tests-{base,media,tensor,weights,cache,model,fit,import,text,hub,engine,chat,library,history,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
     unit build-asan -LE '^(backend|family)$' -E '^test_engine_sharing$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }

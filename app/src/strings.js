@@ -38,7 +38,7 @@ const en = {
     attach: 'Add files and options', attachFiles: 'Files and pictures', attachTexts: 'Text, code and PDF files', takePicture: 'Take a picture',
     attachments: 'Attachments', removeFile: 'Remove {name}', readingFile: 'Reading the file', pages: '{n} pages',
     fileTooLarge: '{name} is too large.', fileNotText: '{name} is not a text, a PDF or a picture.', fileDamaged: '{name} cannot be read.',
-    pdfNoText: '{name} has no text, only pictures of pages.', noImages: 'The model {model} does not take pictures.',
+    pdfNoText: '{name} has no text, only pictures of pages.', noImages: 'The model {model} does not take pictures.', noAudio: 'The model {model} does not take sound.',
     // state of the server
     offlineTitle: 'The server is not running', offlineText: 'Start it with “apus serve MODEL”. This page connects by itself.',
     loadingTitle: 'Loading the model', loadingText: 'This takes a few seconds.', noModelTitle: 'No model yet',
@@ -159,7 +159,7 @@ const zh = {
     attach: '添加文件和选项', attachFiles: '文件和图片', attachTexts: '文本、代码和 PDF 文件', takePicture: '拍照',
     attachments: '附件', removeFile: '移除 {name}', readingFile: '正在读取文件', pages: '{n} 页',
     fileTooLarge: '{name} 太大。', fileNotText: '{name} 不是文本、PDF 或图片。', fileDamaged: '无法读取 {name}。',
-    pdfNoText: '{name} 没有文本，只有页面图片。', noImages: '模型 {model} 不支持图片。',
+    pdfNoText: '{name} 没有文本，只有页面图片。', noImages: '模型 {model} 不支持图片。', noAudio: '模型 {model} 不支持音频。',
     offlineTitle: '服务器未运行', offlineText: '请用 “apus serve MODEL” 启动。本页会自动连接。',
     loadingTitle: '正在加载模型', loadingText: '需要几秒钟。', noModelTitle: '还没有模型',
     noModelText: '此服务器没有提供模型。请下载一个，或加载本机的模型。',

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The web app: lint, unit tests, that app/dist is what the sources make, and journeys in a browser against a real server.
-#   tests/app/run.sh lint | journeys [NAME…] | webkit
+#   tests/app/run.sh lint | journeys [NAME…] | long [NAME…] | webkit | targets [ROUNDS]   targets: figures, for a quiet machine
 set -euo pipefail
 cd "$(dirname "$0")/../../app"
 
@@ -24,6 +24,8 @@ lint)
     npm run --silent check
     ;;
 webkit) exec node tests/journeys/webkit.js ;;
+long) exec node tests/journeys/run.js --long "${@:2}" ;;
+targets) exec node tests/journeys/targets.js "${@:2}" ;;
 journeys) exec node tests/journeys/run.js "${@:2}" ;;
-*) echo "usage: tests/app/run.sh lint | journeys [NAME…] | webkit" >&2; exit 2 ;;
+*) echo "usage: tests/app/run.sh lint | journeys [NAME…] | long [NAME…] | webkit | targets [ROUNDS]" >&2; exit 2 ;;
 esac

@@ -2,10 +2,10 @@
 
 /**
  * @typedef {object} Attachment
- * @property {'text' | 'image' | 'pdf'} kind
+ * @property {'text' | 'image' | 'pdf' | 'audio'} kind
  * @property {string} name
  * @property {number} bytes
- * @property {string} text of a text or a pdf; of an image its data URL
+ * @property {string} text of a text or a pdf; of an image or a sound its data URL
  * @property {number} [pages] of a pdf
  */
 

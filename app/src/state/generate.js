@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals';
 import { ApiError, call, callStream } from '../lib/api.js';
-import { attachmentText } from '../lib/attachments.js';
+import { attachmentText, audioPart } from '../lib/attachments.js';
 import { newId } from '../lib/tree.js';
 import { addMessages, chat, chats, chatModel, messages, path, updateMessage, writing } from './chats.js';
-import { served, takesImages } from './server.js';
+import { served, takesAudio, takesImages } from './server.js';
 import { t } from './settings.js';
 import { toolsOf } from './tools.js';
 import { announcement, go } from './ui.js';
@@ -66,33 +66,36 @@ export function sendMessage(text, attachments, parent = path.peek().at(-1)?.id ?
     return answer(message.id);
 }
 
-/** @param {Message} message @param {boolean} images */
-function contentOf(message, images) {
+/** What a model takes beside text. @typedef {{ images: boolean, audio: boolean }} Takes */
+
+/** @param {Message} message @param {Takes} takes */
+function contentOf(message, takes) {
     const list = message.attachments ?? [];
-    const texts = list.filter((item) => item.kind !== 'image').map(attachmentText);
+    const texts = list.filter((item) => item.kind === 'text' || item.kind === 'pdf').map(attachmentText);
     const text = [...texts, message.content].filter(Boolean).join('\n\n');
-    const pictures = images ? list.filter((item) => item.kind === 'image') : [];
-    if (pictures.length === 0) return text;
-    return [
-        ...pictures.map((item) => ({ type: 'image_url', image_url: { url: item.text } })),
-        { type: 'text', text: text || ' ' },
-    ];
+    /** @type {any[]} */
+    const media = [];
+    for (const item of list) {
+        if (item.kind === 'image' && takes.images) media.push({ type: 'image_url', image_url: { url: item.text } });
+        if (item.kind === 'audio' && takes.audio) media.push(audioPart(item));
+    }
+    return media.length === 0 ? text : [...media, { type: 'text', text: text || ' ' }];
 }
 
 /**
  * The messages of a request.
  * @param {Chat} owner
  * @param {Message[]} list
- * @param {boolean} images
+ * @param {Takes} takes
  */
-export function requestMessages(owner, list, images) {
+export function requestMessages(owner, list, takes) {
     /** @type {any[]} */
     const out = owner.system.trim() ? [{ role: 'system', content: owner.system }] : [];
     for (const message of list) {
         if (message.role === 'tool') {
             out.push({ role: 'tool', tool_call_id: message.callId, content: message.content });
         } else if (message.role === 'user') {
-            out.push({ role: 'user', content: contentOf(message, images) });
+            out.push({ role: 'user', content: contentOf(message, takes) });
         } else if (message.content || message.calls?.length) {
             /** @type {any} */
             const made = { role: 'assistant', content: message.content };
@@ -180,7 +183,7 @@ async function write(message, begun) {
     const writer = new Writer(message);
     try {
         const item = served.peek().find((one) => one.id === message.model);
-        const history = requestMessages(owner, before(message), takesImages(item));
+        const history = requestMessages(owner, before(message), { images: takesImages(item), audio: takesAudio(item) });
         const body = {
             model: message.model,
             ...requestOptions(owner),
@@ -268,7 +271,10 @@ async function resume(writer, stream, last, signal) {
             }
             return;
         } catch (error) {
-            const cut = error instanceof ApiError && (error.code === 'stream_cut' || error.code === 'unreachable');
+            // 503: the server has been started anew and loads its models.
+            const cut =
+                error instanceof ApiError &&
+                (error.code === 'stream_cut' || error.code === 'unreachable' || error.status === 503);
             if (!cut || signal.aborted || tries >= CONNECT_TRIES) throw error;
             writer.reconnecting();
             await new Promise((done) => setTimeout(done, Math.min(CONNECT_WAIT_MS, 500 * 2 ** tries)));

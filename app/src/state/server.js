@@ -37,6 +37,9 @@ export async function refreshModels() {
 /** Whether images may be sent to a model. @param {ServedModel | undefined} item */
 export const takesImages = (item) => Boolean(item && (!item.input || item.input.includes('image')));
 
+/** Whether sounds may be sent to a model. @param {ServedModel | undefined} item */
+export const takesAudio = (item) => Boolean(item?.input?.includes('audio'));
+
 export async function refresh() {
     const key = apiKey.peek();
     try {

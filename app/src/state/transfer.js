@@ -24,7 +24,7 @@ export function toMarkdown(chat, messages) {
         if (message.reasoning)
             parts.push(`<details><summary>${t('reasoning')}</summary>\n\n${message.reasoning}\n\n</details>`);
         for (const item of message.attachments ?? [])
-            parts.push(item.kind === 'image' ? `![${item.name}](${item.text})` : attachmentText(item));
+            parts.push(item.kind === 'image' ? `![${item.name}](${item.text})` : item.kind === 'audio' ? `[${item.name}](${item.text})` : attachmentText(item)); // prettier-ignore
         if (message.content) parts.push(message.content);
         for (const call of message.calls ?? [])
             parts.push('```json\n' + JSON.stringify({ [call.name]: call.arguments }) + '\n```');
@@ -72,11 +72,12 @@ function readMessage(item, chat, idOf) {
         made.attachments = item.attachments
             .filter(
                 (/** @type {any} */ one) =>
-                    ['text', 'image', 'pdf'].includes(one?.kind) && typeof one.text === 'string',
+                    ['text', 'image', 'pdf', 'audio'].includes(one?.kind) && typeof one.text === 'string',
             )
             .filter(
                 (/** @type {any} */ one) =>
-                    one.kind !== 'image' || /^data:image\/(png|jpeg|webp|gif);base64,/.test(one.text),
+                    (one.kind !== 'image' || /^data:image\/(png|jpeg|webp|gif);base64,/.test(one.text)) &&
+                    (one.kind !== 'audio' || /^data:audio\/[\w.+-]+;base64,[\w+/]*=*$/.test(one.text)),
             )
             .map((/** @type {any} */ one) => ({
                 kind: one.kind,

@@ -5,7 +5,7 @@ import * as db from '../lib/db.js';
 import { bytes } from '../lib/format.js';
 import { chat, changeChat, chatModel, chats, path } from '../state/chats.js';
 import { busy, live, sendMessage, stop } from '../state/generate.js';
-import { link, served, takesImages } from '../state/server.js';
+import { link, served, takesAudio, takesImages } from '../state/server.js';
 import { enterSends, t } from '../state/settings.js';
 import { notify, panel } from '../state/ui.js';
 import { html } from './html.js';
@@ -29,6 +29,8 @@ export async function attach(files) {
             const item = served.peek().find((one) => one.id === chatModel.peek());
             if (made.kind === 'image' && !takesImages(item))
                 throw new AttachmentError('noImages', { model: item?.id ?? '' });
+            if (made.kind === 'audio' && !takesAudio(item))
+                throw new AttachmentError('noAudio', { model: item?.id ?? '' });
             attached.value = [...attached.peek(), made];
         } catch (error) {
             if (error instanceof AttachmentError) notify(t(/** @type {any} */ (error.key), error.values), 'error');

@@ -1,5 +1,6 @@
 import { signal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { playableUrl } from '../lib/attachments.js';
 import { bytes, count, duration, rate } from '../lib/format.js';
 import { children, choose, chat, chatModel, removeMessage, updateMessage } from '../state/chats.js';
 import { active, allowAlways, waiting } from '../state/calls.js';
@@ -18,12 +19,27 @@ import { IconButton } from './parts.js';
 /** The message that is being edited. @type {import('@preact/signals').Signal<string>} */
 const editing = signal('');
 
+/** A sound with its player. @param {{ attachment: import('../lib/types.js').Attachment }} props */
+function Sound({ attachment }) {
+    const [url, setUrl] = useState('');
+    useEffect(() => {
+        const made = playableUrl(attachment.text);
+        setUrl(made);
+        return () => URL.revokeObjectURL(made);
+    }, [attachment]);
+    return html`<figure class="attached sound">
+        <figcaption>${attachment.name} <small>${bytes(attachment.bytes)}</small></figcaption>
+        ${url && html`<audio controls preload="metadata" src=${url} aria-label=${attachment.name}></audio>`}
+    </figure>`;
+}
+
 /** @param {{ attachment: import('../lib/types.js').Attachment }} props */
 function AttachmentView({ attachment }) {
     if (attachment.kind === 'image')
         return html`<a class="attached-image" href=${attachment.text} download=${attachment.name}>
             <img src=${attachment.text} alt=${attachment.name} loading="lazy" />
         </a>`;
+    if (attachment.kind === 'audio') return html`<${Sound} attachment=${attachment} />`;
     return html`<details class="attached">
         <summary>
             <${Icon} name="file" size=${18} />

@@ -140,6 +140,44 @@ export async function schema(/** @type {Tools} */ { browser, url }) {
     assert.deepEqual(faults, []);
 }
 
+/** Sound goes to models that take it, and is heard in the chat; others are not sent it. */
+export async function sound(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    const wav = Buffer.alloc(44 + 3200);
+    wav.write('RIFF', 0);
+    wav.writeUInt32LE(36 + 3200, 4);
+    wav.write('WAVEfmt ', 8);
+    wav.writeUInt32LE(16, 16);
+    wav.writeUInt16LE(1, 20);
+    wav.writeUInt16LE(1, 22);
+    wav.writeUInt32LE(16_000, 24);
+    wav.writeUInt32LE(32_000, 28);
+    wav.writeUInt16LE(2, 32);
+    wav.writeUInt16LE(16, 34);
+    wav.write('data', 36);
+    wav.writeUInt32LE(3200, 40);
+    const file = { name: 'bird.wav', mimeType: 'audio/wav', buffer: wav };
+    await page.setInputFiles('[data-testid=file-input]', file);
+    await page.waitForSelector('.notice:has-text("does not take sound")');
+    mock.models = [modelOf(['text', 'audio'])];
+    await page.reload();
+    await until(async () => {
+        await page.setInputFiles('[data-testid=file-input]', file);
+        return (await page.locator('.chip:has-text("bird.wav")').count()) > 0;
+    }, 'the model takes sound');
+    await send(page, 'Which bird is this?');
+    await answered(page);
+    const [part, text] = mock.asked[0].messages[0].content;
+    assert.deepEqual(part, { type: 'input_audio', input_audio: { data: wav.toString('base64'), format: 'wav' } });
+    assert.equal(text.text, 'Which bird is this?');
+    await page.waitForSelector('.sound audio');
+    await until(
+        () => page.evaluate(() => Math.abs((document.querySelector('audio')?.duration ?? 0) - 0.1) < 0.01),
+        'it can be played',
+    );
+    assert.deepEqual(faults, []);
+}
+
 /** Files of every kind by the picker; what is none is refused by name. */
 export async function attachments(/** @type {Tools} */ { browser, mock }) {
     const { page, faults } = await openApp(browser, mock.url);

@@ -103,3 +103,25 @@ export function typed(text, size = 4, wait = 0) {
         { usage: { prompt_tokens: 20, completion_tokens: out.length, prompt_tokens_details: { cached_tokens: 10 } } },
     ];
 }
+
+/**
+ * The processor time, in ms, of each task of the page's main thread meanwhile.
+ * @param {import('playwright-core').CDPSession} session
+ * @param {() => Promise<void>} work
+ */
+export async function tasksWhile(session, work) {
+    /** @type {any[]} */
+    const events = [];
+    session.on('Tracing.dataCollected', ({ value }) => events.push(...value));
+    const traceConfig = { includedCategories: ['toplevel', 'devtools.timeline'] };
+    await session.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig });
+    await work();
+    const complete = new Promise((done) => session.once('Tracing.tracingComplete', done));
+    await session.send('Tracing.end');
+    await complete;
+    const frame = events.find((event) => event.name === 'FireAnimationFrame');
+    return events
+        .filter((event) => event.name === 'ThreadControllerImpl::RunTask' && event.tid === frame.tid && event.tdur)
+        .filter((event) => event.pid === frame.pid)
+        .map((event) => event.tdur / 1000);
+}

@@ -1,5 +1,5 @@
 // Journeys through the app in Debian's Chromium.
-//   node run.js [NAME…]      those whose names hold one of the words
+//   node run.js [--long] [NAME…]      those whose names hold one of the words; --long: those that take long
 import { chromium } from 'playwright-core';
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,11 +12,12 @@ if (!executable) {
     process.exit(77);
 }
 
-const words = process.argv.slice(2);
+const kind = process.argv.includes('--long') ? '.long.js' : '.journey.js';
+const words = process.argv.slice(2).filter((word) => word !== '--long');
 /** @type {[string, (tools: any) => Promise<void>][]} */
 const journeys = [];
 for (const file of readdirSync(import.meta.dirname)
-    .filter((name) => name.endsWith('.journey.js'))
+    .filter((name) => name.endsWith(kind))
     .sort()) {
     const module = await import(join(import.meta.dirname, file));
     for (const [name, run] of Object.entries(module))

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { answered, fillStore, openApp, profiles, send, storedChat, storedMessages } from './helpers.js';
-import { typed } from './mock.js';
+import { answered, fillStore, openApp, profiles, send, storedChat, storedMessages, until } from './helpers.js'; // prettier-ignore
+import { tasksWhile, typed } from './mock.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 
@@ -171,28 +171,6 @@ export async function smoothStreaming(/** @type {Tools} */ { browser, mock }) {
     await close();
 }
 
-/**
- * The processor time, in ms, of each task of the page's main thread meanwhile.
- * @param {import('playwright-core').CDPSession} session
- * @param {() => Promise<void>} work
- */
-async function tasksWhile(session, work) {
-    /** @type {any[]} */
-    const events = [];
-    session.on('Tracing.dataCollected', ({ value }) => events.push(...value));
-    const traceConfig = { includedCategories: ['toplevel', 'devtools.timeline'] };
-    await session.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig });
-    await work();
-    const complete = new Promise((done) => session.once('Tracing.tracingComplete', done));
-    await session.send('Tracing.end');
-    await complete;
-    const frame = events.find((event) => event.name === 'FireAnimationFrame');
-    return events
-        .filter((event) => event.name === 'ThreadControllerImpl::RunTask' && event.tid === frame.tid && event.tdur)
-        .filter((event) => event.pid === frame.pid)
-        .map((event) => event.tdur / 1000);
-}
-
 /** A chat of 500 messages opens at once. */
 export async function longChat(/** @type {Tools} */ { browser, mock }) {
     const { page, faults } = await openApp(browser, mock.url, profiles.phone);
@@ -239,4 +217,23 @@ export async function firstLoad(/** @type {Tools} */ { browser, url }) {
     assert.ok(figures.bytes < 150_000, String(figures.bytes));
     assert.ok(!figures.names.some((name) => /temml|pdf|languages/.test(name)), figures.names.join());
     assert.ok(figures.paint < 1500, String(figures.paint));
+}
+
+/** When the browser stores no more, the page says so, and the chat goes on while it is open. */
+export async function fullStorage(/** @type {Tools} */ { browser, mock }) {
+    const { page, context, faults } = await openApp(browser, mock.url);
+    const session = await context.newCDPSession(page);
+    await session.send('Storage.overrideQuotaForOrigin', { origin: mock.url, quotaSize: 1 });
+    mock.answer = () => typed('An answer that is not stored.');
+    await send(page, `A message ${'x'.repeat(300_000)}`);
+    await page.waitForSelector('.notice.error:has-text("storage is full")');
+    await page.waitForSelector('.message.assistant .markdown:has-text("not stored")');
+    await send(page, 'And another one');
+    await until(async () => (await page.locator('.message.assistant .markdown').count()) === 2, 'the chat goes on');
+    await session.send('Storage.overrideQuotaForOrigin', { origin: mock.url });
+    await send(page, 'A third one');
+    await answered(page);
+    await page.reload();
+    await page.waitForSelector('.chat-entry');
+    assert.deepEqual(faults, []);
 }
