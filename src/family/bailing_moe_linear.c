@@ -55,8 +55,10 @@ static void load(Loader *ld, Spec *spec) {
     r.rope = bailing_rope(ld, r.d.head_dim);
     r.linear_rope = bailing_rope(ld, size);
     family_check_recurrence(ld, "lightning attention", r.d.heads, r.d.heads, size, size);
-    load_require(ld, r.d.hidden % (r.d.heads * r.norm_groups) == 0,
-        "group_norm_size is %d, which does not divide the heads' results", r.norm_groups);
+    load_require(
+        ld, r.d.hidden % r.d.heads == 0, "hidden_size is %d, which %d heads do not divide", r.d.hidden, r.d.heads);
+    load_require(ld, r.d.hidden % r.norm_groups == 0, "group_norm_size is %d, which does not divide the heads' results",
+        r.norm_groups);
     load_ignore(ld, "linear_attn_norm_group_size", "linear_silu", "linear_mode", "use_linear_silu", NULL);
     bailing_ends(ld, spec, &r.d);
     load_layers(ld, spec);
