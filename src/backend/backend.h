@@ -113,7 +113,7 @@ typedef struct BidirectionalSpan {
 } BidirectionalSpan;
 
 /* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i, or i and j lie in
- * one span, unless Attention.causal; and window == 0 or j > i − window. */
+ * one span; and window == 0 or j > i − window: so with SPANS_IN_WINDOW (Attention.span_rule). */
 typedef struct SequenceChunk {
     int row, rows;                /* rows row ≤ r < row + rows of the step */
     int position;                 /* position of the first row in its sequence: its place in the cache */
@@ -122,6 +122,13 @@ typedef struct SequenceChunk {
     int span_count;
     const BidirectionalSpan *spans; /* in order, without overlap; each lies within the chunk */
 } SequenceChunk;
+
+/* What bidirectional spans are to a layer. */
+typedef enum SpanRule {
+    SPANS_IN_WINDOW, /* positions of one span see each other within the layer's window */
+    SPANS_IGNORED,   /* they see those before them alone (Gemma 4's layers without a window) */
+    SPANS_WHOLE,     /* they see all of their span, whatever the window; spans begin at position 0 (PaliGemma 2) */
+} SpanRule;
 
 enum { POSITION_DIMS_MAX = 3 };
 
@@ -165,11 +172,11 @@ typedef struct Step {
 } Step;
 
 /* Keys first ≤ j < end are visible to a position of the chunk. Neither bound decreases from one position to the next.
- * chunked, causal: as those of Attention. */
+ * chunked, span_rule: as those of Attention. */
 typedef struct AttentionRange {
     int first, end;
 } AttentionRange;
-AttentionRange attention_range(const SequenceChunk *chunk, int window, bool chunked, bool causal, int position);
+AttentionRange attention_range(const SequenceChunk *chunk, int window, bool chunked, SpanRule span_rule, int position);
 
 /* ---- parameters of operations ---- */
 
@@ -429,11 +436,11 @@ int32_t embed_token(const Embed *op, int row); /* row of the table that is read,
 typedef struct Attention {
     int heads; /* query heads; a multiple of kv.layout.kv_heads */
     KvLayer kv;
-    float scale;                 /* multiplies q·k */
-    float softcap;               /* s = cap·tanh(s/cap) before the mask; 0: none */
-    int window;                  /* 0: full */
-    bool chunked;                /* the window begins at the last multiple of its width (Llama 4) */
-    bool causal;                 /* bidirectional spans are not bidirectional here (Gemma 4) */
+    float scale;   /* multiplies q·k */
+    float softcap; /* s = cap·tanh(s/cap) before the mask; 0: none */
+    int window;    /* 0: full */
+    bool chunked;  /* the window begins at the last multiple of its width (Llama 4) */
+    SpanRule span_rule;
     const Norm *q_norm, *k_norm; /* per head, width = head_dim; NULL: none */
     bool norm_full;              /* the norms run over the whole projection (width = heads·head_dim) instead */
     bool norm_last;              /* the norms follow the rotation; excludes norm_full */

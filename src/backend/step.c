@@ -4,13 +4,14 @@
 
 #include "backend/backend.h"
 
-AttentionRange attention_range(const SequenceChunk *chunk, int window, bool chunked, bool causal, int position) {
+AttentionRange attention_range(const SequenceChunk *chunk, int window, bool chunked, SpanRule span_rule, int position) {
     AttentionRange seen = {window && position >= window ? position - window + 1 : 0, position + 1};
     if (window && chunked) seen.first = position / window * window;
-    for (int i = 0; i < chunk->span_count && !causal; i++) {
+    for (int i = 0; i < chunk->span_count && span_rule != SPANS_IGNORED; i++) {
         const BidirectionalSpan *span = &chunk->spans[i];
         if (position < span->begin || position >= span->end) continue;
         seen.end = span->end;
+        if (span_rule == SPANS_WHOLE) seen.first = span->begin;
     }
     return seen;
 }

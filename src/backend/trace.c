@@ -376,10 +376,10 @@ static void trace_attention(Backend *backend, const Attention *op) {
     for (int r = 0; r < t->step.chunk_count; r++) {
         const SequenceChunk *chunk = &t->step.chunks[r];
         const int end = chunk->position + chunk->rows;
-        const int read = end - attention_range(chunk, op->window, op->chunked, op->causal, chunk->position).first;
+        const int read = end - attention_range(chunk, op->window, op->chunked, op->span_rule, chunk->position).first;
         bytes += (uint64_t)read * (uint64_t)l->kv_heads * width * dtype_bytes(l->dtype);
         for (int position = chunk->position; position < end; position++) {
-            const AttentionRange seen = attention_range(chunk, op->window, op->chunked, op->causal, position);
+            const AttentionRange seen = attention_range(chunk, op->window, op->chunked, op->span_rule, position);
             operations += 2 * (uint64_t)(seen.end - seen.first) * (uint64_t)op->heads * width;
         }
     }

@@ -42,7 +42,10 @@ static void make_fingerprint(ChatModel *m) {
 /* The template's part of the directory. */
 static bool open_template(ChatModel *m, const char *directory, Error *error) {
     Error why = {0};
+    const VisionSpec *vision = engine_vision(m->engine);
     m->template = template_open(directory, &why);
+    if (!m->template && why.code == ERROR_NOT_FOUND && vision && vision->chat_template)
+        m->template = template_compile(slice_of(vision->chat_template), &why);
     if (!m->template && why.code != ERROR_NOT_FOUND) {
         if (error) *error = why;
         return false;

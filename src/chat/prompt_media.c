@@ -42,7 +42,7 @@ static bool open_items(
     Image image = {0}, views[IMAGE_VIEWS_MAX] = {0};
     if (!image_size(part->bytes, &width, &height, error) || !image_divide(&rule, width, height, division, error))
         return false;
-    const int all = division->count * division->layout.tokens;
+    const int all = image_division_tokens(division);
     *tokens += all; /* and a few markers, which are not worth an error of their own */
     if (*tokens >= context)
         return fail(error, ERROR_LIMIT,
@@ -51,7 +51,7 @@ static bool open_items(
     bool ok = image_decode(part->bytes, &image, error) && image_views(&rule, division, &image, views, error);
     image_free(&image);
     for (int i = 0; i < division->count; i++) {
-        MediaItem *item = ok ? media_item_new(&views[i], &division->layout, error) : NULL;
+        MediaItem *item = ok ? media_item_new(&views[i], image_view_layout(division, i), error) : NULL;
         if (item)
             media->items[media->item_count++] = item;
         else
@@ -142,7 +142,7 @@ static char *append_tiles(char *at, const VisionSpec *vision, const ImageDivisio
     for (int row = 0; row < division->rows; row++) {
         for (int column = 0; column < division->columns; column++) {
             at += snprintf(at, MARKERS_MAX, vision->tile, row + 1, column + 1);
-            at = append_view(at, vision, &division->layout);
+            at = append_view(at, vision, &division->tile_layout);
         }
         at = append(at, slice_of(vision->tile_row_end));
     }
@@ -154,9 +154,11 @@ static bool expansion(
     const VisionSpec *vision, const ImageDivision *division, Arena *arena, Slice *text, Error *error) {
     const ImageLayout *layout = &division->layout;
     const size_t row_end = vision->row_end ? strlen(vision->row_end) : 0;
-    const size_t view = (size_t)layout->tokens * strlen(vision->token) + (size_t)layout->grid_rows * row_end;
-    char *out = arena_alloc(arena, (size_t)division->count * (view + MARKERS_MAX), 1), *at = out;
+    const size_t views = (size_t)image_division_tokens(division) * strlen(vision->token);
+    const size_t markers = (size_t)division->count * MARKERS_MAX + (size_t)layout->grid_rows * row_end;
+    char *out = arena_alloc(arena, views + markers, 1), *at = out;
     if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of an image");
+    if (vision->opening) at = append(at, slice_of(vision->opening));
     at = append_tiles(at, vision, division);
     at = append_view(append(at, slice_of(vision->before)), vision, layout);
     at = append(at, slice_of(vision->after));

@@ -820,6 +820,10 @@ static bool check_media(const Engine *engine, const RequestOptions *o, Error *er
             return fail(error, ERROR_LIMIT,
                 "An image of %d tokens must be read in one step, which has at most %d (--prefill-size)", tokens, most);
     }
+    if (o->media_count > 0 && vision && vision->whole_prompt && o->prompt_count > most)
+        return fail(error, ERROR_LIMIT,
+            "A prompt of %d tokens with images must be read in one step, which has at most %d (--prefill-size)",
+            o->prompt_count, most);
     return true;
 }
 
@@ -838,8 +842,9 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
     const int max_tokens = scheduler_fit(s, options, error);
     if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
         return NULL;
-    const RequestShape shape = {
-        engine->vocab, model_hidden(engine->model), engine->pooling, media_whole, s->speculation.options.lookup};
+    const bool whole_prompt = media_whole && engine_vision(engine)->whole_prompt;
+    const RequestShape shape = {engine->vocab, model_hidden(engine->model), engine->pooling, media_whole, whole_prompt,
+        s->speculation.options.lookup};
     Request *request = request_new(options, &shape, max_tokens, error);
     if (!request) return NULL;
     mutex_lock(&engine->mutex);

@@ -139,7 +139,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->sampling = options->sampling;
     request->prompt_count = options->prompt_count;
     request->position_offset = options->position_offset;
-    request->media_whole = shape->media_whole;
+    request->whole_prompt = shape->whole_prompt;
     request->prediction_count = options->prediction_count;
     request->max_tokens = max_tokens;
     request->choice_count = options->choices;
@@ -151,7 +151,8 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->whole = request->echo || request->pooling == POOLING_MEAN;
     request->format = *options->kv_format;
     request->salt = options->cache_salt;
-    request->cache_off = options->cache_off;
+    /* What is kept of a prompt that was read whole depends on its end, which the keys of the caches do not tell. */
+    request->cache_off = options->cache_off || shape->whole_prompt;
     request->constraint = constraint_retain(options->constraint);
     if (request->echo && request->sampling.logprobs < 0) request->sampling.logprobs = 0;
     request->submitted_ns = clock_ns();
@@ -186,9 +187,22 @@ const MediaSpan *request_media_from(const Request *request, int position) {
     return NULL;
 }
 
+bool request_span_from(const Request *request, int position, BidirectionalSpan *span) {
+    if (request->whole_prompt) {
+        *span = (BidirectionalSpan){0, request->prompt_count};
+        return position < request->prompt_count;
+    }
+    for (int i = 0; i < request->media_count; i++) {
+        const MediaSpan *media = &request->media[i];
+        *span = (BidirectionalSpan){media->begin, media_end(media)};
+        if (media->whole && span->end > position) return true;
+    }
+    return false;
+}
+
 bool request_can_cut(const Request *request, int position) {
-    const MediaSpan *span = request_media_from(request, position);
-    return !span || !span->whole || span->begin >= position;
+    BidirectionalSpan span;
+    return !request_span_from(request, position, &span) || span.begin >= position;
 }
 
 static void record_write(const Request *request, uint8_t *records, int index, const TokenOut *token) {

@@ -60,7 +60,7 @@ struct Request {
     int position_offset;
     const MediaSpan *media; /* [media_count] */
     int media_count;
-    bool media_whole; /* images are read whole (MediaSpan.whole) */
+    bool whole_prompt; /* no step reads a part of the prompt: its tokens see each other */
     int prompt_count, max_tokens, choice_count, top_max;
     const int32_t *prediction; /* [prediction_count] */
     int prediction_count;
@@ -115,9 +115,10 @@ struct Request {
 
 typedef struct RequestShape {
     int vocab, hidden;
-    Pooling pooling;  /* pooling of embedding requests */
-    bool media_whole; /* Request.media_whole */
-    bool lookup;      /* texts are looked up for draft tokens */
+    Pooling pooling;   /* pooling of embedding requests */
+    bool media_whole;  /* no step reads a part of an image: its rows see each other (MediaSpan.whole) */
+    bool whole_prompt; /* media_whole: nor one of the prompt */
+    bool lookup;       /* texts are looked up for draft tokens */
 } RequestShape;
 
 /* options are valid for this vocabulary; max_tokens is already cut; kv_format is said. The reference is the caller's.
@@ -133,6 +134,8 @@ void request_end_choice(Request *request, AnswerChoice *choice, Finish finish);
 int32_t request_answer_id(const Request *request, const AnswerChoice *choice, int index);
 /* The first item that does not end before a position; NULL: none. */
 const MediaSpan *request_media_from(const Request *request, int position);
+/* The first bidirectional span that ends behind `position`; false: there is none. */
+bool request_span_from(const Request *request, int position, BidirectionalSpan *span);
 /* Whether a step may end behind a position of the prompt, and a sequence begin with as much. */
 bool request_can_cut(const Request *request, int position);
 /* Whether its prompt is being read. */

@@ -100,10 +100,11 @@ static void set_resume_points(const Sequences *s, Request *request, int count) {
 
 int sequence_rows_to_resume(const Request *request) { return resume_points_left(&request->resume, request->kv.length); }
 
-/* Gives back what was found of an image that must be read whole; nothing is left where that is not possible. */
+/* Gives back what was found of a span that must be read whole; nothing is left where that is not possible. */
 static bool leave_image(Sequences *s, Request *request, KvSequence *kv, Error *error) {
-    if (request_can_cut(request, kv->length)) return true;
-    if (kv_truncate(s->kv, kv, request_media_from(request, kv->length)->begin)) return true;
+    BidirectionalSpan span;
+    if (request_can_cut(request, kv->length) || !request_span_from(request, kv->length, &span)) return true;
+    if (kv_truncate(s->kv, kv, span.begin)) return true;
     kv_sequence_close(s->kv, kv);
     return kv_sequence_open(s->kv, &request->format, kv, error);
 }
@@ -130,7 +131,8 @@ static SequenceText disk_text(
 
 bool sequence_resume_from_disk(Sequences *s, Request *request, int64_t deadline_ns) {
     if (request->cache_off || request->whole) return false;
-    const int first = request->media_whole && request->media_count > 0 ? request->media[0].begin : INT_MAX;
+    BidirectionalSpan span;
+    const int first = request_span_from(request, 0, &span) ? span.begin : INT_MAX;
     const int count = min_int(request->prompt_count - 1, max_int(first, request->kv.length)); /* pages end anywhere */
     const SequenceText text = disk_text(s, request, NULL, &request->kv, count);
     return disk_tier_find(s->disk, &text, count, deadline_ns, &request->kv);

@@ -12,16 +12,19 @@
 
 /* ---- candidates ---- */
 
-/* The most of `rows` rows behind the first `from`: up to an item whose rows are not encoded yet, and not into one that
- * must be read whole. */
+/* The most of `rows` rows behind the first `from`: up to an image whose rows are not encoded yet, and not into a span
+ * that must be read whole. */
 static int media_rows(const Scheduler *s, const Request *r, int from, int rows) {
     for (int i = 0; i < r->media_count; i++) {
-        const MediaSpan *span = &r->media[i];
-        const int end = span->begin + span->rows;
-        if (end <= from || span->begin >= from + rows) continue;
-        if ((span->whole && end > from + rows) || !media_cache_rows(s->media, span->item))
-            return max_int(span->begin - from, 0);
+        const MediaSpan *media = &r->media[i];
+        if (media->begin + media->rows <= from || media->begin >= from + rows) continue;
+        if (media_cache_rows(s->media, media->item)) continue;
+        rows = max_int(media->begin - from, 0);
+        break;
     }
+    BidirectionalSpan span;
+    for (int at = from; request_span_from(r, at, &span) && span.begin < from + rows; at = span.end)
+        if (span.end > from + rows) return max_int(span.begin - from, 0);
     return rows;
 }
 
@@ -113,12 +116,12 @@ static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *r
     if (candidate->decode) room->decode_rows -= rows;
 }
 
-/* Rows of an image that begins at the candidate's next row and must be read whole; 0: there is none. */
+/* Rows of a span that begins at the candidate's next row and must be read whole; 0: there is none. */
 static int whole_rows(const Scheduler *s, const StepCandidate *candidate) {
     const Request *r = candidate->request;
     const int from = sequence_of(candidate->request, candidate->choice)->length;
-    const MediaSpan *span = request_media_from(r, from);
-    const int rows = span && span->whole && span->begin == from ? span->rows : 0;
+    BidirectionalSpan span;
+    const int rows = request_span_from(r, from, &span) && span.begin == from ? span.end - span.begin : 0;
     return rows <= rows_left(s, candidate) && media_rows(s, r, from, rows) == rows ? rows : 0;
 }
 
@@ -309,8 +312,10 @@ static void set_media(Scheduler *s, StepPlan *plan, const StepSlice *slice, Step
             .deepstack_layers = media_cache_row_sets(s->media, span->item) - 1,
             .deepstack = rows + block,
             .deepstack_stride = block};
-        if (!span->whole) continue;
-        plan->spans[plan->span_count++] = (BidirectionalSpan){span->begin, end};
+    }
+    BidirectionalSpan whole;
+    for (int at = from; request_span_from(r, at, &whole) && whole.begin < to; at = whole.end) {
+        plan->spans[plan->span_count++] = whole;
         sequence->span_count++;
     }
 }

@@ -9,7 +9,7 @@ static Dims load_dims(Loader *ld, Spec *spec, const Dense *dense) {
     const char *eps = dense->eps_field ? dense->eps_field : "rms_norm_eps";
     Dims d = {.hidden = load_int(ld, "hidden_size"),
         .heads = load_int(ld, "num_attention_heads"),
-        .head_dim = load_int_or(ld, "head_dim", 0),
+        .head_dim = load_int_or(ld, "head_dim", dense->head_dim),
         .eps = dense->eps > 0 ? load_positive_or(ld, eps, dense->eps) : load_positive(ld, eps)};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
     d.intermediate_size = load_int(ld, "intermediate_size");

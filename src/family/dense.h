@@ -16,6 +16,7 @@ typedef struct Dense {
     const LoadName *names;  /* names of modules, the same (load_module_names) */
     const char *eps_field;  /* NULL: rms_norm_eps */
     double eps;             /* default; 0: the file must have it */
+    int head_dim;           /* default; 0: hidden / heads */
     const NormNames *norms; /* also of the last norm */
     double theta;           /* default; 0: 10000 */
     double rotary_factor;   /* default of partial_rotary_factor; 0: whole heads rotate, and there is no such field */

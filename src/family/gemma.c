@@ -1,8 +1,10 @@
-/* Gemma and Gemma 2: norms whose weights are stored minus one, embeddings times √hidden. Gemma 2: sandwich norms,
- * scores and logits capped, every other layer with a window. References: mlx_lm/models/gemma.py, gemma2.py, which has
- * no window; transformers/models/gemma2; the activation: transformers/models/gemma, where "gelu" means the tanh form. A
- * config without the field is one of mlx-lm alone, whose Gemma computes the erf form. */
+/* Gemma, Gemma 2, and PaliGemma, which is one of the two behind SigLIP: norms whose weights are stored minus one,
+ * embeddings times √hidden. Gemma 2: sandwich norms, scores and logits capped, every other layer with a window.
+ * References: mlx_lm/models/gemma.py, gemma2.py, which has no window; transformers/models/gemma2; the activation:
+ * transformers/models/gemma, where "gelu" means the tanh form. A config without the field is one of mlx-lm alone, whose
+ * Gemma computes the erf form. */
 #include "family/dense.h"
+#include "family/vision.h"
 
 #include <math.h>
 
@@ -10,10 +12,13 @@ static bool has(Loader *ld, const char *field) {
     return load_text_is(ld, field, "gelu") || load_text_is(ld, field, "gelu_pytorch_tanh");
 }
 
-static void load(Loader *ld, Spec *spec, Dense row) {
+/* tanh: the activation of a file that names none. */
+static void load(Loader *ld, Spec *spec, Dense row, bool tanh) {
     const bool named = has(ld, "hidden_act") || has(ld, "hidden_activation");
-    row.activation.kind = named || row.full_every ? ACT_GELU_TANH : ACT_GELU;
+    row.activation.kind = named || tanh ? ACT_GELU_TANH : ACT_GELU;
     row.theta = 10000;
+    row.eps = 1e-6;
+    row.head_dim = 256;
     row.activation_field = "hidden_activation";
     row.activation_text = "gelu_pytorch_tanh";
     row.tied = true;
@@ -26,11 +31,10 @@ static void load(Loader *ld, Spec *spec, Dense row) {
     spec->embedding_scale = sqrtf((float)d.hidden);
 }
 
-static void load_gemma(Loader *ld, Spec *spec) {
-    static const NormNames norms = {
-        load_rms_plus_one, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
-    load(ld, spec, (Dense){.norms = &norms});
-}
+static const NormNames norms_of_gemma = {
+    load_rms_plus_one, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
+
+static void load_gemma(Loader *ld, Spec *spec) { load(ld, spec, (Dense){.norms = &norms_of_gemma}, false); }
 
 static void load_gemma2(Loader *ld, Spec *spec) {
     static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
@@ -38,12 +42,28 @@ static void load_gemma2(Loader *ld, Spec *spec) {
     const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 144));
     const float softcap = load_positive_or(ld, "attn_logit_softcapping", 50);
     spec->logit_softcap = load_positive_or(ld, "final_logit_softcapping", 30);
-    load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
+    load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}}, true);
     for (int i = 0; i < spec->layer_count; i++) {
         Attention *op = &spec->layers[i].components[0].attention.op;
         op->scale = scale;
         op->softcap = softcap;
     }
+}
+
+/* Fields beside the two parts tell the same again. */
+static void load_images(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    load_ignore(
+        ld, "_vocab_size", "hidden_size", "ignore_index", "num_hidden_layers", "projection_dim", "vocab_size", NULL);
+    load_text_part(ld);
+    load_ignore(ld, "num_image_tokens", NULL);
+    if (load_text_is(ld, "model_type", "gemma2"))
+        load_gemma2(ld, spec);
+    else
+        load(ld, spec, (Dense){.norms = &norms_of_gemma}, true);
+    for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].attention.op.span_rule = SPANS_WHOLE;
+    load_return(ld, &root);
+    vision_load_paligemma(ld, spec);
 }
 
 static const GgufName names[] = {
@@ -86,6 +106,8 @@ static const GgufField fields2[] = {
     {"sliding_window", .key = ".attention.sliding_window", .absent = 4096},
     {0},
 };
+
+const Family paligemma_family = {.load = load_images};
 
 const Family gemma_family = {
     .load = load_gemma,

@@ -73,7 +73,7 @@ static void load_attention(Loader *ld, Spec *spec, Layer *layer, Gemma4 *s, int 
     d.kv_heads = window ? d.kv_heads : s->full_kv_heads;
     Component *component = gemma_attention(
         ld, spec, layer, i, &d, window ? s->sliding_rope : s->full_rope, window, !window && s->k_is_v, &s->sharing);
-    component->attention.op.causal = s->spans && !window;
+    if (s->spans && !window) component->attention.op.span_rule = SPANS_IGNORED;
 }
 
 static MoeComponent load_moe(Loader *ld, const Gemma4 *s, GluComponent dense) {

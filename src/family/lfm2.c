@@ -1,6 +1,7 @@
 /* LFM2: gated short convolutions, and attention in some layers; dense or, as LFM2-MoE, with experts behind the first
  * layers. The output matrix is always the embedding. References: mlx_lm/models/lfm2.py, lfm2_moe.py. */
 #include "family/recurrent.h"
+#include "family/vision.h"
 
 static const NormNames norms = {.load = load_rms, .attention_input = "operator_norm", .ffn_input = "ffn_norm"};
 static const MoeNames moe_names = {
@@ -34,7 +35,8 @@ static Lfm2 load_fields(Loader *ld, Spec *spec) {
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
         "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "eos_token_id", "use_pos_enc",
-        "theta", "output_router_logits", "router_aux_loss_coef", "tie_embedding", "tie_word_embeddings", NULL);
+        "theta", "num_heads", "output_router_logits", "router_aux_loss_coef", "tie_embedding", "tie_word_embeddings",
+        NULL);
     load_scope(ld, "%s", "");
     spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, m.d.hidden, false);
     spec->final_norm = load_rms(ld, "model.embedding_norm", m.d.hidden, m.d.eps);
@@ -118,5 +120,27 @@ static void load_mixture(Loader *ld, Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) load_block(ld, spec, &m, i, width, i < dense ? NULL : &moe);
 }
 
+/* Fields beside the two parts: of the projector, and of image preprocessing, which its own file has. */
+static void load_images(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    const Lfm2Projector projector = {.merge = load_int_or(ld, "downsample_factor", 2),
+        .inner = load_int_or(ld, "projector_hidden_size", 2560),
+        .norm = load_bool_or(ld, "projector_use_layernorm", true),
+        .bias = load_bool_or(ld, "projector_bias", true)};
+    load_expect_text(ld, "projector_hidden_act", "gelu");
+    load_expect_int(ld, "vision_feature_layer", -1);
+    load_ignore(ld, "do_image_splitting", "encoder_patch_size", "max_image_tokens", "max_num_patches",
+        "max_pixels_tolerance", "max_tiles", "min_image_tokens", "min_tiles", "tile_size", "use_image_special_tokens",
+        "use_thumbnail", NULL);
+    load_text_part(ld);
+    if (load_text_is(ld, "model_type", "lfm2_moe"))
+        load_mixture(ld, spec);
+    else
+        load_dense(ld, spec);
+    load_return(ld, &root);
+    vision_load_lfm2(ld, spec, &projector);
+}
+
+const Family lfm2_vl_family = {.load = load_images};
 const Family lfm2_family = {.load = load_dense, .gguf = &lfm2_gguf};
 const Family lfm2_moe_family = {.load = load_mixture, .gguf = &lfm2_moe_gguf};

@@ -57,6 +57,7 @@
     row("Klear", klear_family)                                          \
     row("lfm2", lfm2_family)                                            \
     row("lfm2_moe", lfm2_moe_family)                                    \
+    row("lfm2_vl", lfm2_vl_family)                                      \
     row("llama", llama_family)                                          \
     row("llama4", llama4_family)                                        \
     row("llama4_text", llama4_family)                                   \
@@ -80,6 +81,7 @@
     row("olmo2", olmo2_family)                                          \
     row("olmo3", olmo3_family)                                          \
     row("olmoe", olmoe_family)                                          \
+    row("paligemma", paligemma_family)                                  \
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \
     row("phimoe", phimoe_family)                                        \

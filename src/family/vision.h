@@ -19,5 +19,13 @@ void vision_load_idefics3(Loader *ld, Spec *spec, int merge);
 void vision_load_glm(Loader *ld, Spec *spec);
 /* Gemma 4: a tower whose patches are averaged, or none. bidirectional: tokens of an image see each other. */
 void vision_load_gemma4(Loader *ld, Spec *spec, bool bidirectional);
+/* SigLIP with PaliGemma's projector: a prompt with images is read as one span. */
+void vision_load_paligemma(Loader *ld, Spec *spec);
+/* SigLIP 2 with LFM2-VL's projector; large images are divided into tiles. */
+typedef struct Lfm2Projector {
+    int merge, inner; /* patches of a group's side; elements between its two matrices */
+    bool norm, bias;
+} Lfm2Projector;
+void vision_load_lfm2(Loader *ld, Spec *spec, const Lfm2Projector *projector);
 /* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */
 void vision_load_gemma3(Loader *ld, Spec *spec, int tokens);

@@ -18,7 +18,5 @@ void vision_check_rule(Loader *ld, const ImageRule *rule);
 void vision_check_rope(Loader *ld, const Spec *spec);
 /* Images of an area between two limits, as Qwen2-VL and later ones take them. */
 ImageRule vision_area_rule(Loader *ld, int patch, int merge);
-/* The tower of SigLIP; tensor names may have "vision_model." in front. side: patches of an image's side. */
-void vision_siglip(Loader *ld, VisionSpec *vision, const Dims *d, float eps, int patch, int side);
 /* Adds a component behind a norm to a layer of the tower. */
 Component *vision_component(VisionSpec *vision, Layer *layer, ComponentKind kind, const Norm *norm);

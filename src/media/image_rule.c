@@ -7,6 +7,10 @@
 static void size_by_area(const ImageRule *rule, int width, int height, ImageLayout *layout) {
     const double unit = (double)rule->patch * rule->merge, h = height, w = width;
     double rows = rint(h / unit) * unit, columns = rint(w / unit) * unit;
+    if (rule->least_group) {
+        rows = fmax(unit, rows);
+        columns = fmax(unit, columns);
+    }
     if (rows * columns > (double)rule->pixels_max) {
         const double shrink = sqrt(h * w / (double)rule->pixels_max);
         rows = fmax(unit, floor(h / shrink / unit) * unit);
@@ -94,7 +98,8 @@ int64_t image_patches_max(const ImageRule *rule) {
     const double least = (double)rule->pixels_min, ratio = sqrt(IMAGE_RATIO_MAX);
     const double shrunk = fmax(largest, sqrt(largest) * ratio * unit);
     const double grown = least + unit * sqrt(least) * (ratio + 1 / ratio) + unit * unit;
-    const int64_t groups = (int64_t)(fmax(shrunk, grown) / (unit * unit));
+    const double most = fmax(fmax(shrunk, grown), rule->tiles_max ? (double)rule->side * rule->side : 0);
+    const int64_t groups = (int64_t)(most / (unit * unit));
     return groups * rule->merge * rule->merge;
 }
 

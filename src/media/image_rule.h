@@ -32,8 +32,13 @@ typedef struct ImageRule {
     int64_t pixels_low; /* pixels_max of an image with low detail, if it is not below pixels_min; 0: the same */
     int side;     /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN, SIZING_BUDGET: the longest */
     bool enlarge; /* SIZING_AREA: sides below patch · merge first grow to it, both by one factor (GLM-4V) */
-    int longest;  /* pixels that the longer side is resized to before anything else; 0: it is not */
-    bool tiles;   /* with `longest`: tiles of side × side are views of their own (image_views.h) */
+    bool least_group; /* SIZING_AREA: a side is rounded to a group at least, before the area is looked at (LFM2-VL) */
+    int longest;      /* pixels that the longer side is resized to before anything else; 0: it is not */
+    bool tiles;       /* with `longest`: tiles of side × side are views of their own (image_views.h) */
+    /* Not 0: with `tiles`, an image of more than tolerance · pixels_max pixels is divided into tiles_min to tiles_max
+     * tiles of side × side, and the whole is resized by itself (LFM2-VL). */
+    int tiles_min, tiles_max;
+    double tolerance;
     float mean[3], std[3]; /* value = (byte / 255 − mean) / std */
 } ImageRule;
 

@@ -1,5 +1,6 @@
 #include "media/image_views.h"
 
+#include <math.h>
 #include <string.h>
 
 /* get_resize_output_image_size() of transformers' models/idefics3/image_processing_pil_idefics3.py, in double. */
@@ -34,12 +35,51 @@ static void tile(const ImageRule *rule, ImageDivision *d) {
     d->count += d->rows * d->columns;
 }
 
+/* Widths and heights in tiles that find_closest_aspect_ratio() of LFM2-VL is given (transformers, models/lfm2_vl/
+ * image_processing_lfm2_vl.py), in its order: by area, then as CPython's sets have them. */
+static const uint8_t grids[][2] = {{1, 2}, {2, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 1}, {1, 4}, {5, 1}, {1, 5}, {1, 6},
+    {6, 1}, {3, 2}, {2, 3}, {7, 1}, {1, 7}, {4, 2}, {2, 4}, {1, 8}, {8, 1}, {1, 9}, {3, 3}, {9, 1}, {2, 5}, {5, 2},
+    {10, 1}, {1, 10}};
+
+static void choose_grid(const ImageRule *rule, int width, int height, ImageDivision *d) {
+    const double aspect = (double)width / height, area = (double)width * height;
+    double least = INFINITY;
+    for (size_t i = 0; i < COUNT_OF(grids); i++) {
+        const int columns = grids[i][0], rows = grids[i][1], tiles = columns * rows;
+        const double off = fabs(aspect - (double)columns / rows);
+        if (tiles < rule->tiles_min || tiles > rule->tiles_max || off > least) continue;
+        if (off == least && area <= 0.5 * rule->side * rule->side * tiles) continue;
+        least = off;
+        d->columns = columns;
+        d->rows = rows;
+    }
+    d->count += d->rows * d->columns;
+    d->tiled_width = d->columns * rule->side;
+    d->tiled_height = d->rows * rule->side;
+}
+
+static bool is_too_large(const ImageRule *rule, int width, int height) {
+    const double unit = (double)rule->patch * rule->merge, least = rule->patch;
+    const double rows = fmax(least, rint(height / unit) * unit), columns = fmax(least, rint(width / unit) * unit);
+    return rows * columns > (double)rule->pixels_max * rule->tolerance;
+}
+
+const ImageLayout *image_view_layout(const ImageDivision *division, int index) {
+    return index + 1 < division->count ? &division->tile_layout : &division->layout;
+}
+
+int image_division_tokens(const ImageDivision *division) {
+    return (division->count - 1) * division->tile_layout.tokens + division->layout.tokens;
+}
+
 bool image_divide(const ImageRule *rule, int width, int height, ImageDivision *division, Error *error) {
     *division = (ImageDivision){.count = 1};
     if (!image_layout(rule, width, height, &division->layout, error)) return false;
     if (rule->longest) scale(rule, width, height, division);
     if (rule->longest && rule->tiles) tile(rule, division);
-    return true;
+    if (rule->tiles_max && rule->tiles && is_too_large(rule, width, height)) choose_grid(rule, width, height, division);
+    const ImageRule square = {.sizing = SIZING_FIXED, .side = rule->side, .patch = rule->patch, .merge = rule->merge};
+    return division->count == 1 || image_layout(&square, rule->side, rule->side, &division->tile_layout, error);
 }
 
 static bool cut(const Image *image, int left, int top, int side, Image *view, Error *error) {
@@ -52,11 +92,12 @@ static bool cut(const Image *image, int left, int top, int side, Image *view, Er
 }
 
 /* The tiles of an image whose sides are multiples of a tile's, then the whole. */
-static bool cut_views(const ImageRule *rule, const ImageDivision *d, const Image *image, Image *views, Error *error) {
+static bool cut_views(
+    const ImageRule *rule, const ImageDivision *d, const Image *image, const Image *whole, Image *views, Error *error) {
     for (int i = 0; i < d->count - 1; i++)
         if (!cut(image, i % d->columns * rule->side, i / d->columns * rule->side, rule->side, &views[i], error))
             return false;
-    return image_resize(image, d->layout.width, d->layout.height, rule->filter, &views[d->count - 1], error);
+    return image_resize(whole, d->layout.width, d->layout.height, rule->filter, &views[d->count - 1], error);
 }
 
 bool image_views(const ImageRule *rule, const ImageDivision *d, const Image *image, Image *views, Error *error) {
@@ -64,8 +105,10 @@ bool image_views(const ImageRule *rule, const ImageDivision *d, const Image *ima
     bool ok = true;
     memset(views, 0, (size_t)d->count * sizeof *views);
     if (d->scaled_width) ok = image_resize(image, d->scaled_width, d->scaled_height, rule->filter, &scaled, error);
-    if (ok && d->tiled_width) ok = image_resize(&scaled, d->tiled_width, d->tiled_height, rule->filter, &tiled, error);
-    ok = ok && cut_views(rule, d, d->tiled_width ? &tiled : d->scaled_width ? &scaled : image, views, error);
+    const Image *from = d->scaled_width ? &scaled : image;
+    if (ok && d->tiled_width) ok = image_resize(from, d->tiled_width, d->tiled_height, rule->filter, &tiled, error);
+    const Image *last = d->tiled_width ? &tiled : from;
+    ok = ok && cut_views(rule, d, last, rule->tiles_max ? image : last, views, error);
     image_free(&scaled);
     image_free(&tiled);
     return ok;

@@ -281,8 +281,8 @@ static void check_run(const KvPlan *kv, int span_rows_max, const SequenceChunk *
         CHECK(span->end - span->begin <= span_rows_max);
     }
     for (int g = 0; g < kv->group_count; g++) {
-        const int first =
-            attention_range(chunk, kv->group[g].window, false, true, chunk->position).first / kv->group[g].page_tokens;
+        const int first = attention_range(chunk, kv->group[g].window, false, SPANS_IN_WINDOW, chunk->position).first /
+            kv->group[g].page_tokens;
         const int last = (end - 1) / kv->group[g].page_tokens;
         for (int page = first; page <= last; page++)
             CHECK(!uses_page(kv, g, chunk, page, first, last) || chunk->tables[g][page] >= 0);

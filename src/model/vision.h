@@ -66,7 +66,10 @@ typedef struct VisionSpec {
     int deepstack_count;
     Deepstack deepstack[DEEPSTACK_MAX];
     bool bidirectional;                 /* the rows of an image see each other */
+    bool whole_prompt;                  /* bidirectional: so do all tokens of a prompt with images (PaliGemma) */
     bool grid_positions;                /* RoPE positions of an image's rows are those of its grid (M-RoPE) */
+    const char *chat_template;          /* used where the model's files have none; NULL: none */
+    const char *opening;                /* what stands in front of all that replaces an image; NULL: nothing */
     const char *placeholder;            /* what a chat template writes for an image */
     const char *before, *token, *after; /* what replaces that in the prompt: token once for each row */
     /* What stands before the token of a tile, printf's format of its row and column from 1 on; NULL: no tiles. */

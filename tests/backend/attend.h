@@ -29,7 +29,7 @@ typedef struct Sequence {
     int position; /* tokens in the cache */
     int span_count;
     BidirectionalSpan spans[SPANS_MAX];
-    bool causal; /* Attention.causal; that of the first sequence counts for all */
+    SpanRule span_rule; /* that of the first sequence counts for all */
     const KvQuantView *quant;
     const int32_t *places; /* [axes][tokens] what the rope turns by; NULL: the place in the cache on every axis */
 } Sequence;
@@ -151,7 +151,7 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
         .scale = 1.0f / sqrtf((float)(s->head_dim + (s->latent ? s->value_dim : 0))),
         .softcap = s->softcap,
         .window = s->window,
-        .causal = b->sequence[0].causal,
+        .span_rule = b->sequence[0].span_rule,
         .q_norm = s->norm ? &b->q_norm : NULL,
         .k_norm = s->norm ? &b->k_norm : NULL,
         .norm_full = s->norm == NORM_FULL,

@@ -4,10 +4,10 @@
 #include "attend.h"
 
 static inline bool naive_sees(const Sequence *seq, int window, int i, int j) {
-    for (int n = 0; n < seq->span_count && !seq->causal; n++) {
+    for (int n = 0; n < seq->span_count && seq->span_rule != SPANS_IGNORED; n++) {
         const BidirectionalSpan *span = &seq->spans[n];
         if (span->begin <= i && i < span->end && span->begin <= j && j < span->end)
-            return window == 0 || j > i - window;
+            return window == 0 || j > i - window || seq->span_rule == SPANS_WHOLE;
     }
     return j <= i && (window == 0 || j > i - window);
 }

@@ -26,9 +26,9 @@ static const Case cases[] = {
         {{505, 530}, {640, 645}}},
 };
 
-static void check_case(const Case *c, bool causal) {
+static void check_case(const Case *c, SpanRule span_rule) {
     Bench b = bench_make(&c->shape);
-    b.sequence[0].causal = causal;
+    b.sequence[0].span_rule = span_rule;
     b.sequence[0].span_count = c->count;
     memcpy(b.sequence[0].spans, c->spans, sizeof c->spans);
     check_naive(&b, tolerance(&c->shape));
@@ -39,8 +39,8 @@ static void check_case(const Case *c, bool causal) {
 static void check_chunked(void) {
     const SequenceChunk chunk = {.rows = 40, .position = 3};
     for (int i = chunk.position; i < chunk.position + chunk.rows; i++) {
-        const AttentionRange seen = attention_range(&chunk, 8, true, true, i),
-                             all = attention_range(&chunk, 0, true, true, i);
+        const AttentionRange seen = attention_range(&chunk, 8, true, SPANS_IGNORED, i),
+                             all = attention_range(&chunk, 0, true, SPANS_IGNORED, i);
         TEST_MSG(seen.first == i / 8 * 8 && seen.end == i + 1, "position %d sees %d to %d", i, seen.first, seen.end);
         TEST(all.first == 0 && all.end == i + 1);
     }
@@ -53,14 +53,14 @@ static void check_attention_range(void) {
     for (size_t w = 0; w < COUNT_OF(windows); w++)
         for (int n = 0; n < 2 * (seq.span_count + 1); n++) {
             const int spans = n / 2;
-            const bool causal = n % 2;
+            const SpanRule span_rule = n % 2 ? SPANS_IGNORED : SPANS_IN_WINDOW;
             const SequenceChunk chunk = {.rows = 70, .position = 20, .span_count = spans, .spans = seq.spans};
             Sequence shown = seq;
             shown.span_count = spans;
-            shown.causal = causal;
+            shown.span_rule = span_rule;
             AttentionRange last = {0, 0};
             for (int i = chunk.position; i < chunk.position + chunk.rows; i++) {
-                const AttentionRange seen = attention_range(&chunk, windows[w], false, causal, i);
+                const AttentionRange seen = attention_range(&chunk, windows[w], false, span_rule, i);
                 bool right = seen.first >= last.first && seen.end >= last.end; /* neither decreases */
                 for (int j = 0; j < seq.tokens; j++)
                     right = right && naive_sees(&shown, windows[w], i, j) == (j >= seen.first && j < seen.end);
@@ -74,8 +74,9 @@ static void check_attention_range(void) {
 int main(void) {
     check_attention_range();
     check_chunked();
-    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i], false);
-    check_case(&cases[2], true);
-    check_case(&cases[4], true);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i], SPANS_IN_WINDOW);
+    check_case(&cases[2], SPANS_IGNORED);
+    check_case(&cases[3], SPANS_WHOLE);
+    check_case(&cases[4], SPANS_IGNORED);
     return test_done();
 }

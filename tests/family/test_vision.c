@@ -36,7 +36,6 @@ static double deviation_of(const float *ours, const float *golden, int64_t count
 /* An image as a model's encoder takes it. */
 typedef struct Picture {
     ImageDivision division;
-    ImageLayout layout; /* layout of each view */
     Image views[IMAGE_VIEWS_MAX];
 } Picture;
 
@@ -50,7 +49,6 @@ static bool open_picture(const char *name, const ImageRule *rule, Picture *pictu
         image_decode(buffer_view(&file), &original, &error) &&
         image_divide(rule, original.width, original.height, &picture->division, &error) &&
         image_views(rule, &picture->division, &original, picture->views, &error);
-    picture->layout = picture->division.layout;
     if (!ok && strstr(error.text, "by this build"))
         test_skip("no PNG decoder in this build");
     else
@@ -60,19 +58,26 @@ static bool open_picture(const char *name, const ImageRule *rule, Picture *pictu
     return ok;
 }
 
+static int64_t floats_of(const VisionSpec *spec, const Picture *picture) {
+    int64_t floats = 0;
+    for (int i = 0; i < picture->division.count; i++)
+        floats += encoder_row_floats(spec, image_view_layout(&picture->division, i));
+    return floats;
+}
+
 /* The rows of all views of an image, computed in slices of `layers`, in memory of `to`. */
 static float *encode(Encoder *encoder, const VisionSpec *spec, const Picture *picture, int layers, Backend *to) {
-    const size_t floats = (size_t)encoder_row_floats(spec, &picture->layout);
+    const size_t bytes = (size_t)floats_of(spec, picture) * sizeof(float);
     Error error = {0};
-    bool done = false;
-    const int count = picture->division.count;
-    float *rows = to->ops->alloc(to, (size_t)count * floats * sizeof(float), MEMORY_STEP, &error);
+    float *rows = to->ops->alloc(to, bytes, MEMORY_STEP, &error), *at = rows;
     bool ok = rows != NULL;
-    for (int i = 0; ok && i < count; i++) {
-        done = false;
-        ok = encoder_begin(encoder, &picture->views[i], &picture->layout, &error);
+    for (int i = 0; ok && i < picture->division.count; i++) {
+        const ImageLayout *layout = image_view_layout(&picture->division, i);
+        bool done = false;
+        ok = encoder_begin(encoder, &picture->views[i], layout, &error);
         while (ok && !done) ok = encoder_continue(encoder, layers, &done, &error);
-        if (ok) encoder_take(encoder, to, rows + (size_t)i * floats);
+        if (ok) encoder_take(encoder, to, at);
+        at += encoder_row_floats(spec, layout);
     }
     TEST_MSG(ok, "%s", error.text);
     return rows;
@@ -89,9 +94,9 @@ static float *downloaded(Backend *backend, const float *rows, int64_t count) {
 typedef struct Prompt {
     const Fixture *f;
     const VisionSpec *spec;
-    const ImageLayout *layout;
+    int tokens;        /* tokens of the image */
     const float *rows; /* memory of the backend */
-    int hidden, begin; /* begin: first row of the image */
+    int hidden, begin; /* begin: first row of the image, or of its span */
     int prompt;        /* tokens before the steps */
     int32_t image_token;
     int32_t *positions; /* [POSITION_DIMS_MAX][prompt]; NULL: those of the cache */
@@ -113,9 +118,11 @@ static int32_t *read_positions(const Fixture *f, int prompt, int *offset) {
     return out;
 }
 
+static int span_end(const Prompt *p) { return p->spec->whole_prompt ? p->prompt : p->begin + p->tokens; }
+
 /* The image's rows among the prompt's tokens [from, end): one range for each run of its tokens. */
 static int find_ranges(const Prompt *p, int from, int end, EmbeddingRange *ranges) {
-    const int64_t block = (int64_t)p->layout->tokens * p->hidden;
+    const int64_t block = (int64_t)p->tokens * p->hidden;
     int count = 0, row = 0;
     for (int i = 0; i < end && i < p->prompt; i++) {
         if (p->f->tokens[i] != p->image_token) continue;
@@ -137,10 +144,10 @@ static int find_ranges(const Prompt *p, int from, int end, EmbeddingRange *range
 
 /* Rows [from, from + count) of the prompt, or one behind it. */
 static bool step_of(const Prompt *p, Runner *runner, KvCache *cache, KvSequence *s, int count, float *logits) {
-    const int from = s->length, end = from + count, image_end = p->begin + p->layout->tokens;
+    const int from = s->length, end = from + count;
     EmbeddingRange ranges[FIXTURE_TOKENS_MAX];
     const int range_count = find_ranges(p, from, end, ranges);
-    const BidirectionalSpan span = {p->begin, image_end};
+    const BidirectionalSpan span = {p->begin, span_end(p)};
     int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
     for (int dim = 0; p->positions && dim < POSITION_DIMS_MAX; dim++)
         for (int i = 0; i < count && end <= p->prompt; i++)
@@ -168,10 +175,10 @@ static bool walk_prompt(const Prompt *p, Runner *runner, int chunk, float *logit
     bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     TEST_MSG(ok, "%s", error.text);
     while (ok && s.length < p->f->count) {
-        const int image_end = p->begin + p->layout->tokens;
+        const int image_end = span_end(p);
         int rows = s.length >= p->prompt ? 1 : p->prompt - s.length < chunk ? p->prompt - s.length : chunk;
         if (p->spec->bidirectional && s.length == p->begin)
-            rows = rows < p->layout->tokens ? p->layout->tokens : rows;
+            rows = rows < image_end - p->begin ? image_end - p->begin : rows;
         else if (p->spec->bidirectional && s.length < p->begin && s.length + rows > p->begin &&
             s.length + rows < image_end)
             rows = p->begin - s.length;
@@ -241,8 +248,8 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
     TEST_MSG(encoder, "%s", error.text);
     if (encoder && open_picture(name, &spec->rule, &picture)) {
         Backend *backend = runner_backend(run.runner);
-        const int hidden = model_hidden(run.model), tokens = picture.division.count * picture.layout.tokens;
-        const int64_t count = picture.division.count * encoder_row_floats(spec, &picture.layout);
+        const int hidden = model_hidden(run.model), tokens = image_division_tokens(&picture.division);
+        const int64_t count = floats_of(spec, &picture);
         float *rows = encode(encoder, spec, &picture, 1, backend),
               *again = encode(encoder, spec, &picture, 100, backend);
         float *values = downloaded(backend, rows, count), *others = downloaded(backend, again, count);
@@ -250,7 +257,7 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
         check_rows(f, name, values, (int64_t)tokens * hidden, backend->exact, cpu);
         Prompt prompt = {.f = f,
             .spec = spec,
-            .layout = &picture.layout,
+            .tokens = tokens,
             .rows = rows,
             .hidden = hidden,
             .prompt = f->count - f->steps,
@@ -258,7 +265,8 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
         int found = 0;
         for (int i = 0; i < prompt.prompt; i++) found += f->tokens[i] == prompt.image_token;
         TEST_MSG(found == tokens, "%s: %d tokens of the image, expected %d", name, tokens, found);
-        while (prompt.begin < f->count && f->tokens[prompt.begin] != prompt.image_token) prompt.begin++;
+        while (!spec->whole_prompt && prompt.begin < f->count && f->tokens[prompt.begin] != prompt.image_token)
+            prompt.begin++;
         prompt.positions = read_positions(f, prompt.prompt, &prompt.position_offset);
         check_text(&prompt, run.runner, cpu);
         free(prompt.positions);
@@ -295,7 +303,7 @@ static void check_fixture(const char *name, const bool *here) {
 int main(int count, char **arguments) {
     static const char *const names[] = {"gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe",
         "pixtral", "mistral3", "idefics3", "smolvlm", "gemma4-e", "gemma4-31b", "gemma4-unified", "glm4v", "glm4v-moe",
-        "glm-ocr"};
+        "glm-ocr", "lfm2-vl", "lfm2-vl-tiles", "paligemma", "paligemma2"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);

@@ -75,7 +75,9 @@ def check_caching(model, server, name):
         check(got[0] == expected[i % len(prompts)][0], f"{name}: prompt {i}: {got[0]} tokens")
     check(warm[1][2] != warm[0][2] and warm[4][2] != warm[5][2], f"{name}: images and their order matter")
     first = warm[0][0]
-    check(warm[2][1] > first - 130 and warm[1][1] < 40, f"{name}: cached tokens {[got[1] for got in warm]}")
+    cached = [got[1] for got in warm]
+    known = cached[2] > first - 130 if name != "paligemma" else cached[2] == 0  # what it keeps depends on the prompt
+    check(known and cached[1] < 40, f"{name}: cached tokens {cached}")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         beside = list(pool.map(lambda i: answer(server, prompts[i % len(prompts)], user=str(i)), range(24)))
     wrong = [i for i, got in enumerate(beside) if got[2] != expected[i % len(prompts)][2]]
@@ -174,17 +176,18 @@ def check_refused(server, name):
         "base64": {"type": "image_url", "image_url": {"url": "data:image/png;base64,A*=="}},
         "detail": part(whole, detail="most"),
     }
-    if name.startswith("qwen"):
+    wide = not name.startswith(("qwen", "glm", "lfm2", "gemma4"))  # the others refuse images of such a shape
+    if not wide:
         refused["strip"] = part(strip)
     for what, given in refused.items():
         status, body = server.chat(user("x", given), max_tokens=1)
         param = body.get("error", {}).get("param") or ""
         check(status == 400 and param.startswith("messages[0].content[1].image_url"), f"{name}: {what}: {body}")
     status, body = server.chat(user(*[picture(9, 30, 30)] * 65), max_tokens=1)
-    limit = "context" if name == "idefics3" else "64 images"  # the tiles of so many do not fit the context
+    limit = "context" if name in ("idefics3", "gemma4-31b") else "64 images"  # so many do not fit the context
     check(status == 400 and limit in body["error"]["message"], body)
-    thin = [] if name.startswith("qwen") else [(20000, 10)]
-    for size in [(1, 1), (1, 200), (27, 257), (300, 2), *thin]:
+    thin = [(1, 200), (27, 257), (300, 2)] if name != "gemma4-31b" else []  # its table of positions is small
+    for size in [(1, 1), (20, 30), *thin, *([(20000, 10)] if wide else [])]:
         status, body = server.chat(user(picture(9, *size), "x"), max_tokens=1)
         check(status == 200, f"{name}: {size}: {body}")
     check(server.alive() and server.wait_idle(), f"{name}: the server lives")
@@ -255,6 +258,12 @@ def main():
                 check_text(server, fixture, name)
                 check_refused(server, name)
                 check_apis(server, name)
+    for name in ("gemma4-31b", "glm4v", "lfm2-vl-tiles", "paligemma"):
+        with tempfile.TemporaryDirectory() as directory:
+            write_tiny_vision(directory, name)
+            with Server(directory) as server:
+                check_caching(directory, server, name)
+                check_refused(server, name)
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_model(directory)
         with Server(directory) as server:

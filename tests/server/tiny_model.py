@@ -153,6 +153,10 @@ VISION_TEMPLATE = (
 )
 PLACEHOLDERS = {
     "gemma3": "<start_of_image>",
+    "gemma4": "\\n\\n<|image|>\\n\\n",
+    "glm4v": "<|begin_of_image|><|image|><|end_of_image|>",
+    "lfm2_vl": "<image>",
+    "paligemma": None,  # without a template in its files
     "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen3_vl_moe": "<|vision_start|><|image_pad|><|vision_end|>",
@@ -172,7 +176,8 @@ def write_tiny_vision(directory, name):
     values = weights.make(fixture["tensors"], {"dtype": "f32"}, fixture)
     tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
     _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
-    template = VISION_TEMPLATE.replace("PLACEHOLDER", PLACEHOLDERS[fixture["family"]])
+    placeholder = PLACEHOLDERS[fixture["family"]]
+    template = VISION_TEMPLATE.replace("PLACEHOLDER", placeholder) if placeholder else None
     special = {text: i for text, i in fixture["token_names"].items() if "\n" not in text}
     double = fixture["token_names"].get("\n\n")
     _write_rest(directory, {**fixture["config"], "eos_token_id": 98}, template, special, double)
@@ -212,6 +217,9 @@ def write_tiny_audio(directory, name, images=None):
     return fixtures[0]
 
 
+NAMED = {"bos_token": "<bos>", "eos_token": "<|end|>"}
+
+
 def _write_rest(directory, config, template=TEMPLATE, more_special=None, double_newline=None):
     special = [
         {
@@ -246,7 +254,7 @@ def _write_rest(directory, config, template=TEMPLATE, more_special=None, double_
     for name, value in (
         ("config.json", config),
         ("tokenizer.json", tokenizer),
-        ("tokenizer_config.json", {"eos_token": "<|end|>", "chat_template": template}),
+        ("tokenizer_config.json", {**NAMED, **({"chat_template": template} if template else {})}),
     ):
         with open(os.path.join(directory, name), "w") as file:
             json.dump(value, file)

@@ -290,7 +290,56 @@ class Gemma4Unified(Gemma4):
         )
 
 
+class PaliGemma(Gemma3):
+    def inputs(self, case, image):
+        module = importlib.import_module("transformers.models.siglip.image_processing_pil_siglip")
+        found = module.SiglipImageProcessorPil(**case["processor"])(images=[image], return_tensors="np")
+        vision = case["config"]["vision_config"]
+        names = ["<image>"] * (vision["image_size"] // vision["patch_size"]) ** 2
+        return {"pixel_values": torch.tensor(np.asarray(found["pixel_values"]))}, [*names, "<bos>"]
+
+    def types(self, types):
+        return {"token_type_ids": torch.zeros(1, len(types), dtype=torch.long)}
+
+
+class Lfm2(Family):
+    """The pixels are those of mlx-vlm's processor, which uses Pillow; that of transformers needs torchvision."""
+
+    embedding_range = 0.15
+    names = (
+        ("model.vision_tower.", "vision_tower."),
+        ("model.multi_modal_projector.", "multi_modal_projector."),
+        ("model.language_model.", "language_model.model."),
+    )
+
+    def inputs(self, case, image):
+        module = importlib.import_module("mlx_vlm.models.lfm2_vl.processing_lfm2_vl")
+        settings = case["processor"]
+        found = module.Lfm2VlNumpyImageProcessor(**settings).preprocess([image])
+        unit = settings["encoder_patch_size"] * settings["downsample_factor"]
+        tile, (height, width) = ["<image>"] * (settings["tile_size"] // unit) ** 2, found["image_sizes"][0]
+        rows, columns = int(found["image_rows"][0]), int(found["image_cols"][0])
+        names = ["<|image_start|>"]
+        for i in range(rows * columns if rows * columns > 1 else 0):
+            names += [f"<|img_row_{i // columns + 1}_col_{i % columns + 1}|>", *tile]
+        names += ["<|img_thumbnail|>"] if rows * columns > 1 else []
+        names += [*["<image>"] * (int(height) // unit * (int(width) // unit)), "<|image_end|>"]
+        keys = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
+        inputs = {key: torch.tensor(np.asarray(found[key])) for key in keys}
+        return inputs | {"spatial_shapes": inputs["spatial_shapes"].long()}, names
+
+    def types(self, types):
+        return {}
+
+    def features(self, model, inputs):
+        found = model.get_image_features(**inputs)
+        found = getattr(found, "pooler_output", found)
+        return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
+
+
 FAMILIES = {
+    "lfm2_vl": Lfm2,
+    "paligemma": PaliGemma,
     "gemma4": Gemma4,
     "glm4v": Glm,
     "glm4v_moe": Glm4vMoe,
@@ -366,6 +415,7 @@ def new_case(name, path):
     file, case = path.rsplit(":", 1)
     given = json.loads(Path(file).read_text())[case]
     image, prompt = given["images"][0], given["prompt"]
+    place = next(i for i, part in enumerate(prompt) if isinstance(part, dict))
     if "audio_config" in given["config"]:
         given["config"]["audio_config"] = None
     return {
@@ -375,7 +425,7 @@ def new_case(name, path):
         "token_names": given["tokens"],
         "image_token": given["tokens"][given["image_token"]],
         "image": [image["w"], image["h"], image["seed"]],
-        "around": [prompt[0], prompt[2]],
+        "around": [sum(prompt[:place]), prompt[place + 1]],
         "steps": 3,
     }
 

@@ -230,7 +230,7 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     for (int i = 0; i < place->count; i++) {
         const int row = row_of(job, place, i), position = place->chunk->position + row - place->chunk->row;
         const AttentionRange seen =
-            attention_range(place->chunk, job->op->window, job->op->chunked, job->op->causal, position);
+            attention_range(place->chunk, job->op->window, job->op->chunked, job->op->span_rule, position);
         tile->first[i] = seen.first;
         tile->last[i] = seen.end;
     }
@@ -461,8 +461,8 @@ static int64_t plan_job(Job *job) {
     for (int i = 0; i < step->chunk_count; i++) {
         const SequenceChunk *chunk = &step->chunks[i];
         const int end = chunk->position + chunk->rows,
-                  begin =
-                      attention_range(chunk, job->op->window, job->op->chunked, job->op->causal, chunk->position).first;
+                  begin = attention_range(chunk, job->op->window, job->op->chunked, job->op->span_rule, chunk->position)
+                              .first;
         first = begin < first ? begin : first;
         last = end > last ? end : last;
         visits += (int64_t)chunk->rows * (end - begin);

@@ -91,7 +91,7 @@ static void attend(const Attending *work, int run_index, int position, int head,
     const SequenceChunk *chunk = &work->step->chunks[run_index];
     const KvLayout *l = &a->kv.layout;
     const int kv_head = head / (a->heads / l->kv_heads);
-    const AttentionRange seen = attention_range(chunk, a->window, a->chunked, a->causal, position);
+    const AttentionRange seen = attention_range(chunk, a->window, a->chunked, a->span_rule, position);
     float most = a->sinks ? a->sinks[head] : -INFINITY;
     for (int j = seen.first; j < seen.end; j++) {
         const Token token = token_at(work, run_index, position, j, kv_head);

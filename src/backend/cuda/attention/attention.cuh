@@ -28,7 +28,10 @@ __device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
     const int place = __ldcg(a.step.places + row);
     Seen s = {a.window && place >= a.window ? place - a.window + 1 : 0, place + 1};
     const int begin = __ldcg(a.step.span_begins + row), end = __ldcg(a.step.span_ends + row);
-    if (begin < end && !a.causal) s.end = end;
+    if (begin < end && a.span_rule != SPANS_IGNORED) {
+        s.end = end;
+        if (a.span_rule == SPANS_WHOLE) s.first = begin;
+    }
     return s;
 }
 

@@ -377,7 +377,7 @@ static void attend(CudaBackend *b, const Attention *op) {
         .scale = op->scale,
         .softcap = op->softcap,
         .window = op->window,
-        .causal = op->causal,
+        .span_rule = op->span_rule,
         .q_norm = row_norm(op->q_norm),
         .k_norm = row_norm(op->k_norm),
         .norm_full = op->norm_full,
