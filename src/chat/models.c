@@ -63,7 +63,8 @@ static bool is_alias(const char *alias, Slice name) {
     return slice_is(name, alias);
 }
 
-static Entry *find(Models *m, Slice name) {
+/* Under the mutex. The model of a name without an adapter. */
+static Entry *find_plain(Models *m, Slice name) {
     static const char latest[] = ":latest"; /* how Ollama's clients complete names */
     const size_t tail = sizeof latest - 1;
     Entry *entry = name.size ? find_named(m, name) : NULL;
@@ -72,6 +73,52 @@ static Entry *find(Models *m, Slice name) {
     for (int i = 0; !entry && i < m->alias_count; i++)
         if (is_alias(m->aliases[i].name, name)) entry = find_named(m, slice_of(m->aliases[i].target));
     return entry;
+}
+
+/* The name of an adapter of the options without its model; *model: that model, empty: every one. */
+static Slice split_adapter(const AdapterSource *adapter, Slice *model) {
+    const char *colon = strrchr(adapter->name, ':');
+    *model = colon ? (Slice){adapter->name, (size_t)(colon - adapter->name)} : (Slice){0};
+    return slice_of(colon ? colon + 1 : adapter->name);
+}
+
+static bool has_adapter(const Entry *entry, Slice model) { return model.size == 0 || slice_is(model, entry->name); }
+
+/* Under the mutex. The model of "ADAPTER" and of "MODEL:ADAPTER"; NULL: the name has no adapter. */
+static Entry *find_adapted(Models *m, Slice name, Slice *adapter) {
+    for (int i = 0; i < m->engine.model.adapter_count; i++) {
+        Slice model;
+        const Slice own = split_adapter(&m->engine.model.adapters[i], &model);
+        const size_t before = name.size - own.size;
+        Entry *entry = NULL;
+        if (name.size < own.size || memcmp(name.data + before, own.data, own.size)) continue;
+        if (before == 0)
+            entry = find_named(m, model);
+        else if (before > 1 && name.data[before - 1] == ':')
+            entry = find_plain(m, (Slice){name.data, before - 1});
+        if (!entry || !has_adapter(entry, model)) continue;
+        *adapter = own;
+        return entry;
+    }
+    return NULL;
+}
+
+static Entry *find(Models *m, Slice name) {
+    Slice adapter;
+    Entry *entry = find_plain(m, name);
+    return entry ? entry : find_adapted(m, name, &adapter);
+}
+
+/* Those of the options that are the model's; their number. */
+static int list_adapters(const Models *m, const Entry *entry, AdapterSource *out) {
+    int count = 0;
+    for (int i = 0; i < m->engine.model.adapter_count && count < ADAPTERS_MAX; i++) {
+        Slice model;
+        const AdapterSource *adapter = &m->engine.model.adapters[i];
+        const Slice own = split_adapter(adapter, &model);
+        if (has_adapter(entry, model)) out[count++] = (AdapterSource){own.data, adapter->directory};
+    }
+    return count;
 }
 
 static EngineOptions options_for(const Models *m, const char *directory) {
@@ -84,7 +131,10 @@ static EngineOptions options_for(const Models *m, const char *directory) {
 static void *load(void *argument) {
     Entry *entry = argument;
     Models *m = entry->models;
-    const EngineOptions options = options_for(m, entry->directory);
+    EngineOptions options = options_for(m, entry->directory);
+    AdapterSource adapters[ADAPTERS_MAX];
+    options.model.adapters = adapters;
+    options.model.adapter_count = list_adapters(m, entry, adapters);
     const double start = clock_seconds();
     Error why = {0};
     ChatModel *model = chat_model_open(entry->name, &options, &why);
@@ -462,6 +512,23 @@ int models_find(Models *m, Slice name) {
     const Entry *entry = find(m, name);
     mutex_unlock(&m->mutex);
     return entry ? (int)(entry - m->entries) : -1;
+}
+
+Slice models_adapter(Models *m, Slice name) {
+    Slice adapter = {0};
+    mutex_lock(&m->mutex);
+    if (!find_plain(m, name)) (void)find_adapted(m, name, &adapter);
+    mutex_unlock(&m->mutex);
+    return adapter;
+}
+
+Slice models_adapter_name(Models *m, const char *model, int i) {
+    for (int j = 0; j < m->engine.model.adapter_count; j++) {
+        Slice owner;
+        const Slice own = split_adapter(&m->engine.model.adapters[j], &owner);
+        if ((owner.size == 0 || slice_is(owner, model)) && i-- == 0) return own;
+    }
+    return (Slice){0};
 }
 
 bool models_status(Models *m, int index, ModelStatus *status) {

@@ -21,10 +21,12 @@ typedef struct ModelAlias {
 typedef struct ModelsOptions {
     const ModelSource *sources; /* copied; names differ */
     int count;                  /* 0: no model at first */
-    EngineOptions engine;       /* for each model, except directory and resources; its pointers are borrowed */
-    int64_t idle_unload_ms;     /* after a model was released last; 0: never */
-    const char *pinned;         /* names of models that are never unloaded when idle, with commas; NULL: none */
-    const ModelAlias *aliases;  /* [alias_count] borrowed; the names of models come first */
+    /* For each model, except directory and resources; its pointers are borrowed. An adapter called MODEL:NAME is that
+     * model's alone. */
+    EngineOptions engine;
+    int64_t idle_unload_ms;    /* after a model was released last; 0: never */
+    const char *pinned;        /* names of models that are never unloaded when idle, with commas; NULL: none */
+    const ModelAlias *aliases; /* [alias_count] borrowed; the names of models come first */
     int alias_count;
 } ModelsOptions;
 
@@ -73,9 +75,14 @@ typedef struct ModelStatus {
 } ModelStatus;
 
 int models_count(Models *models);
-/* The number of a model, by its name, its name and ":latest", or an alias; -1: no model of that name. Stable while the
- * model is held. */
+/* The number of a model, by its name, its name and ":latest", an alias, the name of an adapter, or any of the former
+ * with
+ * ":" and that of an adapter; -1: no model of that name. Stable while the model is held. */
 int models_find(Models *models, Slice name);
+/* The adapter that such a name asks for; empty: none. Borrowed from the options. */
+Slice models_adapter(Models *models, Slice name);
+/* The i-th adapter of a model, from 0 on; empty: it has fewer. */
+Slice models_adapter_name(Models *models, const char *model, int i);
 /* False: no model has that number. */
 bool models_status(Models *models, int index, ModelStatus *status);
 /* The model with the lowest number; false: there is none. */

@@ -63,9 +63,25 @@ static bool take_draft_model(const char *model, EngineOptions *out, Error *error
     return true;
 }
 
+bool session_read_adapter(const char *text, void *arguments, Error *error) {
+    AdapterArguments *adapters = arguments;
+    const char *equals = strchr(text, '=');
+    const size_t size = equals ? (size_t)(equals - text) : 0;
+    if (size == 0 || size >= ADAPTER_NAME_MAX || !equals[1] || text[size - 1] == ':')
+        return fail(error, ERROR_USAGE, "%.60s: want NAME=DIR or MODEL:NAME=DIR", text);
+    if (adapters->count == ADAPTERS_MAX) return fail(error, ERROR_USAGE, "at most %d adapters", ADAPTERS_MAX);
+    char *name = adapters->names[adapters->count];
+    memcpy(name, text, size);
+    name[size] = 0;
+    adapters->list[adapters->count++] = (AdapterSource){name, equals + 1};
+    return true;
+}
+
 bool engine_options(const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error) {
     *out = arguments->options;
     out->directory = directory;
+    out->model.adapters = arguments->adapters.list;
+    out->model.adapter_count = arguments->adapters.count;
     out->model.progress = show_reading;
     out->model.warn = warn;
     out->fit = engine_fit;
@@ -185,6 +201,7 @@ bool session_answer(const ChatModel *model, const SessionPrompt *prompt, const S
     GenerationOptions options = {
         .request = {.choices = 1,
             .max_tokens = sampling->max_tokens ? (int)sampling->max_tokens : INT32_MAX,
+            .adapter = model_adapter_count(engine_model(model->engine)) > 0,
             .sampling = sampling_options(sampling)},
         .prompts = &tokens,
         .prompt_count = 1,

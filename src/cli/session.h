@@ -6,6 +6,15 @@
 #include "cli/cache_options.h"
 #include "cli/options.h"
 
+/* NAME=DIR of each --lora. */
+enum { ADAPTER_NAME_MAX = 128 /* bytes with the NUL */ };
+typedef struct AdapterArguments {
+    AdapterSource list[ADAPTERS_MAX]; /* their names are `names` */
+    char names[ADAPTERS_MAX][ADAPTER_NAME_MAX];
+    int count;
+} AdapterArguments;
+bool session_read_adapter(const char *text, void *arguments, Error *error); /* for an OptionReader */
+
 /* Options shared by every command that loads a model; ENGINE_OPTIONS lists them for the tables. */
 typedef struct EngineArguments {
     EngineOptions options;  /* what engine_options() does not derive from the other members */
@@ -13,6 +22,7 @@ typedef struct EngineArguments {
     CacheArguments cache;
     bool no_lookup;
     const char *draft_model; /* name, directory or file; NULL: none */
+    AdapterArguments adapters;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
@@ -52,6 +62,8 @@ typedef struct EngineArguments {
         "guess with the model's multi-token prediction head, if its file has one; answers stay the same"},             \
     {"--num-draft-tokens", NULL, OPTION_INT, &(e).options.speculation.draft_tokens, 1, DRAFT_TOKENS_MAX, "N",          \
         "the most tokens that either guesses at once (4)"},                                                                \
+    {"--lora", NULL, OPTION_READ, &(OptionReader){session_read_adapter, &(e).adapters}, 0, 0, "NAME=DIR",                      \
+        "a LoRA adapter of PEFT or MLX; several times. A request chooses it as MODEL:NAME, run and chat use the first"}, \
     OPTIONS_TITLE("Experts larger than memory"),                                                                       \
     {"--top-k-experts", NULL, OPTION_INT, &(e).options.model.experts_used, 1, 32, "N",                                            \
         "a token uses N experts of a layer at most: faster, but worse answers (the model's)"},                  \

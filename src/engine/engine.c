@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/digest.h"
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@
 #include "engine/resources.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "model/spec.h"
 
 struct Engine {
     Resources *resources; /* NULL: it has the machine for itself */
@@ -827,11 +829,24 @@ static bool check_media(const Engine *engine, const RequestOptions *o, Error *er
     return true;
 }
 
+/* Pages of a sequence hold what its adapter made of the text. */
+static bool settle_adapter(const Engine *engine, RequestOptions *o, Error *error) {
+    const Spec *spec = model_spec(engine->model);
+    if (o->adapter < 0 || o->adapter > spec->adapter_count)
+        return fail(error, ERROR_USAGE, "adapter %d, the model has %d", o->adapter, spec->adapter_count);
+    if (o->adapter > 0)
+        o->cache_salt =
+            checksum64_seeded(spec->adapters[o->adapter - 1].checksum, &o->cache_salt, sizeof o->cache_salt);
+    return true;
+}
+
 Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error) {
     static const KvFormat full_precision;
     RequestOptions own = *asked, *options = &own;
     if (!own.kv_format) own.kv_format = &engine->kv_format;
-    if (!check_request_options(options, engine->vocab, error) || !check_media(engine, options, error)) return NULL;
+    if (!check_request_options(options, engine->vocab, error) || !check_media(engine, options, error) ||
+        !settle_adapter(engine, &own, error))
+        return NULL;
     const bool media_whole = options->media_count > 0 && engine_vision(engine) && engine_vision(engine)->bidirectional;
     if (media_whole) own.kv_format = &full_precision; /* the steps of other formats end at places of their own */
     if (options->embeds && !engine->pooling) {

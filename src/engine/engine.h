@@ -122,6 +122,7 @@ typedef struct RequestOptions {
      */
     const int32_t *prediction;
     int prediction_count;
+    int adapter;         /* LoRA adapter of the model, from 1 on (model_adapter); 0: none */
     uint64_t cache_salt; /* a hash of API key and salt: requests share prefixes only if it is equal */
     bool cache_off;      /* finds nothing and leaves nothing to be found */
     bool embeds;         /* the prompt's hidden rows are pooled, without sampling: choices 1, max_tokens 1 */

@@ -150,6 +150,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->pooling = options->embeds ? shape->pooling : POOLING_NONE;
     request->whole = request->echo || request->pooling == POOLING_MEAN;
     request->format = *options->kv_format;
+    request->adapter = options->adapter;
     request->salt = options->cache_salt;
     /* What is kept of a prompt that was read whole depends on its end, which the keys of the caches do not tell. */
     request->cache_off = options->cache_off || shape->whole_prompt;

@@ -65,7 +65,8 @@ struct Request {
     const int32_t *prediction; /* [prediction_count] */
     int prediction_count;
     KvFormat format;
-    uint64_t salt; /* cache salt: only prefixes with the same one are found */
+    int adapter;   /* RequestOptions.adapter */
+    uint64_t salt; /* cache salt: only prefixes with the same one are found; other adapters, other salts */
     bool cache_off;
     bool echo;
     bool whole;             /* every row of the prompt is wanted, so none may be found */

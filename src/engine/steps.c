@@ -329,6 +329,7 @@ static void plan_begin(StepPlan *plan, bool uniform_matmul, bool lookahead) {
 
 static void add_slice(Scheduler *s, StepPlan *plan, const StepSlice *slice, int generated, StepSequence *sequence) {
     plan->slices[plan->slice_count++] = *slice;
+    sequence->adapter = slice->request->adapter;
     set_sampling(s, slice, generated, sequence);
     set_positions(s, slice, sequence);
     if (slice->request->media_count > 0) set_media(s, plan, slice, sequence);

@@ -34,6 +34,24 @@ static bool room_for_binding(Bound *bound) {
     return true;
 }
 
+static void bind_weight(void *context, Weight *weight);
+
+/* A copy of the updates of adapters, bound like the weight. */
+static void bind_updates(Binder *b, Weight *weight) {
+    LowRank *copy = arena_alloc(&b->bound->arena, ADAPTERS_MAX, sizeof *copy);
+    if (!copy) {
+        bind_failed(b);
+        return;
+    }
+    memcpy(copy, weight->updates, ADAPTERS_MAX * sizeof *copy);
+    for (int i = 0; i < b->bound->spec->adapter_count; i++) {
+        if (copy[i].a.rows == 0) continue;
+        bind_weight(b, &copy[i].a);
+        bind_weight(b, &copy[i].b);
+    }
+    weight->updates = copy;
+}
+
 static void bind_weight(void *context, Weight *weight) {
     Binder *b = context;
     if (b->failed) return;
@@ -42,7 +60,9 @@ static void bind_weight(void *context, Weight *weight) {
         return;
     }
     b->failed = !b->backend->ops->bind(b->backend, weight, b->error);
-    if (!b->failed) b->bound->bindings[b->bound->binding_count++] = (Binding){b->backend, *weight};
+    if (b->failed) return;
+    b->bound->bindings[b->bound->binding_count++] = (Binding){b->backend, *weight};
+    if (weight->updates) bind_updates(b, weight);
 }
 
 static void bind_vector(void *context, const float **vector, int64_t count, Split split) {
@@ -115,7 +135,7 @@ static int64_t recurrent_width(const Layer *layer) {
     int64_t width = 0;
     for (int c = 0; c < layer->component_count; c++) {
         const ComponentOps *ops = component_ops(layer->components[c].kind);
-        const int64_t own = ops->recurrent ? ops->width(&layer->components[c]) : 0;
+        const int64_t own = ops->recurrent ? component_width(&layer->components[c]) : 0;
         width = own > width ? own : width;
     }
     return width;

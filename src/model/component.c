@@ -53,10 +53,35 @@ ComponentCost layer_cost(const Layer *layer, int depth) {
     return sum;
 }
 
+/* The largest rank of a component's updates, and the most rows of a matrix with one. */
+typedef struct Widths {
+    int64_t rank, rows;
+} Widths;
+
+static void widen(void *context, Weight *weight) {
+    Widths *widths = context;
+    for (int i = 0; weight->updates && i < ADAPTERS_MAX; i++) {
+        const int64_t rank = weight->updates[i].a.rows;
+        if (rank == 0) continue;
+        widths->rank = rank > widths->rank ? rank : widths->rank;
+        widths->rows = weight->rows > widths->rows ? weight->rows : widths->rows;
+    }
+}
+
+static void leave_bank(void *context, Weight **weights, int count, Split split) {}
+
+int64_t component_width(const Component *component) {
+    Component copy = *component;
+    Widths widths = {0};
+    const Visitor visitor = {.weight = widen, .bank = leave_bank, .context = &widths};
+    component_visit(&copy, &visitor);
+    return kinds[component->kind]->width(component) + MATMUL_MAX * widths.rank + widths.rows;
+}
+
 int64_t layer_width(const Layer *layer) {
     int64_t width = 0;
     for (int c = 0; c < layer->component_count; c++) {
-        const int64_t own = kinds[layer->components[c].kind]->width(&layer->components[c]);
+        const int64_t own = component_width(&layer->components[c]);
         width = own > width ? own : width;
     }
     return width;
@@ -95,16 +120,6 @@ void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split
         visitor->bank(visitor->context, weights, count, split);
     else
         for (int i = 0; i < count; i++) visit_weight(visitor, &(*weights)[i]);
-}
-
-void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out) {
-    if (weight && weight->rows > 0) {
-        op->weight[op->count] = weight;
-        op->out[op->count++] = out;
-    }
-    if (op->count < (weight ? MATMUL_MAX : 1)) return;
-    call->backend->ops->matmul(call->backend, op);
-    op->count = 0;
 }
 
 void component_norm_input(const ComponentCall *call, float *normed) {

@@ -42,8 +42,11 @@ typedef struct ComponentCall {
     int64_t stream_stride;
     const Norm *output_norm;
     float scale;
-    int micro_batch; /* for expert providers */
-    bool begun;      /* begin() was called with the same call */
+    int micro_batch;     /* for expert providers */
+    bool begun;          /* begin() was called with the same call */
+    const Step *adapted; /* the step, if some of its rows have an adapter; NULL: none has */
+    int first;           /* the first row of `rows` in the step */
+    float *low_rank;     /* work for updates of adapters, behind `work`; undefined without `adapted` */
 } ComponentCall;
 
 typedef struct ComponentOps {
@@ -75,7 +78,8 @@ MoeComponent *layer_moe(Layer *layer);
 /* Over all components of a layer. */
 void layer_visit(Layer *layer, const Visitor *visitor);
 ComponentCost layer_cost(const Layer *layer, int depth);
-int64_t layer_width(const Layer *layer); /* floats of work per row, of the widest component */
+int64_t layer_width(const Layer *layer);             /* floats of work per row, of the widest component */
+int64_t component_width(const Component *component); /* the same of one, with what updates of adapters take */
 void layer_describe(const Layer *layer, Buffer *out);
 
 /* ---- for components/ ---- */
@@ -86,6 +90,9 @@ void visit_norm(const Visitor *visitor, const Norm **norm);
 void visit_rope(const Visitor *visitor, const Rope **rope);
 void visit_vector(const Visitor *visitor, const float **vector, int64_t count, Split split);
 void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split);
+/* The operations of the backend, with the updates of adapters (products.c). */
+void component_matmul(const ComponentCall *call, const Matmul *op);
+void component_matmul_add(const ComponentCall *call, const MatmulAdd *op);
 /* Appends a product to *op unless the weight has no rows. Computes what *op has where it is full or `weight` is NULL.
  */
 void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out);

@@ -143,6 +143,12 @@ static uint64_t cache_number(const Spec *spec, const KvLayer *entries) {
     return hash | 1;
 }
 
+static bool has_adapters(const Step *step) {
+    for (int i = 0; i < step->chunk_count; i++)
+        if (step->chunks[i].adapter > 0) return true;
+    return false;
+}
+
 /* A backend whose arithmetic is the same for all rows is told of no decode rows. */
 static int decode_rows_on(const Backend *backend, const Step *step) {
     return backend->decode_rows_max ? step->decode_rows : 0;
@@ -155,6 +161,7 @@ float *decoder_forward(
     const bool combines = bound->input.state.rows > 0;
     step.cache = step.hidden_row_count > 0 || combines ? 0 : cache_number(bound->spec, entries);
     step.decode_rows = decode_rows_on(bound->backends[0], given);
+    if (bound->spec->adapter_count > 0 && has_adapters(given)) stage.adapted = given;
     stage_begin(&stage, 0, &step);
     if (combines)
         combine_states(&stage, &step);

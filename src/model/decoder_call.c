@@ -42,5 +42,8 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .stream_stride = (int64_t)stage->rows * spec->hidden,
         .output_norm = component->output_norm,
         .scale = component->residual_scale,
-        .micro_batch = rows->micro_batch};
+        .micro_batch = rows->micro_batch,
+        .adapted = stage->adapted,
+        .first = rows->first,
+        .low_rank = stage->work + rows->rows * component_ops(component->kind)->width(component)};
 }

@@ -21,6 +21,7 @@ typedef struct Stage {
     float *layer_inputs;  /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */
     float *streams;       /* [streams, rows, hidden] of AltUp, behind layer_inputs; NULL: the residual is one stream */
     float *prefetch_work; /* [Bound.width]; NULL: no prefetch */
+    const Step *adapted;  /* the step, if some of its rows have an adapter; NULL: none has */
 } Stage;
 
 /* Consecutive rows of the step. */

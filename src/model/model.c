@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/adapter_load.h"
 #include "model/loader/load.h"
 #include "model/model_internal.h"
 #include "model/component.h"
@@ -146,7 +147,8 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
         checkpoint_open(&model->checkpoint, directory, error) && open_weights(model, options, error) &&
         load_spec(model, options, load, error) &&
         (!options->experts_used || model_cut_experts(model, options->experts_used, error)) &&
-        choose_context(model, options, error) && load_weights(model, options, error) && check_files(model, error)) {
+        choose_context(model, options, error) && load_weights(model, options, error) &&
+        adapters_load(model, options->adapters, options->adapter_count, error) && check_files(model, error)) {
         return model;
     }
     if (error && !strstr(error->text, directory)) { /* or it names a file there already */
@@ -172,6 +174,15 @@ void model_close(Model *model) {
 }
 
 const Spec *model_spec(const Model *model) { return &model->spec; }
+
+int model_adapter_count(const Model *model) { return model->spec.adapter_count; }
+
+int model_adapter(const Model *model, Slice name) {
+    for (int i = 0; i < model->spec.adapter_count; i++)
+        if (slice_is(name, model->spec.adapters[i].name)) return i + 1;
+    return 0;
+}
+
 int model_layers(const Model *model) { return model->spec.layer_count; }
 int model_hidden(const Model *model) { return (int)model->spec.hidden; }
 int model_vocab(const Model *model) { return model->spec.vocab; }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "model/adapter.h"
 #include "tensor/expert_provider.h"
 #include "weights/expert_cache.h"
 
@@ -34,8 +35,10 @@ typedef struct ModelOptions {
     void *progress_context;
     int experts_used; /* limit of experts per token and layer, which changes answers; 0: as trained */
     ExpertOptions experts;
-    int device_layers;  /* the last so many layers will be a device's: they stay in the mapped files, experts too */
-    bool mtp;           /* loads the multi-token prediction head, too; a file without one is an error */
+    int device_layers; /* the last so many layers will be a device's: they stay in the mapped files, experts too */
+    bool mtp;          /* loads the multi-token prediction head, too; a file without one is an error */
+    const AdapterSource *adapters; /* [adapter_count] LoRA adapters; borrowed for model_open() */
+    int adapter_count;
     int context;        /* tokens per sequence; 0: as trained, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* unused config fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* warnings of the loader; NULL: dropped */
@@ -72,6 +75,9 @@ bool model_expert_fanout(const Model *model, int rows_max, float *fanout);
  * read again on access. */
 void model_drop_host_pages(const Model *model, int first);
 const struct Spec *model_spec(const Model *model);
+/* The LoRA adapter of that name, from 1 on (SequenceChunk.adapter); 0: there is none. */
+int model_adapter(const Model *model, Slice name);
+int model_adapter_count(const Model *model);
 int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
 int model_hidden(const Model *model);  /* width of the residual */

@@ -6,6 +6,7 @@
  * and threads. Everything it points to is host memory, borrowed: the model's arena or the mapped files. */
 #pragma once
 #include "backend/recurrent.h"
+#include "model/adapter.h"
 
 /* ---- components ---- */
 
@@ -260,6 +261,8 @@ typedef struct Spec {
                                asked for. It reads the token behind a position and predicts the one after that */
     bool precise;           /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
                                where it is clearly the likeliest */
+    int adapter_count;
+    const Adapter *adapters; /* [adapter_count] LoRA adapters, whose updates are at the weights */
     int tally_count;
     Tally tally[TALLY_MAX]; /* one for each quantisation that occurs */
 } Spec;

@@ -55,6 +55,7 @@ static void add_chunk(StepBuilder *b, const StepSequence *s) {
         .position = s->position,
         .tables = s->tables,
         .quant = s->quant,
+        .adapter = s->adapter,
         .span_count = s->span_count,
         .spans = s->spans};
     if (!s->kv) return;

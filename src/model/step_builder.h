@@ -40,6 +40,7 @@ typedef struct StepSequence {
     int position;  /* without kv: place in the cache of the first row */
     const int32_t *const *tables;
     const KvQuantView *quant; /* NULL: full precision */
+    int adapter;              /* as in SequenceChunk */
 
     const int32_t *tokens; /* [rows] ids or token_from_output(); rows with given embeddings are not read. NULL: all
                               rows have given embeddings */

@@ -324,6 +324,16 @@ bool checkpoint_open(Checkpoint *checkpoint, const char *directory, Error *error
     return ok;
 }
 
+bool checkpoint_open_file(Checkpoint *checkpoint, const char *directory, const char *name, Error *error) {
+    *checkpoint = (Checkpoint){0};
+    Opening opening = {.checkpoint = checkpoint, .directory = directory, .error = error};
+    char *copy = arena_copy(&checkpoint->arena, slice_of(name));
+    const bool ok = copy ? files_add(&opening, &copy, 1) && names_index(&opening)
+                         : fail(error, ERROR_MEMORY, "no memory to open %s", directory);
+    if (!ok) checkpoint_close(checkpoint);
+    return ok;
+}
+
 void checkpoint_close(Checkpoint *checkpoint) {
     for (int i = 0; i < checkpoint->file_count; i++) file_unmap(&checkpoint->files[i]);
     map_free(&checkpoint->by_name);

@@ -26,6 +26,8 @@ typedef struct Checkpoint {
 } Checkpoint;
 
 NODISCARD bool checkpoint_open(Checkpoint *checkpoint, const char *directory, Error *error);
+/* One file of a directory, whatever its name. */
+NODISCARD bool checkpoint_open_file(Checkpoint *checkpoint, const char *directory, const char *name, Error *error);
 void checkpoint_close(Checkpoint *checkpoint);                                      /* safe on a zeroed struct */
 const TensorEntry *checkpoint_find(const Checkpoint *checkpoint, const char *name); /* NULL when absent */
 /* The path of a file that was truncated since, so that tensors of it read as zeros, or NULL: a load per file. */

@@ -72,13 +72,14 @@ typedef enum Split {
 typedef struct Weight {
     int64_t rows, cols; /* out, in */
     Quant quant;
-    int bits, group;    /* quantised formats only */
-    DType dtype;        /* QUANT_NONE: the elements; else: of scales and biases (U8: bytes or records) */
-    const void *data;   /* row stride = weight_row_bytes */
-    const void *scales; /* NULL when plain */
-    const void *biases; /* affine only: the group's zero point, not the layer's bias */
-    const float *bias;  /* added to the product, f32 [rows], or NULL */
-    Split split;        /* said by who binds it */
+    int bits, group;         /* quantised formats only */
+    DType dtype;             /* QUANT_NONE: the elements; else: of scales and biases (U8: bytes or records) */
+    const void *data;        /* row stride = weight_row_bytes */
+    const void *scales;      /* NULL when plain */
+    const void *biases;      /* affine only: the group's zero point, not the layer's bias */
+    const float *bias;       /* added to the product, f32 [rows], or NULL */
+    struct LowRank *updates; /* [ADAPTERS_MAX] of LoRA adapters (model/adapter.h), applied by components; NULL: none */
+    Split split;             /* said by who binds it */
 } Weight;
 
 size_t weight_row_bytes(const Weight *w);   /* bytes of one row of data */

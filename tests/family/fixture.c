@@ -295,7 +295,8 @@ bool fixture_write_variant(Fixture *f, int variant, char directory[64]) {
 }
 
 void fixture_remove(const char *directory) {
-    const char *const names[] = {"config.json", "generation_config.json", "model.safetensors"};
+    const char *const names[] = {"config.json", "generation_config.json", "model.safetensors", "adapter_config.json",
+        "adapter_model.safetensors", "adapters.safetensors"};
     char path[256];
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);

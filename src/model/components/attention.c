@@ -153,7 +153,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
         .norm = call->output_norm,
         .scale = call->scale * attention->value_scale,
         .residual = call->residual};
-    if (ops->attention_block && !attention->sub_norm && !attention->clips && !attention->head_gate &&
+    if (ops->attention_block && !call->adapted && !attention->sub_norm && !attention->clips && !attention->head_gate &&
         !needs_preparation(attention)) {
         const AttentionBlock block = {project, op, output};
         ops->attention_block(call->backend, &block);
@@ -163,7 +163,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
     if (attention->clips)
         project_clipped(attention, call, q, k, v, clipped);
     else
-        ops->matmul(call->backend, &project);
+        component_matmul(call, &project);
     prepare(attention, call, q, op.k, v);
     ops->attention(call->backend, &op);
     if (attention->head_gate) gate_heads(attention, call, gate, attended);
@@ -171,7 +171,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
     if (attention->clips)
         component_clipped_add(call, &attention->o, &attention->clips[3], attended, clipped);
     else
-        ops->matmul_add(call->backend, &output);
+        component_matmul_add(call, &output);
 }
 
 const ComponentOps attention_ops = {.width = attention_width,

@@ -124,7 +124,7 @@ static void mamba_forward(const Component *component, const ComponentCall *call)
         .norm = call->output_norm,
         .scale = call->scale,
         .residual = call->residual};
-    ops->matmul_add(call->backend, &back);
+    component_matmul_add(call, &back);
 }
 
 const ComponentOps mamba_ops = {.width = mamba_width,

@@ -71,7 +71,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
         .count = 3,
         .weight = {low_rank ? &mla->q_a : &mla->q, &mla->k, &mla->latent},
         .out = {low_rank ? q_a : q, k, latent}};
-    ops->matmul(call->backend, &project);
+    component_matmul(call, &project);
     const Matmul expand = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = q_a,
@@ -79,7 +79,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
         .count = 1,
         .weight = {&mla->q},
         .out = {q}};
-    if (low_rank) ops->matmul(call->backend, &expand);
+    if (low_rank) component_matmul(call, &expand);
     ops->norm(call->backend, call->rows, latent, mla->latent_norm, latent);
 
     if (mla->query_scaling.scale != 0)
@@ -103,7 +103,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
         .norm = call->output_norm,
         .scale = call->scale,
         .residual = call->residual};
-    ops->matmul_add(call->backend, &back);
+    component_matmul_add(call, &back);
 }
 
 const ComponentOps mla_ops = {.width = mla_component_width,

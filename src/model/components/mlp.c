@@ -26,7 +26,7 @@ static void mlp_forward(const Component *component, const ComponentCall *call) {
         .count = 1,
         .weight = {&mlp->up},
         .out = {call->work}};
-    ops->matmul(call->backend, &up);
+    component_matmul(call, &up);
     const int64_t count = call->rows * mlp->up.rows;
     if (mlp->slope != 0) ops->logits(call->backend, count, call->work, mlp->slope, 0);
     ops->activate(call->backend, count, call->work, mlp->activation, call->work);
@@ -38,7 +38,7 @@ static void mlp_forward(const Component *component, const ComponentCall *call) {
         .norm = call->output_norm,
         .scale = call->scale,
         .residual = call->residual};
-    ops->matmul_add(call->backend, &down);
+    component_matmul_add(call, &down);
 }
 
 const ComponentOps mlp_ops = {

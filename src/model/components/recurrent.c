@@ -158,7 +158,7 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
         .norm = call->output_norm,
         .scale = call->scale,
         .residual = call->residual};
-    ops->matmul_add(call->backend, &back);
+    component_matmul_add(call, &back);
 }
 
 const ComponentOps recurrent_ops = {.width = recurrent_width,

@@ -75,7 +75,7 @@ static void short_conv_forward(const Component *component, const ComponentCall *
         .norm = call->output_norm,
         .scale = call->scale,
         .residual = call->residual};
-    ops->matmul_add(call->backend, &back);
+    component_matmul_add(call, &back);
 }
 
 const ComponentOps short_conv_ops = {.width = short_conv_width,

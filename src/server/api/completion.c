@@ -188,6 +188,8 @@ static bool submit(Exchange *x, ChatRequest *request, Constraint *constraint, Ap
     options->request.echo_logprobs = request->response.echo && request->response.logprobs;
     options->request.kv_format = request->cache.format_given ? &request->cache.format : NULL;
     options->request.cache_salt = cache_salt(&request->cache, x->key);
+    options->request.adapter =
+        model_adapter(engine_model(x->model->engine), models_adapter(x->server->models, request->model));
     options->request.constraint = constraint;
     prompt_media_request(&x->media, &options->request);
     x->audio_tokens = x->media.audio_tokens;

@@ -75,6 +75,19 @@ static void write_model(const ModelStatus *status, Buffer *out) {
     buffer_byte(out, '}');
 }
 
+/* An adapter as a model of its own, in the form of vLLM. */
+static void write_adapter(const ModelStatus *status, Slice adapter, Buffer *out) {
+    Buffer name = {0};
+    buffer_printf(&name, "%s:%.*s", status->name, SLICE_SHOWN(adapter));
+    buffer_text(out, "{\"id\":");
+    json_write_string(out, buffer_view(&name));
+    buffer_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"apus\",\"context_length\":%d",
+        (long long)status->created, status->context);
+    member_text("parent", slice_of(status->name), out);
+    buffer_byte(out, '}');
+    buffer_free(&name);
+}
+
 /* Clients of Anthropic's API send its version with each request. */
 static bool asks_anthropic(const Exchange *x) { return http_request_header(x->request, "anthropic-version"); }
 
@@ -135,6 +148,11 @@ bool answer_models(Exchange *x, Slice rest) {
         buffer_text(&body, separator);
         write_model(&status, &body);
         separator = ",";
+        Slice adapter;
+        for (int j = 0; (adapter = models_adapter_name(x->server->models, status.name, j)).size > 0; j++) {
+            buffer_text(&body, separator);
+            write_adapter(&status, adapter, &body);
+        }
     }
     buffer_text(&body, "]}");
     return response_json(x, 200, &body);

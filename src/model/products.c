@@ -1,0 +1,123 @@
+/* Products of components, with the updates of adapters. Rows of a call are taken in runs of one adapter; the products
+ * of the matrices themselves are computed for all rows together wherever that gives a row the bits that it has alone.
+ */
+#include "model/component.h"
+
+/* Consecutive rows of a call with one adapter; 0: none. */
+typedef struct Run {
+    int first, rows, adapter;
+} Run;
+
+/* The run behind *run; false: there is none. *chunk: where to look first. */
+static bool next_run(const ComponentCall *call, int *chunk, Run *run) {
+    const Step *step = call->adapted;
+    run->first += run->rows;
+    run->rows = 0;
+    for (; *chunk < step->chunk_count && run->first + run->rows < call->rows; (*chunk)++) {
+        const SequenceChunk *c = &step->chunks[*chunk];
+        const int end = c->row + c->rows - call->first;
+        if (end <= run->first) continue;
+        if (run->rows > 0 && c->adapter != run->adapter) break;
+        run->adapter = c->adapter;
+        run->rows = (end < call->rows ? end : call->rows) - run->first;
+    }
+    return run->rows > 0;
+}
+
+/* Decode rows among a run's rows. */
+static int run_decode_rows(const Run *run, int decode_rows) {
+    const int rows = decode_rows - run->first;
+    return rows < 0 ? 0 : rows < run->rows ? rows : run->rows;
+}
+
+static const LowRank *update_of(const Weight *weight, int adapter) {
+    const LowRank *update = adapter > 0 && weight->updates ? &weight->updates[adapter - 1] : NULL;
+    return update && update->a.rows > 0 ? update : NULL;
+}
+
+/* out[i] += scale · B·(A · norm(x)) for a run's rows. */
+static void add_updates(const ComponentCall *call, const Run *run, const Matmul *op, float scale) {
+    const BackendOps *ops = call->backend->ops;
+    const int decode_rows = run_decode_rows(run, op->decode_rows);
+    const LowRank *updates[MATMUL_MAX];
+    float *out[MATMUL_MAX], *work = call->low_rank;
+    Matmul shrink = {
+        .rows = run->rows, .decode_rows = decode_rows, .x = op->x + run->first * op->weight[0]->cols, .norm = op->norm};
+    for (int i = 0; i < op->count; i++) {
+        const LowRank *update = update_of(op->weight[i], run->adapter);
+        if (!update) continue;
+        updates[shrink.count] = update;
+        out[shrink.count] = op->out[i] + run->first * op->weight[i]->rows;
+        shrink.weight[shrink.count] = &update->a;
+        shrink.out[shrink.count++] = work;
+        work += run->rows * update->a.rows;
+    }
+    if (shrink.count == 0) return;
+    ops->matmul(call->backend, &shrink);
+    for (int i = 0; i < shrink.count; i++) {
+        const MatmulAdd expand = {.rows = run->rows,
+            .decode_rows = decode_rows,
+            .x = shrink.out[i],
+            .weight = &updates[i]->b,
+            .scale = scale * updates[i]->scale,
+            .residual = out[i]};
+        ops->matmul_add(call->backend, &expand);
+    }
+}
+
+void component_matmul(const ComponentCall *call, const Matmul *op) {
+    call->backend->ops->matmul(call->backend, op);
+    int chunk = 0;
+    for (Run run = {0}; call->adapted && next_run(call, &chunk, &run);) add_updates(call, &run, op, 1);
+}
+
+/* The rows of a run through a norm behind the product. */
+static void add_normed(const ComponentCall *call, const Run *run, const MatmulAdd *op) {
+    const BackendOps *ops = call->backend->ops;
+    const int64_t rows = op->weight->rows, cols = op->weight->cols;
+    MatmulAdd part = *op;
+    part.rows = run->rows;
+    part.decode_rows = run_decode_rows(run, op->decode_rows);
+    part.x += run->first * cols;
+    part.residual += run->first * rows;
+    const LowRank *update = update_of(op->weight, run->adapter);
+    if (!update) {
+        ops->matmul_add(call->backend, &part);
+        return;
+    }
+    float *product = call->low_rank + run->rows * update->a.rows;
+    const Matmul whole = {.rows = part.rows,
+        .decode_rows = part.decode_rows,
+        .x = part.x,
+        .count = 1,
+        .weight = {op->weight},
+        .out = {product}};
+    ops->matmul(call->backend, &whole);
+    const Run own = {.rows = run->rows, .adapter = run->adapter};
+    add_updates(call, &own, &whole, 1);
+    ops->add(call->backend, part.rows, rows, part.residual, product, op->scale, op->norm);
+}
+
+void component_matmul_add(const ComponentCall *call, const MatmulAdd *op) {
+    int chunk = 0;
+    if (!call->adapted || !op->norm) call->backend->ops->matmul_add(call->backend, op);
+    if (!call->adapted) return;
+    const Matmul product = {
+        .decode_rows = op->decode_rows, .x = op->x, .count = 1, .weight = {op->weight}, .out = {op->residual}};
+    for (Run run = {0}; next_run(call, &chunk, &run);) {
+        if (op->norm)
+            add_normed(call, &run, op);
+        else
+            add_updates(call, &run, &product, op->scale);
+    }
+}
+
+void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out) {
+    if (weight && weight->rows > 0) {
+        op->weight[op->count] = weight;
+        op->out[op->count++] = out;
+    }
+    if (op->count < (weight ? MATMUL_MAX : 1)) return;
+    component_matmul(call, op);
+    op->count = 0;
+}
