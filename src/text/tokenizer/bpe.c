@@ -29,6 +29,8 @@ void bpe_free(Bpe *bpe) {
     free(bpe->byte_ranks);
     free(bpe->cache);
     free(bpe->bigrams);
+    free((char *)(uintptr_t)bpe->subword_prefix.data);
+    free(bpe->scores);
     *bpe = (Bpe){0};
 }
 

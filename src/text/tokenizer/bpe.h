@@ -28,7 +28,10 @@ typedef struct BpeToken {
     uint16_t size, flags;
 } BpeToken;
 
+typedef enum ModelKind { MODEL_BPE, MODEL_WORDPIECE, MODEL_UNIGRAM } ModelKind; /* the last two: word_models.h */
+
 typedef struct Bpe {
+    ModelKind kind;
     bool by_bytes, ignore_merges, byte_fallback, fuse_unk;
     int32_t unk; /* −1: none */
     char *pool;
@@ -48,6 +51,10 @@ typedef struct Bpe {
     int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
     int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
     struct BpeCache *cache;
+    Slice subword_prefix;         /* WORDPIECE: in front of pieces that do not begin a word; owned */
+    uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */
+    double *scores;               /* UNIGRAM: by id */
+    double unknown_score;         /* UNIGRAM: of a character without a token */
     /* Where a word may be cut because no merge reaches over the place: in front of "▁" (by characters), unless the byte
      * before it is in before_space; between two characters of three bytes, unless their pair is in bigrams or the two
      * bytes at the seam are in seams; between two ASCII characters (by characters), unless they are in seams. */
@@ -76,7 +83,8 @@ NODISCARD bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Err
 typedef struct BpeWork { /* scratch of one thread */
     struct BpeSymbol *symbols;
     uint64_t *heap;
-    size_t symbols_capacity, heap_capacity;
+    struct UnigramNode *nodes;
+    size_t symbols_capacity, heap_capacity, nodes_capacity;
 } BpeWork;
 void bpe_work_free(BpeWork *work);
 /* Appends the ids of one word. False: no memory. */

@@ -16,6 +16,7 @@ typedef struct BpeSymbol {
 void bpe_work_free(BpeWork *work) {
     free(work->symbols);
     free(work->heap);
+    free(work->nodes);
     *work = (BpeWork){0};
 }
 

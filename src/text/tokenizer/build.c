@@ -2,9 +2,13 @@
  * by name: silence would change ids. */
 #include "text/tokenizer/build.h"
 
+#include <string.h>
+
+#include "base/base64.h"
 #include "text/tokenizer/members.h"
 #include "text/tokenizer/read.h"
 #include "text/tokenizer/split_fast.h"
+#include "text/unicode/unicode.h"
 
 /* What components are added to: one of the first four. */
 typedef struct Build {
@@ -37,14 +41,69 @@ static bool get_pattern(const Json *node, Arena *arena, Finder *finder, Error *e
 
 /* --- Normalizer ------------------------------------------------------------------------------------------------- */
 
+static NormalizeStep *add_normal(const Build *build, NormalizeKind kind, Error *error) {
+    Normalizer *normalizer = build->normalizer;
+    if (normalizer->count == NORMALIZER_STEPS_MAX) {
+        fail(error, ERROR_LIMIT, "more than %d steps", NORMALIZER_STEPS_MAX);
+        return NULL;
+    }
+    NormalizeStep *step = &normalizer->steps[normalizer->count++];
+    *step = (NormalizeStep){.kind = kind};
+    return step;
+}
+
+/* The canonical decomposition without marks of these categories. */
+static bool add_marks(const Build *build, uint32_t marks, Error *error) {
+    NormalizeStep *step = add_normal(build, NORMALIZE_MARKS, error);
+    if (step) step->marks = marks;
+    return step;
+}
+
+static bool add_bert_normalizer(const Build *build, const Json *node, Error *error) {
+    bool clean, ideographs, lower, strip;
+    if (!member_bool(node, "clean_text", true, &clean, error) ||
+        !member_bool(node, "handle_chinese_chars", true, &ideographs, error) ||
+        !member_bool(node, "lowercase", true, &lower, error) ||
+        !member_bool(node, "strip_accents", lower, &strip, error))
+        return false;
+    return (!clean || add_normal(build, NORMALIZE_CLEAN, error)) &&
+        (!ideographs || add_normal(build, NORMALIZE_IDEOGRAPHS, error)) &&
+        (!strip || (add_normal(build, NORMALIZE_FORM, error) && add_marks(build, UNICODE_SET(CATEGORY_MN), error))) &&
+        (!lower || add_normal(build, NORMALIZE_LOWERCASE, error));
+}
+
+/* precompiled_charsmap in base64: the bytes of a trie, the trie, then the texts. */
+static bool add_precompiled(const Build *build, const Json *node, Error *error) {
+    const Json *map = json_get(node, "precompiled_charsmap");
+    NormalizeStep *step = add_normal(build, NORMALIZE_PRECOMPILED, error);
+    uint32_t trie = 0;
+    size_t size = 0;
+    if (!step) return false;
+    if (!map || map->type != JSON_STRING)
+        return fail(error, ERROR_FORMAT, "precompiled_charsmap must be a string, not %s", json_type_name(map));
+    uint8_t *bytes = arena_alloc(build->arena, base64_bytes_max(map->size) + 1, 1);
+    if (!bytes) return fail(error, ERROR_MEMORY, "no memory for a tokenizer");
+    const bool decoded = base64_decode(json_slice(map), bytes, &size) && size >= sizeof trie;
+    if (decoded) memcpy(&trie, bytes, sizeof trie);
+    if (!decoded || trie % sizeof trie != 0 || trie > size - sizeof trie)
+        return fail(error, ERROR_FORMAT, "precompiled_charsmap is no table in base64");
+    uint32_t *units = arena_alloc(build->arena, trie / sizeof trie, sizeof *units);
+    if (!units) return fail(error, ERROR_MEMORY, "no memory for a tokenizer");
+    memcpy(units, bytes + sizeof trie, trie);
+    step->units = units;
+    step->unit_count = trie / sizeof trie;
+    step->content = (Slice){(const char *)bytes + sizeof trie + trie, size - sizeof trie - trie};
+    return true;
+}
+
 static bool add_normalizer(void *context, const Json *node, Error *error) {
     const Build *build = context;
-    Normalizer *normalizer = build->normalizer;
-    if (normalizer->count == NORMALIZER_STEPS_MAX)
-        return fail(error, ERROR_LIMIT, "more than %d steps", NORMALIZER_STEPS_MAX);
-    NormalizeStep *step = &normalizer->steps[normalizer->count++];
     Slice type = component_type(node);
-    *step = (NormalizeStep){.kind = NORMALIZE_FORM};
+    if (slice_is(type, "BertNormalizer")) return add_bert_normalizer(build, node, error);
+    if (slice_is(type, "StripAccents")) return add_marks(build, UNICODE_M, error);
+    if (slice_is(type, "Precompiled")) return add_precompiled(build, node, error);
+    NormalizeStep *step = add_normal(build, NORMALIZE_FORM, error);
+    if (!step) return false;
     if (slice_is(type, "NFC") || slice_is(type, "NFKC") || slice_is(type, "NFD") || slice_is(type, "NFKD")) {
         step->compatible = type.data[2] == 'K';
         step->compose = type.data[type.size - 1] == 'C';
@@ -143,6 +202,9 @@ static bool add_pre_tokenizer(void *context, const Json *node, Error *error) {
     Slice type = component_type(node);
     if (slice_is(type, "ByteLevel")) return add_byte_level(build, node, error);
     if (slice_is(type, "Metaspace")) return add_metaspace(build, node, error);
+    if (slice_is(type, "BertPreTokenizer"))
+        return add_split(build, FIND_SPACE, SPLIT_REMOVED, error) &&
+            add_split(build, FIND_PUNCTUATION, SPLIT_ISOLATED, error);
     if (slice_is(type, "WhitespaceSplit")) return add_split(build, FIND_SPACE, SPLIT_REMOVED, error);
     if (slice_is(type, "Split")) {
         PreStep *step = add_split(build, FIND_REGEX, SPLIT_ISOLATED, error);
@@ -219,11 +281,75 @@ static bool add_template(Tokenizer *t, const Json *node, Error *error) {
     return !before || fail(error, ERROR_FORMAT, "single does not hold the sequence A");
 }
 
+static bool add_pair_item(Tokenizer *t, PairItem item, Error *error) {
+    if (t->pair_count == TEMPLATE_IDS_MAX) return fail(error, ERROR_LIMIT, "more than %d ids", TEMPLATE_IDS_MAX);
+    t->pair[t->pair_count++] = item;
+    return true;
+}
+
+/* The template of two texts; tokenizers without one, or with a longer one, encode no pairs. */
+static bool add_pair(Tokenizer *t, const Json *node, Error *error) {
+    const Json *pair = json_get(node, "pair"), *tokens = json_get(node, "special_tokens");
+    if (!pair || pair->type != JSON_ARRAY) return true;
+    for (JSON_EACH(item, pair)) {
+        const Json *special = json_get(item, "SpecialToken"), *sequence = json_get(item, "Sequence");
+        const Json *own = special ? special : sequence, *type = json_get(own, "type_id"), *name = json_get(own, "id");
+        PairItem entry = {.part = PAIR_TOKEN, .second = type && type->type == JSON_INTEGER && type->integer == 1};
+        if (!name || name->type != JSON_STRING) return fail(error, ERROR_FORMAT, "pair must hold tokens and sequences");
+        if (sequence) {
+            entry.part = slice_is(json_slice(name), "A") ? PAIR_FIRST : PAIR_SECOND;
+            if (!add_pair_item(t, entry, error)) return false;
+            continue;
+        }
+        const Json *ids = NULL;
+        if (tokens && tokens->type == JSON_OBJECT)
+            for (JSON_EACH_PAIR(key, value, tokens))
+                if (slice_equal(json_slice(key), json_slice(name))) ids = json_get(value, "ids");
+        if (!ids || ids->type != JSON_ARRAY)
+            return fail(error, ERROR_FORMAT, "special_tokens has no ids for a token of the template");
+        for (JSON_EACH(id, ids)) {
+            if (id->type != JSON_INTEGER || id->integer < 0 || id->integer > BPE_ID_MAX)
+                return fail(error, ERROR_FORMAT, "special_tokens: ids must be whole numbers up to %d", BPE_ID_MAX);
+            entry.id = (int32_t)id->integer;
+            if (!add_pair_item(t, entry, error)) return false;
+        }
+    }
+    return true;
+}
+
+/* ["[SEP]", 102] */
+static bool get_marker(const Json *node, const char *name, int32_t *id, Error *error) {
+    const Json *pair = json_get(node, name);
+    const Json *number = pair && pair->type == JSON_ARRAY && pair->size == 2 ? json_next(json_first(pair)) : NULL;
+    if (!number || number->type != JSON_INTEGER || number->integer < 0 || number->integer > BPE_ID_MAX)
+        return fail(error, ERROR_FORMAT, "%s must be a token and its id", name);
+    *id = (int32_t)number->integer;
+    return true;
+}
+
+/* BERT: [CLS] A [SEP] and [CLS] A [SEP] B [SEP]; RoBERTa has two in the middle, and one type for all. */
+static bool add_markers(Tokenizer *t, const Json *node, bool roberta, Error *error) {
+    int32_t begin = 0, end = 0;
+    if (!get_marker(node, "cls", &begin, error) || !get_marker(node, "sep", &end, error)) return false;
+    if (t->prefix_count || t->suffix_count)
+        return fail(error, ERROR_UNSUPPORTED, "two templates in one post-processor");
+    t->prefix[t->prefix_count++] = begin;
+    t->suffix[t->suffix_count++] = end;
+    const PairItem items[] = {{PAIR_TOKEN, false, begin}, {PAIR_FIRST, false, 0}, {PAIR_TOKEN, false, end},
+        {PAIR_TOKEN, false, end}, {PAIR_SECOND, !roberta, 0}, {PAIR_TOKEN, !roberta, end}};
+    for (size_t i = 0; i < COUNT_OF(items); i++)
+        if ((roberta || i != 3) && !add_pair_item(t, items[i], error)) return false;
+    return true;
+}
+
 static bool add_post_processor(void *context, const Json *node, Error *error) {
     const Build *build = context;
     Slice type = component_type(node);
     if (slice_is(type, "ByteLevel")) return true; /* concerns offsets only */
-    if (slice_is(type, "TemplateProcessing")) return add_template(build->t, node, error);
+    if (slice_is(type, "TemplateProcessing"))
+        return add_template(build->t, node, error) && add_pair(build->t, node, error);
+    if (slice_is(type, "BertProcessing")) return add_markers(build->t, node, false, error);
+    if (slice_is(type, "RobertaProcessing")) return add_markers(build->t, node, true, error);
     return component_unknown(node, error);
 }
 
@@ -236,7 +362,8 @@ bool post_processor_build(Tokenizer *t, const Json *node, Error *error) {
 /* --- Decoder ---------------------------------------------------------------------------------------------------- */
 
 static bool add_decoder(void *context, const Json *node, Error *error) {
-    static const char *const names[] = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"};
+    static const char *const names[] = {
+        "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"};
     const Build *build = context;
     Decoder *decoder = build->decoder;
     if (decoder->count == DECODE_STEPS_MAX) return fail(error, ERROR_LIMIT, "more than %d steps", DECODE_STEPS_MAX);
@@ -258,6 +385,10 @@ static bool add_decoder(void *context, const Json *node, Error *error) {
     case DECODE_METASPACE:
         return member_character(node, "replacement", "▁", build->arena, &step->content, error) &&
             get_scheme(node, &step->scheme, error);
+    case DECODE_WORDPIECE:
+        step->content = SLICE("##");
+        return (!json_get(node, "prefix") || member_string(node, "prefix", build->arena, &step->content, error)) &&
+            member_bool(node, "cleanup", true, &step->cleanup, error);
     default: return component_unknown(node, error);
     }
 }
@@ -268,7 +399,8 @@ static DecodeShape decoder_shape(Decoder *decoder) {
     size_t at = 0;
     while (at < decoder->count) {
         DecodeKind kind = decoder->steps[at].kind;
-        if (kind != DECODE_REPLACE && kind != DECODE_STRIP && kind != DECODE_METASPACE) break;
+        if (kind != DECODE_REPLACE && kind != DECODE_STRIP && kind != DECODE_METASPACE && kind != DECODE_WORDPIECE)
+            break;
         at++;
     }
     decoder->piece_steps = at;

@@ -20,10 +20,14 @@ static bool tokens_answer(const Tokenizer *t, const Json *request, Buffer *out, 
         return fail(error, ERROR_USAGE, "\"text\" must be a string, not %s", json_type_name(text));
     if (!get_flag(request, "special", true, &special, error) || !get_flag(request, "bos", false, &bos, error))
         return false;
+    const Json *pair = json_get(request, "pair");
+    size_t types = 0;
     Tokens tokens = {0};
-    bool ok =
-        tokenizer_encode(t, json_slice(text), special ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, bos, &tokens, error);
-    buffer_text(out, "{\"ids\":[");
+    bool ok = pair && pair->type == JSON_STRING
+        ? tokenizer_encode_pair(t, json_slice(text), json_slice(pair), &tokens, &types, error)
+        : tokenizer_encode(t, json_slice(text), special ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, bos, &tokens, error);
+    if (pair) buffer_printf(out, "{\"types\":%zu,\"ids\":[", types);
+    if (!pair) buffer_text(out, "{\"ids\":[");
     for (size_t i = 0; ok && i < tokens.count; i++) {
         if (i) buffer_byte(out, ',');
         json_write_integer(out, tokens.ids[i]);

@@ -67,11 +67,26 @@ static void step_metaspace(const DecodeStep *step, Slice in, bool first, Buffer 
     }
 }
 
+/* decoders/wordpiece.rs: a blank in front of each piece that begins a word, but for the first. */
+static void step_wordpiece(const DecodeStep *step, Slice in, bool first, Buffer *out) {
+    static const char *const joined[] = {".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"};
+    if (!first && slice_starts(in, step->content)) {
+        buffer_append(out, in.data + step->content.size, in.size - step->content.size);
+        return;
+    }
+    bool blank = !first;
+    for (size_t i = 0; step->cleanup && blank && i < COUNT_OF(joined); i++)
+        blank = !slice_starts(in, slice_of(joined[i]));
+    if (blank) buffer_byte(out, ' ');
+    buffer_slice(out, in);
+}
+
 static bool run_piece_step(const DecodeStep *step, Slice in, bool first, Buffer *out, RegexWork *work) {
     switch (step->kind) {
     case DECODE_REPLACE: return step_replace(step, in, out, work);
     case DECODE_STRIP: step_strip(step, in, out); return true;
     case DECODE_METASPACE: step_metaspace(step, in, first, out); return true;
+    case DECODE_WORDPIECE: step_wordpiece(step, in, first, out); return true;
     default: buffer_slice(out, in); return true;
     }
 }

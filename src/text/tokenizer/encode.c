@@ -141,6 +141,22 @@ bool tokenizer_encode(const Tokenizer *t, Slice text, ControlTokens control, boo
     return ok;
 }
 
+bool tokenizer_encode_pair(const Tokenizer *t, Slice first, Slice second, Tokens *out, size_t *types, Error *error) {
+    const size_t before = out->count;
+    bool ok = t->pair_count || fail(error, ERROR_UNSUPPORTED, "the tokenizer has no template for pairs of texts");
+    *types = SIZE_MAX;
+    for (size_t i = 0; ok && i < t->pair_count; i++) {
+        const PairItem *item = &t->pair[i];
+        if (item->second && *types == SIZE_MAX) *types = out->count - before;
+        if (item->part == PAIR_TOKEN)
+            ok = push_all(out, &item->id, 1, error);
+        else
+            ok = tokenizer_encode(t, item->part == PAIR_FIRST ? first : second, CONTROL_AS_TEXT, false, out, error);
+    }
+    if (*types == SIZE_MAX) *types = out->count - before;
+    return ok;
+}
+
 /* The added tokens in the template's own text: not white space, so that they mean something there. */
 static void note_template_tokens(const Tokenizer *t, const AddedIndex *index, Slice text, uint8_t *seen) {
     for (size_t at = 0; index->edges && at < text.size;) {

@@ -32,13 +32,15 @@ typedef enum DecodeKind {
     DECODE_BYTE_FALLBACK,
     DECODE_FUSE,
     DECODE_STRIP,
-    DECODE_METASPACE
+    DECODE_METASPACE,
+    DECODE_WORDPIECE
 } DecodeKind;
 
 typedef struct DecodeStep {
     DecodeKind kind;
     Finder finder;        /* REPLACE */
-    Slice content;        /* REPLACE; STRIP, METASPACE: one character */
+    Slice content;        /* REPLACE; STRIP, METASPACE: one character; WORDPIECE: the prefix of later pieces */
+    bool cleanup;         /* WORDPIECE: without the blank in front of punctuation and of some English endings */
     uint32_t start, stop; /* STRIP */
     PrependScheme scheme; /* METASPACE */
 } DecodeStep;
@@ -64,6 +66,13 @@ typedef struct Decoder {
 
 typedef enum IdFlags { ID_ADDED = 1, ID_SPECIAL = 2 } IdFlags;
 
+/* A part of the template for two texts. */
+typedef struct PairItem {
+    enum { PAIR_TOKEN, PAIR_FIRST, PAIR_SECOND } part;
+    bool second; /* its type id is 1 */
+    int32_t id;  /* TOKEN */
+} PairItem;
+
 struct Tokenizer {
     Arena arena; /* strings and small arrays */
     Bpe bpe;
@@ -74,6 +83,8 @@ struct Tokenizer {
     AddedIndex raw, normalized; /* the added tokens searched before and after normalizing */
     int32_t prefix[TEMPLATE_IDS_MAX], suffix[TEMPLATE_IDS_MAX];
     size_t prefix_count, suffix_count;
+    PairItem pair[TEMPLATE_IDS_MAX];
+    size_t pair_count; /* 0: the tokenizer encodes no pairs */
     Decoder decoder;
     uint8_t *id_flags; /* by id */
     int32_t vocab;

@@ -235,6 +235,122 @@ static void run_lowercase(Pass *pass) {
     }
 }
 
+/* char::is_control of the reference: tabs and line ends are none. */
+static bool is_cleaned(uint32_t code) {
+    static const uint32_t other = UNICODE_SET(CATEGORY_CC) | UNICODE_SET(CATEGORY_CF) | UNICODE_SET(CATEGORY_CO) |
+        UNICODE_SET(CATEGORY_CS) | UNICODE_SET(CATEGORY_CC_SPACE);
+    if (code == '\t' || code == '\n' || code == '\r') return false;
+    return code == 0 || code == 0xFFFD || (unicode_set(code) & other);
+}
+
+static void run_clean(Pass *pass) {
+    for (size_t at = 0; at < pass->in.size;) {
+        uint32_t code;
+        const size_t length = decode_at(pass->in, at, &code);
+        if (!is_cleaned(code))
+            put_code(pass, unicode_is_white_space(code) ? ' ' : code, least_origin(pass, at, at + length));
+        at += length;
+    }
+}
+
+/* The ranges of the reference (bert.rs, is_chinese_char). */
+static bool is_ideograph(uint32_t code) {
+    static const UnicodeRange ranges[] = {{0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xF900, 0xFAFF}, {0x20000, 0x2A6DF},
+        {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
+    return code >= 0x3400 && unicode_in_ranges(code, ranges, COUNT_OF(ranges));
+}
+
+static void run_ideographs(Pass *pass) {
+    for (size_t at = 0; at < pass->in.size;) {
+        uint32_t code;
+        const size_t length = decode_at(pass->in, at, &code);
+        const bool apart = is_ideograph(code);
+        const uint8_t origin = least_origin(pass, at, at + length);
+        if (apart) put_code(pass, ' ', origin);
+        put_code(pass, code, origin);
+        if (apart) put_code(pass, ' ', origin);
+        at += length;
+    }
+}
+
+static void run_marks(const NormalizeStep *step, Pass *pass) {
+    for (size_t at = 0; at < pass->in.size;) {
+        uint32_t code;
+        const size_t length = decode_at(pass->in, at, &code);
+        if (!(unicode_set(code) & step->marks)) put_range(pass, at, at + length);
+        at += length;
+    }
+}
+
+/* ---- SentencePiece's table ---- */
+
+/* Units of darts-clone (Susumu Yata): bit 31 marks a value, bit 8 a node with one below it. */
+static uint32_t unit_offset(uint32_t unit) { return unit >> 10 << ((unit >> 6) & 8); }
+
+/* The text of the shortest key that `in` begins with, as the reference takes it; false: there is none. */
+static bool look_up(const NormalizeStep *step, Slice in, Slice *out) {
+    size_t at = step->unit_count ? unit_offset(step->units[0]) : 0;
+    for (size_t i = 0; i < in.size; i++) {
+        const uint8_t byte = (uint8_t)in.data[i];
+        if (byte == 0) return false;
+        at ^= byte;
+        if (at >= step->unit_count) return false;
+        const uint32_t unit = step->units[at];
+        if ((unit & (UINT32_C(1) << 31 | 0xFF)) != byte) return false;
+        at ^= unit_offset(unit);
+        if (!(unit >> 8 & 1)) continue;
+        if (at >= step->unit_count) return false;
+        const size_t begin = step->units[at] & INT32_MAX;
+        if (begin >= step->content.size) return false;
+        const char *end = memchr(step->content.data + begin, 0, step->content.size - begin);
+        *out = (Slice){
+            step->content.data + begin, end ? (size_t)(end - step->content.data) - begin : step->content.size - begin};
+        return true;
+    }
+    return false;
+}
+
+/* Whether a character joins the one before it in a grapheme cluster (UAX 29: Extend, SpacingMark, ZWJ). */
+static bool joins(uint32_t code) { return (unicode_set(code) & UNICODE_M) || code == 0x200C || code == 0x200D; }
+
+static size_t cluster_end(Slice in, size_t at) {
+    static const uint32_t breaks = UNICODE_SET(CATEGORY_CC) | UNICODE_SET(CATEGORY_CC_SPACE) |
+        UNICODE_SET(CATEGORY_CF) | UNICODE_SET(CATEGORY_ZL) | UNICODE_SET(CATEGORY_ZP);
+    uint32_t code;
+    size_t end = at + decode_at(in, at, &code);
+    if (code == '\r' && end < in.size && in.data[end] == '\n') return end + 1;
+    if ((unicode_set(code) & breaks) && !joins(code)) return end;
+    while (end < in.size) {
+        const size_t length = decode_at(in, end, &code);
+        if (!joins(code)) break;
+        end += length;
+    }
+    return end;
+}
+
+/* precompiled.rs: a short cluster as a whole, otherwise each character. */
+static void run_precompiled(const NormalizeStep *step, Pass *pass) {
+    enum { WHOLE_BYTES = 5 };
+    Slice text;
+    for (size_t at = 0; at < pass->in.size;) {
+        const size_t end = cluster_end(pass->in, at);
+        const Slice cluster = {pass->in.data + at, end - at};
+        if (cluster.size <= WHOLE_BYTES && look_up(step, cluster, &text)) {
+            put_bytes(pass, text.data, text.size, least_origin(pass, at, end));
+            at = end;
+        }
+        while (at < end) {
+            uint32_t code;
+            const size_t length = decode_at(pass->in, at, &code);
+            if (look_up(step, (Slice){pass->in.data + at, length}, &text))
+                put_bytes(pass, text.data, text.size, least_origin(pass, at, at + length));
+            else
+                put_range(pass, at, at + length);
+            at += length;
+        }
+    }
+}
+
 /* Steps that often change nothing are asked first: no copy then. */
 static bool step_is_identity(const NormalizeStep *step, RegexWork *work, Slice text) {
     size_t start, end;
@@ -260,6 +376,10 @@ static bool run_step(const NormalizeStep *step, Pass *pass, RegexWork *work, Err
         break;
     case NORMALIZE_STRIP: run_strip(step, pass); break;
     case NORMALIZE_LOWERCASE: run_lowercase(pass); break;
+    case NORMALIZE_CLEAN: run_clean(pass); break;
+    case NORMALIZE_IDEOGRAPHS: run_ideographs(pass); break;
+    case NORMALIZE_MARKS: run_marks(step, pass); break;
+    case NORMALIZE_PRECOMPILED: run_precompiled(step, pass); break;
     }
     if (result == REGEX_EXHAUSTED)
         return fail(error, ERROR_LIMIT, "the normalizer's pattern takes too many steps on this text");

@@ -1,5 +1,5 @@
-/* Normalizers of tokenizer.json: NFC, NFKC, NFD, NFKD, Replace, Prepend, Strip, Lowercase, in sequence.
- * Threads: a Normalizer is immutable once built. */
+/* Normalizers of tokenizer.json: NFC, NFKC, NFD, NFKD, Replace, Prepend, Strip, Lowercase, StripAccents, Precompiled
+ * and the parts of BertNormalizer, in sequence. Threads: a Normalizer is immutable once built. */
 #pragma once
 #include "base/buffer.h"
 #include "base/error.h"
@@ -16,7 +16,11 @@ typedef enum NormalizeKind {
     NORMALIZE_REPLACE,
     NORMALIZE_PREPEND,
     NORMALIZE_STRIP,
-    NORMALIZE_LOWERCASE
+    NORMALIZE_LOWERCASE,
+    NORMALIZE_CLEAN,       /* BertNormalizer: without control characters, white space as blanks */
+    NORMALIZE_IDEOGRAPHS,  /* BertNormalizer: blanks around them */
+    NORMALIZE_MARKS,       /* without characters of `marks` */
+    NORMALIZE_PRECOMPILED, /* SentencePiece's table */
 } NormalizeKind;
 
 typedef struct NormalizeStep {
@@ -24,7 +28,10 @@ typedef struct NormalizeStep {
     bool compatible, compose; /* FORM: K, C */
     bool left, right;         /* STRIP */
     Finder finder;            /* REPLACE */
-    Slice content;            /* REPLACE, PREPEND */
+    Slice content;            /* REPLACE, PREPEND; PRECOMPILED: the texts, each with a NUL behind */
+    uint32_t marks;           /* MARKS: set of categories */
+    const uint32_t *units;    /* PRECOMPILED: a double-array trie (darts-clone) */
+    size_t unit_count;
 } NormalizeStep;
 
 typedef struct Normalizer {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/word_models.h"
 
 typedef struct Run {
     const PreTokenizer *pre;
@@ -26,7 +27,7 @@ static inline bool pass_on(const Run *run, size_t step, Slice text, size_t start
     if (start == end) return true;
     Slice piece = {text.data + start, end - start};
     if (step + 1 < run->pre->count) return run_step(run, step + 1, piece, first && start == 0);
-    return bpe_encode(run->bpe, &run->work->bpe, piece, run->out) || no_memory(run);
+    return word_encode(run->bpe, &run->work->bpe, piece, run->out) || no_memory(run);
 }
 
 /* The usual case, without bookkeeping: matches and what is between them are pieces of their own. */
@@ -155,5 +156,5 @@ bool pretokenize(
     if (!text.size) return true;
     const Run run = {pre, bpe, work, out, error};
     if (pre->count) return run_step(&run, 0, text, first);
-    return bpe_encode(bpe, &work->bpe, text, out) || no_memory(&run);
+    return word_encode(bpe, &work->bpe, text, out) || no_memory(&run);
 }

@@ -1,6 +1,8 @@
 /* The scanner of tokenizer.json. */
 #include "text/tokenizer/read.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +11,7 @@
 #include "text/tokenizer/bpe_tables.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/members.h"
+#include "text/tokenizer/word_models.h"
 
 typedef struct Scanner {
     JsonScan scan;
@@ -71,6 +74,13 @@ static bool reserve_tokens(Bpe *bpe, uint32_t *capacity, uint32_t id) {
     return true;
 }
 
+/* The room that reserve_tokens() has made, for scores as well. */
+static bool reserve_scores(Bpe *bpe, uint32_t capacity) {
+    double *scores = realloc(bpe->scores, (size_t)capacity * sizeof *scores);
+    if (scores) bpe->scores = scores;
+    return scores != NULL;
+}
+
 /* The stored form of a spelled token; literal: by bytes, and not of the byte alphabet. */
 static bool store_form(const Bpe *bpe, Slice spelled, char *out, size_t *size, bool *literal) {
     *literal = false;
@@ -84,22 +94,22 @@ static bool store_form(const Bpe *bpe, Slice spelled, char *out, size_t *size, b
     return true;
 }
 
-static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
+/* The spelling of the next token, appended to the pool. */
+static bool read_spelling(Scanner *scanner, size_t *size, bool *literal) {
     Bpe *bpe = scanner->bpe;
     Slice spelled;
-    uint32_t id = 0;
-    size_t size;
-    bool literal;
     if (!json_scan_string(&scanner->scan, &spelled)) return false;
     if (spelled.size > BPE_TOKEN_BYTES_MAX) {
         return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size,
             BPE_TOKEN_BYTES_MAX);
     }
-    if (!store_form(bpe, spelled, bpe->pool + bpe->pool_size, &size, &literal)) {
-        return json_scan_fail(&scanner->scan, "model.vocab: a token is not UTF-8");
-    }
-    if (!json_scan_accept(&scanner->scan, ':')) return json_scan_fail(&scanner->scan, "expected :");
-    if (!read_id(scanner, &id)) return false;
+    return store_form(bpe, spelled, bpe->pool + bpe->pool_size, size, literal) ||
+        json_scan_fail(&scanner->scan, "model.vocab: a token is not UTF-8");
+}
+
+/* The token whose spelling is the last in the pool. */
+static bool add_token(Scanner *scanner, uint32_t *capacity, uint32_t id, size_t size, bool literal) {
+    Bpe *bpe = scanner->bpe;
     if (!reserve_tokens(bpe, capacity, id)) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     if (bpe->tokens[id].flags) {
         return fail(scanner->error, ERROR_FORMAT, "model.vocab: two tokens have the id %u", id);
@@ -113,19 +123,57 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     return true;
 }
 
+static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
+    uint32_t id = 0;
+    size_t size;
+    bool literal;
+    if (!read_spelling(scanner, &size, &literal)) return false;
+    if (!json_scan_accept(&scanner->scan, ':')) return json_scan_fail(&scanner->scan, "expected :");
+    return read_id(scanner, &id) && add_token(scanner, capacity, id, size, literal);
+}
+
+/* ["token", score] of a Unigram model: ids are places in the list. */
+static bool read_scored_entry(Scanner *scanner, uint32_t *capacity) {
+    Bpe *bpe = scanner->bpe;
+    const uint32_t id = bpe->id_limit, before = *capacity;
+    size_t size;
+    bool literal;
+    Slice number;
+    char text[64], *end = text;
+    if (id > BPE_ID_MAX) return fail(scanner->error, ERROR_LIMIT, "model.vocab: more than %d tokens", BPE_ID_MAX);
+    if (!json_scan_accept(&scanner->scan, '[')) return json_scan_fail(&scanner->scan, "model.vocab: expected a pair");
+    if (!read_spelling(scanner, &size, &literal)) return false;
+    if (!json_scan_accept(&scanner->scan, ',')) return json_scan_fail(&scanner->scan, "model.vocab: expected a pair");
+    if (!json_scan_skip(&scanner->scan, &number)) return false;
+    snprintf(text, sizeof text, "%.*s", (int)(number.size < sizeof text ? number.size : 0), number.data);
+    const double score = strtod(text, &end);
+    if (end == text || *end || !isfinite(score))
+        return json_scan_fail(&scanner->scan, "model.vocab: a score must be a number");
+    if (!json_scan_accept(&scanner->scan, ']')) return json_scan_fail(&scanner->scan, "model.vocab: expected a pair");
+    if (!add_token(scanner, capacity, id, size, literal)) return false;
+    if (*capacity > before && !reserve_scores(bpe, *capacity))
+        return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
+    bpe->scores[id] = score;
+    return true;
+}
+
 static bool read_vocab(Scanner *scanner) {
     Bpe *bpe = scanner->bpe;
     if (bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model: the key \"vocab\" appears twice");
-    if (!json_scan_accept(&scanner->scan, '{'))
+    const bool scored = json_scan_accept(&scanner->scan, '[');
+    if (!scored && !json_scan_accept(&scanner->scan, '{'))
         return json_scan_fail(&scanner->scan, "model.vocab: expected an object");
+    if (scored) bpe->kind = MODEL_UNIGRAM;
+    const char closing = scored ? ']' : '}';
     /* Stored forms are never longer than the text: address space for all of it, of which little is written. */
     size_t room = (size_t)(scanner->scan.end - scanner->scan.at);
     bpe->pool = malloc(room + 1);
     if (!bpe->pool) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     uint32_t capacity = 0;
-    bool done = json_scan_accept(&scanner->scan, '}');
+    bool done = json_scan_accept(&scanner->scan, closing);
     while (!done) {
-        if (!read_vocab_entry(scanner, &capacity) || !json_scan_next(&scanner->scan, '}', &done)) return false;
+        const bool ok = scored ? read_scored_entry(scanner, &capacity) : read_vocab_entry(scanner, &capacity);
+        if (!ok || !json_scan_next(&scanner->scan, closing, &done)) return false;
     }
     if (!bpe->vocab_count) return fail(scanner->error, ERROR_FORMAT, "model.vocab is empty");
     char *pool = realloc(bpe->pool, bpe->pool_size + 1);
@@ -331,8 +379,8 @@ static bool read_model(Scanner *scanner) {
     TokenizerFile *file = scanner->file;
     const Member members[] = {{"type", &file->type}, {"dropout", &file->dropout}, {"unk_token", &file->unk_token},
         {"continuing_subword_prefix", &file->subword_prefix}, {"end_of_word_suffix", &file->word_suffix},
-        {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback},
-        {"ignore_merges", &file->ignore_merges}};
+        {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback}, {"ignore_merges", &file->ignore_merges},
+        {"unk_id", &file->unk_id}, {"max_input_chars_per_word", &file->word_characters_max}};
     if (!json_scan_accept(&scanner->scan, '{')) return json_scan_fail(&scanner->scan, "model: expected an object");
     const char *merges = NULL; /* when they stand before the vocabulary */
     bool done = json_scan_accept(&scanner->scan, '}');
@@ -342,10 +390,6 @@ static bool read_model(Scanner *scanner) {
         if (!json_scan_accept(&scanner->scan, ':')) return json_scan_fail(&scanner->scan, "expected :");
         bool ok;
         if (slice_is(key, "vocab")) {
-            if (file->type && file->type->type == JSON_STRING && !slice_is(json_slice(file->type), "BPE")) {
-                return fail(scanner->error, ERROR_UNSUPPORTED, "model.type \"%.*s\" is not supported: only BPE is",
-                    SLICE_SHOWN(json_slice(file->type)));
-            }
             ok = read_vocab(scanner);
         } else if (slice_is(key, "merges")) {
             if (!scanner->bpe->pool) merges = scanner->scan.at;
@@ -402,16 +446,7 @@ static bool must_be_empty(const Json *node, const char *name, Error *error) {
     return fail(error, ERROR_UNSUPPORTED, "model.%s is not supported", name);
 }
 
-static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
-    if (!value_bool(file->fuse_unk, "model.fuse_unk", false, &bpe->fuse_unk, error)) return false;
-    if (!value_bool(file->byte_fallback, "model.byte_fallback", false, &bpe->byte_fallback, error)) return false;
-    if (!value_bool(file->ignore_merges, "model.ignore_merges", false, &bpe->ignore_merges, error)) return false;
-    if (!must_be_empty(file->subword_prefix, "continuing_subword_prefix", error)) return false;
-    if (!must_be_empty(file->word_suffix, "end_of_word_suffix", error)) return false;
-    if (file->dropout && file->dropout->type != JSON_NULL &&
-        !(json_is_number(file->dropout) && json_number(file->dropout) == 0)) {
-        return fail(error, ERROR_UNSUPPORTED, "model.dropout is not supported");
-    }
+static bool find_unknown(const TokenizerFile *file, Bpe *bpe, Error *error) {
     bpe->unk = -1;
     if (!file->unk_token || file->unk_token->type == JSON_NULL) return true;
     if (file->unk_token->type != JSON_STRING) {
@@ -419,6 +454,58 @@ static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
     }
     bpe->unk = bpe_find_spelled(bpe, json_slice(file->unk_token));
     return true; /* an unknown token outside the vocabulary is never needed in healthy files: nothing is emitted then */
+}
+
+static bool finish_bpe(const TokenizerFile *file, Bpe *bpe, Error *error) {
+    if (!value_bool(file->fuse_unk, "model.fuse_unk", false, &bpe->fuse_unk, error)) return false;
+    if (!value_bool(file->ignore_merges, "model.ignore_merges", false, &bpe->ignore_merges, error)) return false;
+    if (!must_be_empty(file->subword_prefix, "continuing_subword_prefix", error)) return false;
+    if (!must_be_empty(file->word_suffix, "end_of_word_suffix", error)) return false;
+    if (file->dropout && file->dropout->type != JSON_NULL &&
+        !(json_is_number(file->dropout) && json_number(file->dropout) == 0)) {
+        return fail(error, ERROR_UNSUPPORTED, "model.dropout is not supported");
+    }
+    return find_unknown(file, bpe, error);
+}
+
+static bool finish_wordpiece(const TokenizerFile *file, Bpe *bpe, Error *error) {
+    enum { CHARACTERS_DEFAULT = 100 };
+    const Json *prefix = file->subword_prefix, *most = file->word_characters_max;
+    const Slice text = prefix && prefix->type == JSON_STRING ? json_slice(prefix) : SLICE("##");
+    char *copy = malloc(text.size + 1);
+    if (!copy) return fail(error, ERROR_MEMORY, "no memory for a tokenizer");
+    memcpy(copy, text.data, text.size);
+    bpe->subword_prefix = (Slice){copy, text.size};
+    bpe->word_characters_max = CHARACTERS_DEFAULT;
+    if (most && (most->type != JSON_INTEGER || most->integer < 0 || most->integer > UINT32_MAX))
+        return fail(error, ERROR_FORMAT, "model.max_input_chars_per_word must be a whole number");
+    if (most) bpe->word_characters_max = (uint32_t)most->integer;
+    return find_unknown(file, bpe, error);
+}
+
+static bool finish_unigram(const TokenizerFile *file, Bpe *bpe, Error *error) {
+    const Json *id = file->unk_id;
+    bpe->unk = -1;
+    if (id && id->type != JSON_NULL) {
+        if (id->type != JSON_INTEGER || id->integer < 0 || id->integer >= bpe->id_limit)
+            return fail(error, ERROR_FORMAT, "model.unk_id must be a token of the vocabulary");
+        bpe->unk = (int32_t)id->integer;
+    }
+    return unigram_finish(bpe, error);
+}
+
+static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
+    const Slice type = file->type && file->type->type == JSON_STRING ? json_slice(file->type) : SLICE("");
+    const bool scored = bpe->kind == MODEL_UNIGRAM;
+    if (slice_is(type, "WordPiece") && !scored) bpe->kind = MODEL_WORDPIECE;
+    if (type.size && !slice_is(type, (const char *[]){"BPE", "WordPiece", "Unigram"}[bpe->kind]))
+        return fail(error, ERROR_UNSUPPORTED, "model.type \"%.*s\" is not supported%s", SLICE_SHOWN(type),
+            scored ? " with a list of scores" : ": BPE, WordPiece and Unigram are");
+    if (bpe->kind != MODEL_BPE && bpe->by_bytes)
+        return fail(error, ERROR_UNSUPPORTED, "a ByteLevel pre-tokenizer before this model.type is not supported");
+    if (!value_bool(file->byte_fallback, "model.byte_fallback", false, &bpe->byte_fallback, error)) return false;
+    if (bpe->kind == MODEL_WORDPIECE) return finish_wordpiece(file, bpe, error);
+    return scored ? finish_unigram(file, bpe, error) : finish_bpe(file, bpe, error);
 }
 
 bool tokenizer_read(Slice text, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error) {
@@ -430,8 +517,9 @@ bool tokenizer_read(Slice text, Arena *arena, TokenizerFile *file, Bpe *bpe, Err
         .bpe = bpe,
         .error = error};
     bool ok = read_file(&scanner) && finish_model(file, bpe, error);
-    if (ok && !scanner.merges) ok = fail(error, ERROR_FORMAT, "model.merges is missing");
-    ok = ok && bpe_set_merges(bpe, scanner.merges, scanner.merge_count, error);
+    const bool merges = bpe->kind == MODEL_BPE;
+    if (ok && merges && !scanner.merges) ok = fail(error, ERROR_FORMAT, "model.merges is missing");
+    ok = ok && (!merges || bpe_set_merges(bpe, scanner.merges, scanner.merge_count, error));
     free(scanner.merges);
     buffer_free(&scanner.scan.unescaped);
     return ok;

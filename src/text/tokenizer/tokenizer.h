@@ -1,12 +1,14 @@
 /* text/tokenizer/: tokenizer.json: from its file to tables, from text to ids and back.
  *
- * tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers
- * 0.23. Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB.
+ * tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style, WordPiece, Unigram. Reference:
+ * huggingface/tokenizers 0.23. Threads: immutable once open, shared by all. Encoding is linear in the text, also for
+ * one word of 100 KB.
  *
  * In this folder lives what turns text into ids and back, and nothing that knows a model or a conversation. Each file
  * calls only those above it:
  *   tokens, byte_level            lists of ids; the alphabet of byte-level vocabularies
  *   bpe_cache, bpe, bpe_encode    vocabulary and merges; from a word to ids
+ *   word_models                   WordPiece and Unigram
  *   split_fast, finder            what a pattern finds
  *   normalize, pretokenize        the steps before the model
  *   added_index, vocabulary       added tokens in a text; what ids and spellings mean
@@ -36,6 +38,11 @@ typedef enum ControlTokens {
 /* Appends the ids of text. bos: run the post-processor as for a single sequence. Text must be UTF-8. */
 NODISCARD bool tokenizer_encode(
     const Tokenizer *t, Slice text, ControlTokens control, bool bos, Tokens *out, Error *error);
+
+/* Appends the ids of two texts by the post-processor's template for pairs, control tokens as text. *types: from which
+ * of the appended ids on the type id is 1; their number: nowhere. ERROR_UNSUPPORTED: there is no such template. */
+NODISCARD bool tokenizer_encode_pair(
+    const Tokenizer *t, Slice first, Slice second, Tokens *out, size_t *types, Error *error);
 
 /* A rendered prompt is a sequence of spans. Control tokens are the special ones, and other added tokens that occur in
  * the chat template's text and are not white space (<think>, <tool_call>): only bytes that came from the template may
