@@ -1,9 +1,13 @@
-# Decoders of media/. A build without a library refuses its format by name; so does a cross build, for whose architecture
-# the libraries are not looked up.
+# Decoders of media/. A build without a library refuses its format by name; so does a cross build, unless APUS_STATIC has
+# the libraries of its architecture.
+set(media_libraries TRUE)
+if(CMAKE_CROSSCOMPILING AND NOT APUS_STATIC)
+  set(media_libraries FALSE)
+endif()
 # media_decoder(SOURCE DEFINITION LIBRARY…): compiles the file if all libraries were found.
 function(media_decoder source definition)
   foreach(library ${ARGN})
-    if(CMAKE_CROSSCOMPILING OR NOT library OR (library MATCHES "::" AND NOT TARGET ${library}))
+    if(NOT media_libraries OR NOT library OR (library MATCHES "::" AND NOT TARGET ${library}))
       message(STATUS "media: no library for ${source}, this build refuses its format")
       set_source_files_properties(${CMAKE_SOURCE_DIR}/src/media/${source} PROPERTIES HEADER_FILE_ONLY ON)
       return()
@@ -12,7 +16,7 @@ function(media_decoder source definition)
   target_compile_definitions(media PRIVATE ${definition})
   target_link_libraries(media PUBLIC ${ARGN})
 endfunction()
-if(NOT CMAKE_CROSSCOMPILING)
+if(media_libraries)
   find_package(JPEG QUIET)
   find_package(PNG QUIET)
   find_path(APUS_WEBP_INCLUDE webp/demux.h)
