@@ -147,6 +147,7 @@ if [ "$mode" = long ]; then
     beside 2 convert "$python" tests/import/check_convert.py
     wait
     step app-long tests/app/run.sh long
+    step release tests/cli/check_release.sh
     step real "$python" tests/real/check_real.py
     finish
 fi
@@ -197,6 +198,7 @@ wait
 for check in api models jobs fit lan constrained faults tools doors vision audio embeddings mixed metrics cache sdk; do
     beside 3 $check "$python" tests/server/check_$check.py
 done
+for check in lora encoders; do beside 3 $check "$python" tests/server/check_$check.py; done
 beside 3 swiftlm "$python" tests/cli/check_swiftlm.py
 beside 3 agents "$python" tests/clients/agent_session.py
 beside 3 sdk-node tests/server/check_sdk_node.sh

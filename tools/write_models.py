@@ -29,6 +29,7 @@ models whose logits are known from a reference: mlx-lm 0.32.2 or transformers 5.
 - **error**: the largest difference from the reference, divided by the largest logit, over prompts and single steps of
   all of them with `--cpu ref` (`tools/oracle` also compares chunks). The tests allow 1e-4; another order of summing
   costs up to 6e-6.
+  Vectors of encoders (`bert` …) are within 1e-5 of the reference's.
 - **GPU**: whether layers can be on a GPU.
 - **streaming**: whether the experts may stay on disk ([larger-than-memory.md](larger-than-memory.md)).
 - **GGUF**: the architecture's name in GGUF files.
@@ -119,6 +120,8 @@ def line(model_type, family, text, own, measured):
     recurrent = "family/recurrent.h" in text or re.search(r"COMPONENT_(RECURRENT|SHORT_CONV|MAMBA)", text)
     lacking = re.search(r"COMPONENT_ALTUP|head_gate|chunked = |weigh_inputs", text)  # bound.c: missing_operation
     gpu = not lacking and (not recurrent or ".recurrence = cuda" in read("src/backend/cuda/runtime/backend.c"))
+    if "spec->encoder" in text:  # tests/server/check_encoders.py
+        references, forms, gpu = ["transformers"], ["f32"], False
     cells = [
         f"`{model_type}`",
         ", ".join(references),

@@ -27,13 +27,20 @@ static bool is_true(const Json *object, const char *name) {
 
 /* Of 1_Pooling/config.json: several modes at once would be vectors one behind the other. */
 static bool read_mode(const Json *config, Pooling *pooling, Error *error) {
-    const bool last = is_true(config, "pooling_mode_lasttoken"), mean = is_true(config, "pooling_mode_mean_tokens");
-    static const char *const others[] = {"pooling_mode_cls_token", "pooling_mode_max_tokens",
-        "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"};
+    static const char *const others[] = {
+        "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"};
+    static const struct {
+        const char *name;
+        Pooling pooling;
+    } modes[] = {{"pooling_mode_lasttoken", POOLING_LAST}, {"pooling_mode_mean_tokens", POOLING_MEAN},
+        {"pooling_mode_cls_token", POOLING_FIRST}};
+    int count = 0;
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (is_true(config, others[i])) return fail(error, ERROR_UNSUPPORTED, "%s is not supported", others[i]);
-    if (last == mean) return fail(error, ERROR_UNSUPPORTED, "pooling by both the last token and the mean, or neither");
-    *pooling = last ? POOLING_LAST : POOLING_MEAN;
+    for (size_t i = 0; i < COUNT_OF(modes); i++)
+        if (is_true(config, modes[i].name)) *pooling = modes[i].pooling, count++;
+    if (count != 1)
+        return fail(error, ERROR_UNSUPPORTED, "pooling by several of first token, last token and mean, or by none");
     return true;
 }
 

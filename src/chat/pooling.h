@@ -3,6 +3,6 @@
 #pragma once
 #include "engine/engine.h"
 
-/* POOLING_NONE: there are no such files. False: unreadable files, or a pooling other than last token and mean
- * (ERROR_UNSUPPORTED). */
+/* POOLING_NONE: there are no such files. False: unreadable files, or a pooling other than first token, last token
+ * and mean (ERROR_UNSUPPORTED). */
 NODISCARD bool pooling_read(const char *directory, Pooling *pooling, Error *error);

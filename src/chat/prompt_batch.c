@@ -1,9 +1,25 @@
 #include "chat/prompt_batch.h"
 
+#include <stdlib.h>
+
+#include "model/spec.h"
+
 enum {
     AT_ONCE = 64, /* prompts submitted at once: enough to fill a step, and other requests get their turn */
     LOOK_MS = 100,
 };
+
+/* Tokens of the second type have the positions of that type (Spec.token_types). NULL: no memory. */
+static int32_t *typed_positions(const ChatModel *model, const PromptBatch *batch, int index) {
+    const int first = model_spec(engine_model(model->engine))->positions;
+    const size_t count = batch->prompts[index].count;
+    int32_t *positions = malloc(POSITION_DIMS_MAX * count * sizeof *positions);
+    for (size_t i = 0; positions && i < POSITION_DIMS_MAX * count; i++) {
+        const size_t place = i % count;
+        positions[i] = (int32_t)place + (place >= batch->types[index] ? first : 0);
+    }
+    return positions;
+}
 
 static Request *submit(
     const ChatModel *model, const PromptBatch *batch, const RequestOptions *options, int index, Error *error) {
@@ -14,7 +30,16 @@ static Request *submit(
     own.cache_salt = batch->cache_salt;
     own.max_tokens = own.choices = 1;
     own.kv_format = &full_precision;
-    return engine_submit(model->engine, &own, error);
+    const bool typed = batch->types && model_spec(engine_model(model->engine))->token_types == 2;
+    int32_t *positions = typed ? typed_positions(model, batch, index) : NULL;
+    own.positions = positions;
+    if (typed && !positions) {
+        fail(error, ERROR_MEMORY, "no memory for the positions of a prompt");
+        return NULL;
+    }
+    Request *request = engine_submit(model->engine, &own, error);
+    free(positions);
+    return request;
 }
 
 /* Waits for the end. waits: no other prompt of the batch has been started. */

@@ -6,6 +6,7 @@
 typedef struct PromptBatch {
     const Tokens *prompts; /* [count]; each has at least one token and fewer than the context holds */
     int count;
+    const size_t *types; /* [count] from which token of each prompt on the token type is the second; NULL: nowhere */
     uint64_t cache_salt; /* as in RequestOptions */
     /* Called for each prompt and ten times per second; true cancels the batch. waits: no prompt has been started. */
     bool (*given_up)(void *context, bool waits);

@@ -15,9 +15,14 @@ static bool find_answers(const ChatModel *model, int32_t *yes, int32_t *no, Erro
             "the model '%s' has no prompt for pairs of a query and a document, as Qwen3-Reranker has", model->name);
 }
 
-bool rerank_prompt(
-    const ChatModel *model, Slice instruction, Slice query, Slice document, Tokens *tokens, Error *error) {
+bool rerank_prompt(const ChatModel *model, Slice instruction, Slice query, Slice document, Tokens *tokens,
+    size_t *types, Error *error) {
     int32_t yes, no;
+    *types = SIZE_MAX;
+    if (model_classifies(engine_model(model->engine))) {
+        if (instruction.size) return fail(error, ERROR_UNSUPPORTED, "the model '%s' takes no instruction", model->name);
+        return tokenizer_encode_pair(model->tokenizer, query, document, tokens, types, error);
+    }
     if (!find_answers(model, &yes, &no, error)) return false;
     const Span spans[] = {
         {SLICE(
@@ -81,7 +86,25 @@ static bool take_score(void *context, int index, Request *request, const TokenOu
     return isfinite(chosen) || fail(error, ERROR_DEVICE, "the model's computation gave no numbers");
 }
 
+typedef struct Logits {
+    const Model *model;
+    float *out; /* [count] */
+} Logits;
+
+static bool take_logit(void *context, int index, Request *request, const TokenOut *token, Error *error) {
+    const Logits *logits = context;
+    const float logit = model_classify(logits->model, request_embedding(request));
+    logits->out[index] = 1 / (1 + expf(-logit));
+    return isfinite(logit) || fail(error, ERROR_DEVICE, "the model's computation gave no numbers");
+}
+
 bool rerank_compute(const ChatModel *model, const PromptBatch *batch, float *scores, Error *error) {
+    if (model_classifies(engine_model(model->engine))) {
+        const RequestOptions embeds = {
+            .embeds = true, .sampling = {.top_p = 1, .repetition_penalty = 1, .logprobs = -1}};
+        Logits logits = {engine_model(model->engine), scores};
+        return prompt_batch_run(model, batch, &embeds, take_logit, &logits, error);
+    }
     Answers *answers = answers_new(model, error);
     if (!answers) return false;
     const RequestOptions options = {

@@ -339,8 +339,9 @@ static bool take_log(const char *form, Error *error) {
 
 static bool take_pooling(const char *name, Pooling *pooling, Error *error) {
     const bool last = name && !strcmp(name, "last"), mean = name && !strcmp(name, "mean");
-    *pooling = last ? POOLING_LAST : mean ? POOLING_MEAN : POOLING_NONE;
-    return !name || last || mean || fail(error, ERROR_USAGE, "--pooling %s: want last or mean", name);
+    const bool first = name && !strcmp(name, "cls");
+    *pooling = last ? POOLING_LAST : mean ? POOLING_MEAN : first ? POOLING_FIRST : POOLING_NONE;
+    return !name || last || mean || first || fail(error, ERROR_USAGE, "--pooling %s: want last, mean or cls", name);
 }
 
 /* Those of options that are not given are negative. */
@@ -413,7 +414,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         {"--pin", NULL, OPTION_TEXT, &pinned, 0, 0, "NAMES",
             "models that are never unloaded, several with commas (none)"},
         {"--pooling", NULL, OPTION_TEXT, &pooling, 0, 0, "HOW",
-            "/v1/embeddings from any model: of the last token, or the mean (as a model's files say, else none)"},
+            "/v1/embeddings from any model: last (the last token), mean, or cls (as a model's files say, else none)"},
         {"--preset", NULL, OPTION_READ, &(OptionReader){presets_read, &presets}, 0, 0, "MODEL:SETTINGS",
             "what a model's requests get that do not say, as in qwen-0.5b:temp=0.2,top-k=20; also a section [MODEL] of "
             "the file of --config (none)"},

@@ -654,6 +654,17 @@ static bool open_media(Engine *engine, const RunnerOptions *runner, Error *error
     return engine->media;
 }
 
+/* A step has room for any text of an encoder, and its pooling may read any row. */
+static void take_whole_texts(const Model *model, EngineOptions *options, RunnerOptions *runner) {
+    const int context = min_int(model_context(model), RUNNER_ROWS_MAX / 2);
+    runner->backend.rows_max += max_int(context - options->prefill_size, 0);
+    options->prefill_size = max_int(context, options->prefill_size);
+    if (model_classifies(model)) options->pooling = POOLING_FIRST;
+    if (!options->pooling) options->pooling = POOLING_MEAN;
+    runner->hidden_rows_max = runner->backend.rows_max;
+    options->speculation = (SpeculationOptions){0};
+}
+
 static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error) {
     EngineOptions own = *asked, *options = &own;
     if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error)) return false;
@@ -663,10 +674,11 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->failed_context = options->failed_context;
     RunnerOptions runner = engine_runner_options(options);
     engine->resources = options->resources;
-    engine->pooling = options->pooling;
     own.model.device_layers = options->gpu_layers > 0 ? options->gpu_layers : 0;
     engine->model = model_open(options->directory, &options->model, error);
     if (!engine->model) return false;
+    if (model_spec(engine->model)->encoder) take_whole_texts(engine->model, &own, &runner);
+    engine->pooling = options->pooling;
     placement_runner(options, engine->model, &runner);
     engine->runner = runner_open(engine->model, &runner, error);
     if (!engine->runner) return false;
@@ -829,6 +841,17 @@ static bool check_media(const Engine *engine, const RequestOptions *o, Error *er
     return true;
 }
 
+static bool check_encoded(const Engine *engine, const RequestOptions *o, Error *error) {
+    const int positions = model_spec(engine->model)->positions, most = engine->scheduler.prefill_size;
+    if (!o->embeds) return fail(error, ERROR_UNSUPPORTED, "this model makes embeddings, no answers");
+    if (o->prompt_count > positions)
+        return fail(
+            error, ERROR_LIMIT, "the prompt has %d tokens, the model has %d positions", o->prompt_count, positions);
+    return o->prompt_count <= most ||
+        fail(error, ERROR_LIMIT, "a text of %d tokens must be read in one step, which has at most %d (--prefill-size)",
+            o->prompt_count, most);
+}
+
 /* Pages of a sequence hold what its adapter made of the text. */
 static bool settle_adapter(const Engine *engine, RequestOptions *o, Error *error) {
     const Spec *spec = model_spec(engine->model);
@@ -849,6 +872,8 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
         return NULL;
     const bool media_whole = options->media_count > 0 && engine_vision(engine) && engine_vision(engine)->bidirectional;
     if (media_whole) own.kv_format = &full_precision; /* the steps of other formats end at places of their own */
+    const bool encoded = model_spec(engine->model)->encoder;
+    if (encoded && !check_encoded(engine, options, error)) return NULL;
     if (options->embeds && !engine->pooling) {
         fail(error, ERROR_UNSUPPORTED, "this model makes no embeddings");
         return NULL;
@@ -857,7 +882,7 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
     const int max_tokens = scheduler_fit(s, options, error);
     if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
         return NULL;
-    const bool whole_prompt = media_whole && engine_vision(engine)->whole_prompt;
+    const bool whole_prompt = encoded || (media_whole && engine_vision(engine)->whole_prompt);
     const RequestShape shape = {engine->vocab, model_hidden(engine->model), engine->pooling, media_whole, whole_prompt,
         s->speculation.options.lookup};
     Request *request = request_new(options, &shape, max_tokens, error);

@@ -18,7 +18,7 @@ enum { PREDICTION_TOKENS_MAX = 1 << 20 };
 enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* chosen by EngineOptions.fit */ };
 
 /* Pooling of the hidden rows of a text to one vector. */
-typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
+typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN, POOLING_FIRST } Pooling;
 
 /* Where draft tokens come from. */
 typedef enum DraftSource {
@@ -190,8 +190,8 @@ int request_wait(Request *request, int timeout_ms);
  * latest. */
 uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms);
 bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* needs echo_logprobs; false: not yet */
-/* The embedding of a request that has ended with FINISH_STOP: [model_hidden], borrowed for the lifetime of the request.
- */
+/* The embedding of a request that has ended with FINISH_STOP: [model_hidden], not normalised, borrowed for the lifetime
+ * of the request. */
 const float *request_embedding(const Request *request);
 void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
 /* Ends one choice early (a stop string was seen): it stops computing; the others go on. */

@@ -15,8 +15,8 @@ RunnerOptions engine_runner_options(const EngineOptions *options) {
     RunnerOptions runner = {.backend = options->backend, .outputs_max = decode_rows + ECHO_ROWS};
     runner.backend.rows_max = decode_rows + options->prefill_size;
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
-    if (options->pooling) /* a mean may read any row */
-        runner.hidden_rows_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
+    if (options->pooling) /* only the last row is known beforehand */
+        runner.hidden_rows_max = options->pooling == POOLING_LAST ? options->slots : runner.backend.rows_max;
     if (options->model.mtp) runner.hidden_rows_max = runner.backend.rows_max;
     return runner;
 }

@@ -148,7 +148,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->waiting = options->choices;
     request->echo = options->echo_logprobs;
     request->pooling = options->embeds ? shape->pooling : POOLING_NONE;
-    request->whole = request->echo || request->pooling == POOLING_MEAN;
+    request->whole = request->echo || request->pooling == POOLING_MEAN || request->pooling == POOLING_FIRST;
     request->format = *options->kv_format;
     request->adapter = options->adapter;
     request->salt = options->cache_salt;
@@ -325,7 +325,8 @@ void request_pool(Request *request, int first, int count, int hidden, const floa
         if (first + t < request->pooled) continue; /* it is read again */
         request->pooled = first + t + 1;
         for (int i = 0; i < hidden && request->pooling == POOLING_MEAN; i++) request->sums[i] += (double)state[i];
-        for (int i = 0; i < hidden && request->pooled == request->prompt_count; i++)
+        const int wanted = request->pooling == POOLING_FIRST ? 1 : request->prompt_count;
+        for (int i = 0; i < hidden && request->pooled == wanted; i++)
             request->embedding[i] =
                 request->pooling == POOLING_MEAN ? (float)(request->sums[i] / request->prompt_count) : state[i];
     }

@@ -118,7 +118,7 @@ typedef struct RequestShape {
     int vocab, hidden;
     Pooling pooling;   /* pooling of embedding requests */
     bool media_whole;  /* no step reads a part of an image: its rows see each other (MediaSpan.whole) */
-    bool whole_prompt; /* media_whole: nor one of the prompt */
+    bool whole_prompt; /* no step reads a part of the prompt: its tokens see each other */
     bool lookup;       /* texts are looked up for draft tokens */
 } RequestShape;
 

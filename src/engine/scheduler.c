@@ -22,7 +22,7 @@ static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, 
 
 static bool step_plan_open(StepPlan *plan, const StepCapacity *capacity, Error *error) {
     *plan = (StepPlan){.slices = calloc((size_t)capacity->sequences, sizeof *plan->slices),
-        .spans = calloc((size_t)capacity->embeddings + 1, sizeof *plan->spans)};
+        .spans = calloc((size_t)capacity->embeddings + (size_t)capacity->sequences + 1, sizeof *plan->spans)};
     if (!plan->slices || !plan->spans)
         return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", capacity->rows);
     return step_builder_open(&plan->builder, capacity, error);

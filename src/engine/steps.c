@@ -107,7 +107,7 @@ typedef struct Room {
 static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *room) {
     int rows = max_int(min_int(most, rows_left(s, candidate) - candidate->rows), 0);
     if (candidate->decode) rows = min_int(rows, room->decode_rows);
-    if (candidate->request->media_count > 0) {
+    if (candidate->request->media_count > 0 || candidate->request->whole_prompt) {
         const int from = sequence_of(candidate->request, candidate->choice)->length;
         rows = max_int(media_rows(s, candidate->request, from, candidate->rows + rows) - candidate->rows, 0);
     }
@@ -332,7 +332,7 @@ static void add_slice(Scheduler *s, StepPlan *plan, const StepSlice *slice, int 
     sequence->adapter = slice->request->adapter;
     set_sampling(s, slice, generated, sequence);
     set_positions(s, slice, sequence);
-    if (slice->request->media_count > 0) set_media(s, plan, slice, sequence);
+    if (slice->request->media_count > 0 || slice->request->whole_prompt) set_media(s, plan, slice, sequence);
     step_add_sequence(&plan->builder, sequence);
 }
 

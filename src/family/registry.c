@@ -9,6 +9,7 @@
     row("apertus", apertus_family)                                      \
     row("bailing_moe", bailing_moe_family)                              \
     row("bailing_moe_linear", bailing_moe_linear_family)                \
+    row("bert", bert_family)                                            \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
     row("deepseek_v2", deepseek_v2_family)                              \
@@ -77,6 +78,7 @@
     row("mixtral", mixtral_family)                                      \
     row("nemotron", nemotron_family)                                    \
     row("nemotron_h", nemotron_h_family)                                \
+    row("nomic_bert", nomic_bert_family)                                \
     row("olmo", olmo_family)                                            \
     row("olmo2", olmo2_family)                                          \
     row("olmo3", olmo3_family)                                          \
@@ -99,6 +101,7 @@
     row("qwen3_next", qwen3_next_family)                                \
     row("qwen3_vl", qwen3_vl_family)                                    \
     row("qwen3_vl_moe", qwen3_vl_moe_family)                            \
+    row("roberta", roberta_family)                                      \
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \
     row("solar_open", solar_open_family)                                \
@@ -107,6 +110,7 @@
     row("stablelm", stablelm_family)                                    \
     row("starcoder2", starcoder2_family)                                \
     row("telechat3", telechat3_family)                                  \
+    row("xlm-roberta", roberta_family)                                  \
     row("youtu_llm", youtu_llm_family)
 // clang-format on
 

@@ -103,8 +103,13 @@ static void add_deepstack(const Stage *stage, int i, const Step *step) {
 static void add_positions(const Stage *stage, const Step *step) {
     const Bound *bound = stage->bound;
     float *rows = stage->normed;
-    const Embed op = {
-        .rows = step->rows, .tokens = step->positions, .table = &bound->position_embedding, .scale = 1, .out = rows};
+    /* Sequences keep to the table; a step that is planned or measured may have more rows than it. */
+    const Embed op = {.rows = step->rows,
+        .tokens = step->positions,
+        .table = &bound->position_embedding,
+        .scale = 1,
+        .placeholder = true,
+        .out = rows};
     stage->backend->ops->embed(stage->backend, &op);
     stage->backend->ops->add(stage->backend, step->rows, bound->spec->hidden, stage->residual, rows, 1, NULL);
 }

@@ -28,9 +28,11 @@ static void logits_forward(const Stage *stage, const Step *step, int count, cons
 
 static void hidden_rows_forward(const Stage *stage, const Step *step, float *out) {
     const BackendOps *ops = stage->backend->ops;
-    ops->gather(stage->backend, step->hidden_row_count, step->hidden_rows, stage->residual, stage->bound->spec->hidden,
-        stage->normed);
-    ops->norm(stage->backend, step->hidden_row_count, stage->normed, stage->bound->final_norm, out);
+    const Norm *norm = stage->bound->final_norm;
+    float *rows = norm ? stage->normed : out;
+    ops->gather(
+        stage->backend, step->hidden_row_count, step->hidden_rows, stage->residual, stage->bound->spec->hidden, rows);
+    if (norm) ops->norm(stage->backend, step->hidden_row_count, rows, norm, out);
 }
 
 /* Samples tokens, or computes the sums with which sampling begins. */

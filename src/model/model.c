@@ -108,9 +108,10 @@ static bool choose_context(Model *model, const ModelOptions *options, Error *err
     if (options->context < 0) {
         return fail(error, ERROR_USAGE, "a context of %d tokens cannot be", options->context);
     }
-    if (model->spec.position_embedding.rows && model->context > model->spec.position_embedding.rows)
+    const int64_t rows = model->spec.encoder ? model->spec.positions : model->spec.position_embedding.rows;
+    if (rows && model->context > rows)
         return fail(error, ERROR_USAGE, "a context of %d tokens is more than the %d positions that the model has",
-            model->context, (int)model->spec.position_embedding.rows);
+            model->context, (int)rows);
     if (model->context > model->spec.positions && options->warn) {
         char line[160];
         snprintf(line, sizeof line, "a context of %d tokens is more than the %d that the model was made for",

@@ -78,6 +78,12 @@ const struct Spec *model_spec(const Model *model);
 /* The LoRA adapter of that name, from 1 on (SequenceChunk.adapter); 0: there is none. */
 int model_adapter(const Model *model, Slice name);
 int model_adapter_count(const Model *model);
+/* Whether the model judges texts (Classifier of spec.h); the logit for the state of a text's first token,
+ * [model_hidden].
+ */
+bool model_encodes(const Model *model); /* it has states of whole texts, and no answers (Spec.encoder) */
+bool model_classifies(const Model *model);
+float model_classify(const Model *model, const float *state);
 int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
 int model_hidden(const Model *model);  /* width of the residual */

@@ -238,6 +238,11 @@ typedef struct AltUp {
     Weight *expand, *merge; /* [streams − 1] hidden × hidden */
 } AltUp;
 
+/* Judges a text by the state h of its first token: out · tanh(dense · h), a logit (cross-encoders). */
+typedef struct Classifier {
+    Weight dense, out; /* [hidden, hidden], [1, hidden]; rows 0: there is none */
+} Classifier;
+
 typedef struct Spec {
     const char *family; /* model_type of config.json */
     int hidden, vocab;
@@ -261,6 +266,9 @@ typedef struct Spec {
                                asked for. It reads the token behind a position and predicts the one after that */
     bool precise;           /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
                                where it is clearly the likeliest */
+    bool encoder;           /* every token sees every other: texts are computed whole, for their states alone */
+    int token_types;        /* of an encoder: 2: positions from `positions` on are those of the second type */
+    Classifier classifier;
     int adapter_count;
     const Adapter *adapters; /* [adapter_count] LoRA adapters, whose updates are at the weights */
     int tally_count;

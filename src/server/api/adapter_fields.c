@@ -245,7 +245,7 @@ static const Field table[] = {
     {"chunking_strategy", API_TRANSCRIPTION, FIELD_NEUTRAL, FIELD_TEXT, NOWHERE, 0, 0, read_only_auto, NULL, NULL,
         "only auto"},
     {"model", API_RERANK, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, "required",
-        "id of a served model of Qwen3-Reranker's kind"},
+        "id of a served model of Qwen3-Reranker's kind, or of a cross-encoder"},
     {"query", API_RERANK, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, "required", "what is asked"},
     {"documents", API_RERANK, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 0, 0, NULL, "[text] or [{text}]", "required",
         "at most 1024"},

@@ -68,6 +68,9 @@ static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *er
     if (models_find(x->server->models, json_slice(name)) < 0) return model_unknown(x->server, json_slice(name), error);
     e->model = model_take(x, json_slice(name), error);
     if (!e->model) return false;
+    if (model_classifies(engine_model(e->model->engine)))
+        return api_fail(error, 400, "unsupported_model", "model",
+            "The model '%s' judges pairs of texts: it answers /v1/rerank.", e->model->name);
     return engine_pooling(e->model->engine) ||
         api_fail(error, 400, "unsupported_model", "model",
             "The model '%s' was not made for embeddings: nothing in its files says how the states of its tokens become "

@@ -18,6 +18,7 @@ typedef struct Rerank {
     Slice query, instruction;
     Slice *documents; /* [count] */
     Tokens *prompts;  /* [made] */
+    size_t *types;    /* [made] */
     float *scores;    /* [count] */
     int count, made, shown;
     int64_t tokens;
@@ -44,7 +45,8 @@ static bool read_documents(const Json *list, Arena *arena, Rerank *r, ApiError *
     r->documents = arena_alloc(arena, list->size, sizeof *r->documents);
     r->prompts = arena_alloc(arena, list->size, sizeof *r->prompts);
     r->scores = arena_alloc(arena, list->size, sizeof *r->scores);
-    if (!r->documents || !r->prompts || !r->scores) return api_out_of_memory(error);
+    r->types = arena_alloc(arena, list->size, sizeof *r->types);
+    if (!r->documents || !r->prompts || !r->types || !r->scores) return api_out_of_memory(error);
     for (JSON_EACH(value, list)) {
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "documents[%d]", r->count);
@@ -62,7 +64,7 @@ static bool make_prompt(Rerank *r, int index, ApiError *error) {
     snprintf(param, sizeof param, "documents[%d]", index);
     *prompt = (Tokens){0};
     if (!completion_fits(r->model, r->documents[index].size + r->query.size, param, error)) return false;
-    if (!rerank_prompt(r->model, r->instruction, r->query, r->documents[index], prompt, &why)) {
+    if (!rerank_prompt(r->model, r->instruction, r->query, r->documents[index], prompt, &r->types[index], &why)) {
         if (why.code != ERROR_UNSUPPORTED) return input_refuse(&why, param, error);
         return api_fail(error, 400, "unsupported_model", "model", "Cannot rerank: %s.", why.text);
     }
@@ -127,6 +129,7 @@ static bool compute(Exchange *x, Rerank *r, Buffer *out, ApiError *error) {
     ExchangeBatch b;
     exchange_batch_init(&b, x, r->prompts, r->count);
     Error why = {0};
+    b.batch.types = r->types;
     if (!rerank_compute(r->model, &b.batch, r->scores, &why)) return exchange_batch_failed(&b, &why, error);
     x->record.prompt_tokens = r->tokens;
     write_answer(x, r, out);
