@@ -151,6 +151,30 @@ static void end_choice(Generation *g, Choice *choice, Finish finish) {
     g->ended++;
 }
 
+/* An answer that was cut inside a character does not show the part; its logprobs carry the bytes. */
+static void drop_incomplete(Buffer *piece) {
+    static const char replacement[] = "\xEF\xBF\xBD";
+    const size_t size = sizeof replacement - 1;
+    while (piece->size >= size && !memcmp(piece->data + piece->size - size, replacement, size)) piece->size -= size;
+}
+
+/* The same where the budget of reasoning ends inside a character: the part stands in front of the end marker. */
+static void drop_before_marker(Generation *g, const Choice *choice, int32_t id) {
+    static const char replacement[] = "\xEF\xBF\xBD";
+    const size_t size = sizeof replacement - 1;
+    Buffer spelling = {0};
+    size_t cut = 0;
+    while (g->piece.size - cut >= size && !memcmp(g->piece.data + cut, replacement, size)) cut += size;
+    if (cut == 0 || !answer_reasons(&choice->parser)) return;
+    const bool marker = tokenizer_bytes(g->model->tokenizer, id, &spelling, NULL) &&
+        spelling.size == g->piece.size - cut &&
+        call_format_uses(choice->parser.calls, choice->parser.reasoning, buffer_view(&spelling));
+    buffer_free(&spelling);
+    if (!marker) return;
+    memmove(g->piece.data, g->piece.data + cut, g->piece.size - cut);
+    g->piece.size -= cut;
+}
+
 /* Special tokens have no text, except markers of calls and reasoning. */
 static bool spell_marker(Generation *g, const Choice *choice, int32_t id, Error *error) {
     if (!g->parsed || !tokenizer_is_special(g->model->tokenizer, id)) return true;
@@ -181,6 +205,7 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
     if (g->logprobs && !keep_token(choice, token, error)) return false;
     buffer_clear(&g->piece);
     if (!detokenizer_push(choice->detokenizer, token->id, &g->piece, error)) return false;
+    drop_before_marker(g, choice, token->id);
     if (!spell_marker(g, choice, token->id, error)) return false;
     const bool reasoned = answer_reasons(&choice->parser);
     const bool stopped = stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text);
@@ -191,13 +216,6 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
         end_choice(g, choice, FINISH_STOP);
     }
     return true;
-}
-
-/* An answer that was cut inside a character does not show the part; its logprobs carry the bytes. */
-static void drop_incomplete(Buffer *piece) {
-    static const char replacement[] = "\xEF\xBF\xBD";
-    const size_t size = sizeof replacement - 1;
-    while (piece->size >= size && !memcmp(piece->data + piece->size - size, replacement, size)) piece->size -= size;
 }
 
 /* The engine has ended the choice: held-back text becomes its text. */

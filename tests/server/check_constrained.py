@@ -26,6 +26,7 @@ def models(root):
         "ends": (["I think ", "so."], hermes),
         "pieces": (["Hm. ", "</thi", "nk>{"], hermes, ["</think>"]),
         "joined": (["Hm. ", "x</think> ok."], hermes),
+        "split": (["Hm", "ä½", "łmore"], hermes),  # the first two bytes of a character of three, then the third
         "shut": (["<think>", "Hm.", "</think>", "{}"], template(HERMES, "<think>\\n\\n</think>\\n\\n")),
         "oslo": (call("Oslo"), tagged),
         "null": (call("null"), tagged),
@@ -99,6 +100,10 @@ def test_thinking(server):
         check(finish == "length" or is_json(content), f"{model}, no budget: {finish} {content!r} {thought!r}")
     finish, content, thought = ask(server, "ends")
     check(finish == "stop" and thought == "I think so.", f"a free answer may end: {finish} {thought!r}")
+    finish, content, thought = ask(server, "split", thinking_budget=2)
+    check(thought == "Hm", f"a budget that ends inside a character: {thought!r}")
+    finish, content, thought = ask(server, "split", max_tokens=2)
+    check(thought == "Hm", f"a limit that ends inside a character: {thought!r}")
     finish, content, thought = ask(server, "shut", **JSON_OBJECT)
     check(thought is None and is_json(content), f"the prompt has closed the reasoning: {content!r} {thought!r}")
 

@@ -27,7 +27,7 @@ enum {
     SPIN_NS = 50000,          /* how long a worker watches before it sleeps */
     SPINS_PER_CLOCK = 64,     /* pauses between readings of the clock */
     END_PIECES = 4,           /* the rest of a range is given out in pieces of 1/END_PIECES */
-    SPINS_BEFORE_YIELD = 4096 /* waiting for a thread that has lost its core: let it run */
+    SPINS_BEFORE_SLEEP = 4096 /* waiting for a thread that has lost its core */
 };
 
 typedef struct Line {
@@ -50,6 +50,7 @@ struct Pool {
     Line epoch;    /* number of runs begun */
     Line sleepers; /* workers asleep, or about to be */
     Line released; /* number of barriers passed */
+    Line waiters;  /* threads asleep in wait_until(), or about to be */
     int count;     /* threads, the caller's included */
     bool stop;
     PoolTask *task;
@@ -78,16 +79,6 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static void wait_until(Line *line, uint32_t value) {
-    for (int spins = 0; atomic_load_explicit(&line->value, memory_order_acquire) != value; spins++) {
-        if (spins < SPINS_BEFORE_YIELD) {
-            pause_cpu();
-            continue;
-        }
-        sched_yield();
-    }
-}
-
 #if POOL_FUTEX
 static void open_sleep(Pool *pool) {}
 static void close_sleep(Pool *pool) {}
@@ -97,7 +88,12 @@ static void sleep_while(Pool *pool, uint32_t seen) {
         syscall(SYS_futex, &pool->epoch.value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
-static void wake_all(Pool *pool) { syscall(SYS_futex, &pool->epoch.value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+static void wake_line(Line *line) { syscall(SYS_futex, &line->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+static void wake_all(Pool *pool) { wake_line(&pool->epoch); }
+static void sleep_until(Line *line, uint32_t value) {
+    for (uint32_t seen; (seen = atomic_load(&line->value)) != value;)
+        syscall(SYS_futex, &line->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
 #else
 static void open_sleep(Pool *pool) {
     mutex_init(&pool->lock);
@@ -115,6 +111,11 @@ static void sleep_while(Pool *pool, uint32_t seen) {
     mutex_unlock(&pool->lock);
 }
 
+/* Without futexes a thread lets others run instead. */
+static void wake_line(Line *line) {}
+static void sleep_until(Line *line, uint32_t value) {
+    while (atomic_load(&line->value) != value) sched_yield();
+}
 /* Under the lock: threads that have seen the old epoch are waiting by now. */
 static void wake_all(Pool *pool) {
     mutex_lock(&pool->lock);
@@ -122,6 +123,27 @@ static void wake_all(Pool *pool) {
     mutex_unlock(&pool->lock);
 }
 #endif
+
+/* Another thread's signal: spins, then sleeps, so that a thread without work does not spend the processor time that the
+ * system would give it later, when it has some, on a machine that others use too. */
+static void wait_until(Pool *pool, Line *line, uint32_t value) {
+    for (int spins = 0; atomic_load_explicit(&line->value, memory_order_acquire) != value; spins++) {
+        if (spins >= SPINS_BEFORE_SLEEP) {
+            atomic_fetch_add(&pool->waiters.value, 1);
+            sleep_until(line, value);
+            atomic_fetch_sub(&pool->waiters.value, 1);
+            return;
+        }
+        pause_cpu();
+    }
+}
+
+/* The value and the number of waiters are stored and read in one order by all threads: either the waiter sees the new
+ * value, or this thread sees the waiter. */
+static void signal_line(Pool *pool, Line *line, uint32_t value) {
+    atomic_store(&line->value, value);
+    if (atomic_load(&pool->waiters.value) > 0) wake_line(line);
+}
 
 /* The next epoch after `seen`, watched for SPIN_NS and then slept for. */
 static uint32_t wait_epoch(Pool *pool, uint32_t seen) {
@@ -176,7 +198,7 @@ static void *worker_main(void *argument) {
         seen = wait_epoch(pool, seen);
         if (pool->stop) return NULL;
         pool->task(pool->argument, worker->index, pool->count);
-        atomic_store_explicit(&pool->done[worker->index].value, seen, memory_order_release);
+        signal_line(pool, &pool->done[worker->index], seen);
     }
 }
 
@@ -196,7 +218,7 @@ void pool_run(Pool *pool, PoolTask *task, void *argument) {
     begin_epoch(pool);
     task(argument, 0, pool->count);
     uint32_t epoch = atomic_load_explicit(&pool->epoch.value, memory_order_relaxed);
-    for (int i = 1; i < pool->count; i++) wait_until(&pool->done[i], epoch);
+    for (int i = 1; i < pool->count; i++) wait_until(pool, &pool->done[i], epoch);
 }
 
 /* Each thread signals on a line of its own; thread 0 collects the signals and releases all. */
@@ -204,12 +226,12 @@ void pool_barrier(Pool *pool, int index) {
     if (pool->count == 1) return;
     uint32_t turn = ++pool->workers[index].barriers;
     if (index > 0) {
-        atomic_store_explicit(&pool->arrived[index].value, turn, memory_order_release);
-        wait_until(&pool->released, turn);
+        signal_line(pool, &pool->arrived[index], turn);
+        wait_until(pool, &pool->released, turn);
         return;
     }
-    for (int i = 1; i < pool->count; i++) wait_until(&pool->arrived[i], turn);
-    atomic_store_explicit(&pool->released.value, turn, memory_order_release);
+    for (int i = 1; i < pool->count; i++) wait_until(pool, &pool->arrived[i], turn);
+    signal_line(pool, &pool->released, turn);
 }
 
 void pool_share(Pool *pool, int slot, int64_t items) {
