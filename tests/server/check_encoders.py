@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Encoders: BERT, XLM-RoBERTa and Nomic-BERT with random weights. Vectors of /v1/embeddings and scores of /v1/rerank
-against a reference in numpy, on the exact and the usual instruction set; the same alone and in a batch; what is refused.
+against a reference in numpy, on the exact and the usual instruction set; alone and in a batch; what is refused.
 
     tests/server/check_encoders.py                 against numpy
     tests/server/check_encoders.py --transformers  the reference itself against transformers (needs torch)
