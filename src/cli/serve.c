@@ -13,6 +13,7 @@
 #include "cli/lan.h"
 #include "cli/presets.h"
 #include "cli/progress.h"
+#include "engine/fitting.h"
 #include "library/library.h"
 #include "library/named.h"
 #include "cli/service.h"
@@ -22,9 +23,7 @@
 enum { GRACE_S = 30 /* least time that a model stays after its last answer */ };
 
 /* What SwiftLM has and this program has not. Sources/SwiftLM/Server.swift. */
-#define LATER_OPTIONS                                                                                                  \
-    LATER("--dflash", "speculative decoding"), LATER("--dflash-block-size", "speculative decoding"),                   \
-        LATER("--calibrate", "trials at start-up; `apus info MODEL --fit` measures")
+#define LATER_OPTIONS LATER("--dflash", "speculative decoding"), LATER("--dflash-block-size", "speculative decoding")
 #define LATER(name, what)                                                                                              \
     { name, NULL, OPTION_LATER, NULL, 0, 0, NULL, what }
 
@@ -32,7 +31,7 @@ enum { GRACE_S = 30 /* least time that a model stays after its last answer */ };
 typedef struct SwiftArguments {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_tokens, mem_limit;
-    bool thinking, info, vision, audio;
+    bool thinking, info, vision, audio, calibrate;
 } SwiftArguments;
 
 static const Command command = {"serve", "[MODEL…]",
@@ -239,8 +238,21 @@ static bool served_add_directory(Served *served, const char *path, Error *error)
     return ok;
 }
 
+/* Measures this machine with each model, as `apus info MODEL --fit` does, and keeps the figures for the plan. */
+static bool calibrate(const ServerOptions *options, Error *error) {
+    for (int i = 0; i < options->models.count; i++) {
+        EngineOptions engine = options->models.engine;
+        EnginePlan plan;
+        engine.directory = options->models.sources[i].directory;
+        if (!engine_plan(&engine, PLAN_MEASURED, &plan, error)) return false;
+        log_info(
+            "%s: calibrated: %.1f tokens per second are expected", options->models.sources[i].name, plan.fit.decode);
+    }
+    return true;
+}
+
 static int serve_models(const Arguments *arguments, const EngineArguments *engine, const char *name,
-    const char *key_file, const char *models_dir, ServerOptions *options) {
+    const char *key_file, const char *models_dir, bool measure, ServerOptions *options) {
     static Events events; /* its thread ends with the process */
     Error error = {0};
     Served *served = calloc(1, sizeof *served);
@@ -253,7 +265,8 @@ static int serve_models(const Arguments *arguments, const EngineArguments *engin
         options->models.count = served->count;
         /* Signals are blocked before the options are read: --device auto opens the device, whose driver starts threads,
          * and a thread that does not inherit the mask would take SIGTERM with its default action. */
-        ok = events_open(&events, key_file, &error) && engine_options(engine, NULL, &options->models.engine, &error);
+        ok = events_open(&events, key_file, &error) && engine_options(engine, NULL, &options->models.engine, &error) &&
+            (!measure || calibrate(options, &error));
     }
     if (!ok) print_exit_event(&error);
     const int code = ok ? serve(options, &events) : report(&error);
@@ -472,6 +485,8 @@ static int serve_from(int argc, char **argv, int models_min) {
         {"--vision", NULL, OPTION_FLAG, &swift.vision, 0, 0, NULL,
             "changes nothing: models that can take images take them"},
         {"--audio", NULL, OPTION_FLAG, &swift.audio, 0, 0, NULL, "changes nothing: models that can take audio take it"},
+        {"--calibrate", NULL, OPTION_FLAG, &swift.calibrate, 0, 0, NULL,
+            "measure this machine with each model first, as `apus info MODEL --fit` does"},
         {"--mem-limit", NULL, OPTION_INTEGER, &swift.mem_limit, 1, 1e9, "MB", "--memory-budget in megabytes"},
         LATER_OPTIONS,
         {0},
@@ -526,7 +541,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         .models.idle_unload_ms = idle * 1000};
     print_events = events;
     if (lan && !lan_prepare(&server, &error)) return report(&error);
-    const int code = serve_models(&arguments, &engine, name, key_file, models_dir, &server);
+    const int code = serve_models(&arguments, &engine, name, key_file, models_dir, swift.calibrate, &server);
     buffer_free(&keys);
     buffer_free(&origins);
     buffer_free(&allowed_origins);

@@ -47,7 +47,7 @@ OPTIONS = [
     ("--vision", SERVED),
     ("--audio", SERVED),
     ("--cors", OTHERS),
-    ("--calibrate", LATER),
+    ("--calibrate", SERVED),
     ("--draft-model", SERVED),
     ("--num-draft-tokens", SERVED),
     ("--dflash", LATER),
