@@ -223,8 +223,11 @@ static void visit(void *context, Weight *weight) {
 
 static void visit_bank_not(void *context, Weight **weights, int count, Split split) {}
 
+/* Kinds whose products are component_matmul()'s and component_matmul_add()'s. */
 static bool takes_updates(ComponentKind kind) {
-    return kind != COMPONENT_MOE && kind != COMPONENT_LAYER_INPUT && kind != COMPONENT_SCALE;
+    static const uint32_t kinds = 1U << COMPONENT_ATTENTION | 1U << COMPONENT_MLA | 1U << COMPONENT_GLU |
+        1U << COMPONENT_MLP | 1U << COMPONENT_RECURRENT | 1U << COMPONENT_SHORT_CONV | 1U << COMPONENT_MAMBA;
+    return kinds >> kind & 1;
 }
 
 static bool apply_module(AdapterFile *f, const Module *module) {
