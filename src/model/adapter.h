@@ -5,7 +5,7 @@
 #include "tensor/tensor.h"
 
 enum {
-    ADAPTERS_MAX = 64,       /* of one model */
+    ADAPTERS_MAX = 64,       /* adapters of one model */
     ADAPTER_RANK_MAX = 1024, /* rows of A */
 };
 
@@ -17,9 +17,9 @@ typedef struct LowRank {
 
 typedef struct Adapter {
     const char *name;
-    uint64_t checksum; /* of its updates; never 0 */
-    int matrices;      /* that it updates */
-    int rank;          /* the largest */
+    uint64_t checksum; /* checksum of its updates; never 0 */
+    int matrices;      /* number of matrices that it updates */
+    int rank;          /* the largest rank of an update */
 } Adapter;
 
 /* Directory with adapter_config.json and adapter_model.safetensors (PEFT) or adapters.safetensors (MLX). */

@@ -16,12 +16,12 @@ enum { CONFIG_BYTES_MAX = 1 << 20 };
 /* One adapter being read. */
 typedef struct AdapterFile {
     Model *model;
-    int number; /* of the adapter, from 0 on */
+    int number; /* number of the adapter, from 0 on */
     const AdapterSource *source;
     bool mlx; /* otherwise PEFT */
     Checkpoint tensors;
     Buffer text;
-    Arena arena;        /* of the JSON nodes */
+    Arena arena;        /* memory of the JSON nodes */
     const Json *config; /* root of adapter_config.json */
     Adapter *adapter;
     Error *error;
@@ -148,7 +148,7 @@ typedef struct Target {
     AdapterFile *file;
     const Module *module;
     const void *places[2];
-    size_t bytes; /* of the whole matrix in the file */
+    size_t bytes; /* bytes of the whole matrix in the file */
     int64_t rows;
     const ComponentOps *kind;
     Weight *found; /* a first weight of the Spec in it */

@@ -1,33 +1,33 @@
-/* Products of components, with the updates of adapters. Rows of a call are taken in runs of one adapter; the products
+/* Products of components, with the updates of adapters. Rows of a call are taken in parts of one adapter; the products
  * of the matrices themselves are computed for all rows together wherever that gives a row the bits that it has alone.
  */
 #include "model/component.h"
 
-/* Consecutive rows of a call with one adapter; 0: none. */
-typedef struct Run {
+/* Consecutive rows of a call with one adapter, a part of it; 0: none. */
+typedef struct AdapterRows {
     int first, rows, adapter;
-} Run;
+} AdapterRows;
 
-/* The run behind *run; false: there is none. *chunk: where to look first. */
-static bool next_run(const ComponentCall *call, int *chunk, Run *run) {
+/* The part behind *part; false: there is none. *chunk: where to look first. */
+static bool next_part(const ComponentCall *call, int *chunk, AdapterRows *part) {
     const Step *step = call->adapted;
-    run->first += run->rows;
-    run->rows = 0;
-    for (; *chunk < step->chunk_count && run->first + run->rows < call->rows; (*chunk)++) {
+    part->first += part->rows;
+    part->rows = 0;
+    for (; *chunk < step->chunk_count && part->first + part->rows < call->rows; (*chunk)++) {
         const SequenceChunk *c = &step->chunks[*chunk];
         const int end = c->row + c->rows - call->first;
-        if (end <= run->first) continue;
-        if (run->rows > 0 && c->adapter != run->adapter) break;
-        run->adapter = c->adapter;
-        run->rows = (end < call->rows ? end : call->rows) - run->first;
+        if (end <= part->first) continue;
+        if (part->rows > 0 && c->adapter != part->adapter) break;
+        part->adapter = c->adapter;
+        part->rows = (end < call->rows ? end : call->rows) - part->first;
     }
-    return run->rows > 0;
+    return part->rows > 0;
 }
 
-/* Decode rows among a run's rows. */
-static int run_decode_rows(const Run *run, int decode_rows) {
-    const int rows = decode_rows - run->first;
-    return rows < 0 ? 0 : rows < run->rows ? rows : run->rows;
+/* Decode rows among a part's rows. */
+static int part_decode_rows(const AdapterRows *part, int decode_rows) {
+    const int rows = decode_rows - part->first;
+    return rows < 0 ? 0 : rows < part->rows ? rows : part->rows;
 }
 
 static const LowRank *update_of(const Weight *weight, int adapter) {
@@ -35,27 +35,29 @@ static const LowRank *update_of(const Weight *weight, int adapter) {
     return update && update->a.rows > 0 ? update : NULL;
 }
 
-/* out[i] += scale · B·(A · norm(x)) for a run's rows. */
-static void add_updates(const ComponentCall *call, const Run *run, const Matmul *op, float scale) {
+/* out[i] += scale · B·(A · norm(x)) for a part's rows. */
+static void add_updates(const ComponentCall *call, const AdapterRows *part, const Matmul *op, float scale) {
     const BackendOps *ops = call->backend->ops;
-    const int decode_rows = run_decode_rows(run, op->decode_rows);
+    const int decode_rows = part_decode_rows(part, op->decode_rows);
     const LowRank *updates[MATMUL_MAX];
     float *out[MATMUL_MAX], *work = call->low_rank;
-    Matmul shrink = {
-        .rows = run->rows, .decode_rows = decode_rows, .x = op->x + run->first * op->weight[0]->cols, .norm = op->norm};
+    Matmul shrink = {.rows = part->rows,
+        .decode_rows = decode_rows,
+        .x = op->x + part->first * op->weight[0]->cols,
+        .norm = op->norm};
     for (int i = 0; i < op->count; i++) {
-        const LowRank *update = update_of(op->weight[i], run->adapter);
+        const LowRank *update = update_of(op->weight[i], part->adapter);
         if (!update) continue;
         updates[shrink.count] = update;
-        out[shrink.count] = op->out[i] + run->first * op->weight[i]->rows;
+        out[shrink.count] = op->out[i] + part->first * op->weight[i]->rows;
         shrink.weight[shrink.count] = &update->a;
         shrink.out[shrink.count++] = work;
-        work += run->rows * update->a.rows;
+        work += part->rows * update->a.rows;
     }
     if (shrink.count == 0) return;
     ops->matmul(call->backend, &shrink);
     for (int i = 0; i < shrink.count; i++) {
-        const MatmulAdd expand = {.rows = run->rows,
+        const MatmulAdd expand = {.rows = part->rows,
             .decode_rows = decode_rows,
             .x = shrink.out[i],
             .weight = &updates[i]->b,
@@ -68,24 +70,24 @@ static void add_updates(const ComponentCall *call, const Run *run, const Matmul 
 void component_matmul(const ComponentCall *call, const Matmul *op) {
     call->backend->ops->matmul(call->backend, op);
     int chunk = 0;
-    for (Run run = {0}; call->adapted && next_run(call, &chunk, &run);) add_updates(call, &run, op, 1);
+    for (AdapterRows part = {0}; call->adapted && next_part(call, &chunk, &part);) add_updates(call, &part, op, 1);
 }
 
-/* The rows of a run through a norm behind the product. */
-static void add_normed(const ComponentCall *call, const Run *run, const MatmulAdd *op) {
+/* The rows of a part through a norm behind the product. */
+static void add_normed(const ComponentCall *call, const AdapterRows *taken, const MatmulAdd *op) {
     const BackendOps *ops = call->backend->ops;
     const int64_t rows = op->weight->rows, cols = op->weight->cols;
     MatmulAdd part = *op;
-    part.rows = run->rows;
-    part.decode_rows = run_decode_rows(run, op->decode_rows);
-    part.x += run->first * cols;
-    part.residual += run->first * rows;
-    const LowRank *update = update_of(op->weight, run->adapter);
+    part.rows = taken->rows;
+    part.decode_rows = part_decode_rows(taken, op->decode_rows);
+    part.x += taken->first * cols;
+    part.residual += taken->first * rows;
+    const LowRank *update = update_of(op->weight, taken->adapter);
     if (!update) {
         ops->matmul_add(call->backend, &part);
         return;
     }
-    float *product = call->low_rank + run->rows * update->a.rows;
+    float *product = call->low_rank + taken->rows * update->a.rows;
     const Matmul whole = {.rows = part.rows,
         .decode_rows = part.decode_rows,
         .x = part.x,
@@ -93,7 +95,7 @@ static void add_normed(const ComponentCall *call, const Run *run, const MatmulAd
         .weight = {op->weight},
         .out = {product}};
     ops->matmul(call->backend, &whole);
-    const Run own = {.rows = run->rows, .adapter = run->adapter};
+    const AdapterRows own = {.rows = taken->rows, .adapter = taken->adapter};
     add_updates(call, &own, &whole, 1);
     ops->add(call->backend, part.rows, rows, part.residual, product, op->scale, op->norm);
 }
@@ -104,11 +106,11 @@ void component_matmul_add(const ComponentCall *call, const MatmulAdd *op) {
     if (!call->adapted) return;
     const Matmul product = {
         .decode_rows = op->decode_rows, .x = op->x, .count = 1, .weight = {op->weight}, .out = {op->residual}};
-    for (Run run = {0}; next_run(call, &chunk, &run);) {
+    for (AdapterRows part = {0}; next_part(call, &chunk, &part);) {
         if (op->norm)
-            add_normed(call, &run, op);
+            add_normed(call, &part, op);
         else
-            add_updates(call, &run, &product, op->scale);
+            add_updates(call, &part, &product, op->scale);
     }
 }
 

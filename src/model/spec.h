@@ -267,7 +267,7 @@ typedef struct Spec {
     bool precise;           /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even
                                where it is clearly the likeliest */
     bool encoder;           /* every token sees every other: texts are computed whole, for their states alone */
-    int token_types;        /* of an encoder: 2: positions from `positions` on are those of the second type */
+    int token_types; /* types of an encoder's tokens; 2: positions from `positions` on are those of the second type */
     Classifier classifier;
     int adapter_count;
     const Adapter *adapters; /* [adapter_count] LoRA adapters, whose updates are at the weights */

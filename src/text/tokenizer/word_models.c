@@ -55,7 +55,7 @@ static bool wordpiece_encode(const Bpe *bpe, Slice word, Tokens *out) {
 /* The best way to a place in the word. */
 typedef struct UnigramNode {
     double score;
-    int32_t id;    /* of the last token; −1: unknown */
+    int32_t id;    /* id of the last token; −1: unknown */
     uint32_t from; /* where that begins; equal to the place: no way so far */
 } UnigramNode;
 
@@ -101,7 +101,7 @@ static bool push_path(const Bpe *bpe, Slice word, UnigramNode *nodes, Tokens *ou
     for (size_t end = word.size; end > 0;) {
         const size_t begin = nodes[end].from;
         const int32_t id = nodes[end].id;
-        nodes[end].from = (uint32_t)next; /* of the token that begins at `end` */
+        nodes[end].from = (uint32_t)next; /* end of the token that begins at `end` */
         nodes[end].id = id;
         next = end;
         end = begin;
