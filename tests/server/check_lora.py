@@ -135,10 +135,10 @@ def check_refused(path, directory):
     for name, (adapter, why) in cases.items():
         for command in (["serve", path, "--port", "0"], ["run", path, "Hi", "-n", "1"]):
             done = subprocess.run(
-                [BINARY, *command, "--lora", f"{name}={adapter}"], capture_output=True, text=True, timeout=60
+                [BINARY, *command, "--lora", f"{name}={adapter}"], capture_output=True, text=True, timeout=300
             )
             check(done.returncode == 1 and name in done.stderr and why in done.stderr, command[0], done.stderr)
-    done = subprocess.run([BINARY, "run", path, "Hi", "--lora", "nothing"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BINARY, "run", path, "Hi", "--lora", "nothing"], capture_output=True, text=True, timeout=300)
     check(done.returncode == 2 and "NAME=DIR" in done.stderr, "an adapter without a name", done.stderr)
 
 
@@ -166,13 +166,13 @@ def main():
             for model, answer in before.items():
                 check(complete(server, model) == answer, f"{model} after a restart")
         plain = subprocess.run(
-            [BINARY, "run", path, "Hi", "-n", "4", "--temperature", "0"], capture_output=True, text=True, timeout=60
+            [BINARY, "run", path, "Hi", "-n", "4", "--temperature", "0"], capture_output=True, text=True, timeout=300
         )
         adapted = subprocess.run(
             [BINARY, "run", path, "Hi", "-n", "4", "--temperature", "0", "--lora", f"one={one}"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         check(plain.returncode == adapted.returncode == 0, "run", plain.stderr, adapted.stderr)
         check(plain.stdout != adapted.stdout, "run with an adapter", plain.stdout, adapted.stdout)
