@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "text"))
 import encoder_tokenizers  # noqa: E402
 
 checks = Checks()
-HIDDEN, LAYERS, HEADS, INNER, POSITIONS = 64, 3, 4, 96, 200
+HIDDEN, LAYERS, HEADS, INNER, POSITIONS = 64, 3, 4, 96, 300
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
     "A",
@@ -120,7 +120,7 @@ def make_weights(config, classifier):
 
     def add(name, *shape):
         middle = 1 if len(shape) == 1 and "orm" in name and name.endswith("weight") or name == "emb_ln.weight" else 0
-        w[name] = (middle + rng.normal(0, 0.15, shape)).astype(np.float32)
+        w[name] = (middle + rng.normal(0, 0.06, shape)).astype(np.float32)
 
     def pair(name, rows, columns=None, bias=True):
         add(name + ".weight", *([rows, columns] if columns else [rows]))
