@@ -313,11 +313,12 @@ enum {
 
 /* How router logits become scores. */
 typedef enum RouteScore {
-    ROUTE_SOFTMAX,     /* over all experts; the best are used with these scores */
-    ROUTE_TOP_SOFTMAX, /* the best logits are used, with the softmax over them */
-    ROUTE_SIGMOID,     /* the sigmoid of each logit */
-    ROUTE_SPARSEMIXER, /* chooses one expert after the other: the best remaining logit t, with its share of a softmax
-                          over the remaining logits x near it: (t − x) / max(|x|, t) ≤ jitter_eps (Phi-3.5-MoE) */
+    ROUTE_SOFTMAX,       /* over all experts; the best are used with these scores */
+    ROUTE_TOP_SOFTMAX,   /* the best logits are used, with the softmax over them */
+    ROUTE_SIGMOID,       /* the sigmoid of each logit */
+    ROUTE_SQRT_SOFTPLUS, /* √ln(1 + e^logit) */
+    ROUTE_SPARSEMIXER,   /* chooses one expert after the other: the best remaining logit t, with its share of a softmax
+                            over the remaining logits x near it: (t − x) / max(|x|, t) ≤ jitter_eps (Phi-3.5-MoE) */
 } RouteScore;
 
 /* Chooses the experts of each row, best first (of equal scores the lower index first), and their weights. */
@@ -675,6 +676,7 @@ struct Backend { /* first member of every backend's own struct */
     /* Set of 1 << ActivationKind that no operation computes; models that need one are refused. */
     uint32_t missing_activations;
     bool no_chunked;       /* Attention.chunked is not computed; the same */
+    bool no_sqrt_softplus; /* ROUTE_SQRT_SOFTPLUS is not computed; the same */
     bool no_input_weights; /* Experts.weigh_inputs is not computed; the same */
     char description[BACKEND_DESCRIPTION_MAX];
 };

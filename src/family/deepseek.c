@@ -4,7 +4,7 @@
 #include "family/mla.h"
 
 static void load_v2(Loader *ld, Spec *spec) {
-    MlaFamily s = mla_load_fields(ld, spec);
+    MlaFamily s = mla_load_fields(ld, spec, 128);
     MoeComponent *moe = &s.moe.moe;
     moe->scale = load_positive_or(ld, "routed_scaling_factor", 1);
     if (load_text_is(ld, "topk_method", "group_limited_greedy")) {
@@ -19,7 +19,7 @@ static void load_v2(Loader *ld, Spec *spec) {
 }
 
 static void load_v3(Loader *ld, Spec *spec) {
-    MlaFamily s = mla_load_fields(ld, spec);
+    MlaFamily s = mla_load_fields(ld, spec, 128);
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
     load_expect_text(ld, "scoring_func", "sigmoid");

@@ -12,7 +12,7 @@ static Dims load_dims(Loader *ld, Spec *spec, const Dense *dense) {
         .head_dim = load_int_or(ld, "head_dim", dense->head_dim),
         .eps = dense->eps > 0 ? load_positive_or(ld, eps, dense->eps) : load_positive(ld, eps)};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
-    d.intermediate_size = load_int(ld, "intermediate_size");
+    d.intermediate_size = load_int(ld, "intermediate_size") / (dense->inner_divisor ? dense->inner_divisor : 1);
     spec->hidden = d.hidden;
     spec->layer_count = load_int(ld, "num_hidden_layers");
     spec->vocab = load_int(ld, "vocab_size");

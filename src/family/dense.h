@@ -15,6 +15,7 @@ typedef struct Dense {
     const LoadName *fields; /* names of config fields, llama's names first (load_field_names) */
     const LoadName *names;  /* names of modules, the same (load_module_names) */
     const char *eps_field;  /* NULL: rms_norm_eps */
+    int inner_divisor;      /* intermediate_size counts so many networks; 0: one */
     double eps;             /* default; 0: the file must have it */
     int head_dim;           /* default; 0: hidden / heads */
     const NormNames *norms; /* also of the last norm */

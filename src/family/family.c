@@ -97,6 +97,17 @@ GluComponent family_glu(
     };
 }
 
+/* SiLU's result is limited, which is as well a limit of its argument. */
+Activation family_limited_silu(double limit) {
+    if (!(limit > 0)) return (Activation){.kind = ACT_SILU};
+    double x = limit + 1;
+    for (int i = 0; i < 50; i++) {
+        const double sigmoid = 1 / (1 + exp(-x));
+        x -= (x * sigmoid - limit) / (sigmoid * (1 + x * (1 - sigmoid)));
+    }
+    return (Activation){.kind = ACT_SILU_LIMITED, .a = (float)x, .b = (float)limit};
+}
+
 /* ---- windows ---- */
 
 Windows family_windows_switched(Loader *ld, const Spec *spec) {
@@ -134,6 +145,30 @@ double family_number(Loader *ld, const char *field, const Json *list, int i, dou
     const double number = json_is_number(item) ? json_number(item) : -1;
     load_require(ld, number >= 0 && number < 1e15, "%s[%d] must be a number from 0 on", field, i);
     return number >= 0 && number < 1e15 ? number : absent;
+}
+
+bool family_kind(Loader *ld, const char *field, const Json *list, int i, const char *kind, const char *other) {
+    const Json *item = list->size > (uint32_t)i ? family_item(list, i) : NULL;
+    const Slice text = item && item->type == JSON_STRING ? json_slice(item) : (Slice){0};
+    load_require(ld, slice_is(text, kind) || slice_is(text, other), "%s[%d] must be %s or %s", field, i, kind, other);
+    return slice_is(text, kind);
+}
+
+bool family_has_text(const Json *list, const char *text) {
+    for (JSON_EACH(item, list))
+        if (item->type == JSON_STRING && slice_is(json_slice(item), text)) return true;
+    return false;
+}
+
+bool family_text_has(Slice text, long number) {
+    long own = -1;
+    for (size_t i = 0; i <= text.size; i++) {
+        const char c = i < text.size ? text.data[i] : ',';
+        if (c >= '0' && c <= '9' && own < 1 << 20) own = (own < 0 ? 0 : 10 * own) + (c - '0');
+        if (c == ',' && own == number) return true;
+        if (c == ',') own = -1;
+    }
+    return false;
 }
 
 bool family_listed(const Json *list, int number) {

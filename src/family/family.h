@@ -44,6 +44,8 @@ AttentionComponent family_attention(
 AttentionComponent family_attention_op(const Dims *dims, const Rope *rope);
 /* q, k and v as rows of one matrix NAME, one after the other; no o. */
 AttentionComponent family_fused_attention(Loader *ld, const Dims *dims, const char *name, const Rope *rope, bool bias);
+/* SwiGLU whose both factors have a limit; 0: none. */
+Activation family_limited_silu(double limit);
 /* HOME.gate_proj, up_proj and down_proj. */
 GluComponent family_glu(
     Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias);
@@ -152,6 +154,12 @@ const Json *family_item(const Json *list, int i);
 bool family_flag(Loader *ld, const char *field, const Json *list, int i);
 /* Element i of a list of numbers of at least 0, which may be longer; null, and no list: absent. */
 double family_number(Loader *ld, const char *field, const Json *list, int i, double absent);
+/* Whether element i of such a list is the text `kind`; an error if it is neither that nor `other`. */
+bool family_kind(Loader *ld, const char *field, const Json *list, int i, const char *kind, const char *other);
+/* Whether a list has the text. */
+bool family_has_text(const Json *list, const char *text);
+/* Whether a text of numbers between commas has the number. */
+bool family_text_has(Slice text, long number);
 /* Whether a list has the number; list NULL: it has none. */
 bool family_listed(const Json *list, int number);
 

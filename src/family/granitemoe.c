@@ -42,4 +42,29 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family granitemoe_family = {.load = load};
+static const GgufName gguf_names[] = {
+    {"blk.*.ffn_gate_inp", "model.layers.*.block_sparse_moe.router.layer", 0},
+    {"blk.*.ffn_gate_exps", "model.layers.*.block_sparse_moe.switch_mlp.gate_proj", 0},
+    {"blk.*.ffn_up_exps", "model.layers.*.block_sparse_moe.switch_mlp.up_proj", 0},
+    {"blk.*.ffn_down_exps", "model.layers.*.block_sparse_moe.switch_mlp.down_proj", 0},
+    {0},
+};
+
+static const GgufField fields[] = {
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {"attention_multiplier", GGUF_FIELD_NUMBER, .key = ".attention.scale"},
+    {"embedding_multiplier", GGUF_FIELD_NUMBER, .key = ".embedding_scale"},
+    {"residual_multiplier", GGUF_FIELD_NUMBER, .key = ".residual_scale"},
+    {"logits_scaling", GGUF_FIELD_NUMBER, .key = ".logit_scale"},
+    {"num_local_experts", .key = ".expert_count"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {0},
+};
+
+const Family granitemoe_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "granitemoe",
+        .class_name = "GraniteMoeForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_names},
+        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields}},
+};

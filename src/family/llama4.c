@@ -58,10 +58,7 @@ static Llama4 load_fields(Loader *ld, Spec *spec) {
 
 static bool is_chunked(Loader *ld, const Llama4 *s, int i, bool rotates) {
     if (!s->types) return rotates && s->chunk > 0;
-    const Json *type = family_item(s->types, i);
-    const bool chunked = type->type == JSON_STRING && slice_is(json_slice(type), "chunked_attention");
-    load_require(ld, chunked || (type->type == JSON_STRING && slice_is(json_slice(type), "full_attention")),
-        "layer_types[%d] must be full_attention or chunked_attention", i);
+    const bool chunked = family_kind(ld, "layer_types", s->types, i, "chunked_attention", "full_attention");
     load_require(ld, !chunked || s->chunk > 0, "layer_types[%d] is chunked_attention without attention_chunk_size", i);
     return chunked;
 }

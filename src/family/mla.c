@@ -13,7 +13,7 @@ static Dims load_dims(Loader *ld, Spec *spec) {
     return d;
 }
 
-MlaFamily mla_load_fields(Loader *ld, Spec *spec) {
+MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
     MlaFamily s = {.d = load_dims(ld, spec),
         .q_rank = load_count_or(ld, "q_lora_rank", 0),
         .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
@@ -23,7 +23,7 @@ MlaFamily mla_load_fields(Loader *ld, Spec *spec) {
         .latent_eps = 1e-6f};
     s.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
         .nope_dim = load_int_or(ld, "qk_nope_head_dim", 128),
-        .width = load_int_or(ld, "v_head_dim", 128),
+        .width = load_int_or(ld, "v_head_dim", value_width),
         .latent = load_int_or(ld, "kv_lora_rank", 512)};
     load_require(
         ld, s.sizes.heads <= EXPERTS_MAX, "num_attention_heads is %d, at most %d can be", s.sizes.heads, EXPERTS_MAX);
@@ -70,7 +70,11 @@ void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
         const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
         family_layer(ld, spec, i);
         const Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
-        family_block(ld, spec, i, &(Block){.dims = &s->d, .attention = &attention, .moe = experts ? &s->moe : NULL});
+        family_block(ld, spec, i,
+            &(Block){.dims = &s->d,
+                .attention = &attention,
+                .moe = experts ? &s->moe : NULL,
+                .residual_scale = s->residual_scale});
     }
     Spec *mtp = family_nextn(ld, spec, s->d.eps);
     if (!mtp) return;

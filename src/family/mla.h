@@ -7,14 +7,16 @@ typedef struct MlaFamily {
     HeadSizes sizes;
     int q_rank, rope_dim, dense, every; /* q_rank 0: queries come from the input */
     bool bias;
+    float residual_scale;    /* 0: 1 */
     float scale, latent_eps; /* latent_eps: of the norms of the latent and of low-rank queries */
     const Rope *rope;
     bool mixed; /* there are experts at all */
     Moe moe;
 } MlaFamily;
 
-/* Sizes, rotary embedding, experts without their choice, the model's ends; allocates the layers. */
-MlaFamily mla_load_fields(Loader *ld, Spec *spec);
+/* value_width: v_head_dim where the file has none. Sizes, rotary embedding, experts without their choice, the model's
+ * ends; allocates the layers. */
+MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width);
 /* The attention of the layer in scope. */
 MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s);
 /* All layers. */

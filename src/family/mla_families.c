@@ -1,9 +1,11 @@
 /* Families that are a DeepSeek-V2 or V3 with few changes. */
 #include "family/mla.h"
 
+#include <math.h>
+
 /* GLM-4.7-Flash: a DeepSeek-V3 whose norms have one eps. Reference: mlx_lm/models/glm4_moe_lite.py. */
 static void load_glm4_moe_lite(Loader *ld, Spec *spec) {
-    MlaFamily s = mla_load_fields(ld, spec);
+    MlaFamily s = mla_load_fields(ld, spec, 128);
     s.latent_eps = s.d.eps;
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
@@ -14,7 +16,7 @@ static void load_glm4_moe_lite(Loader *ld, Spec *spec) {
 
 /* Youtu-LLM: dense throughout. Reference: mlx_lm/models/youtu_llm.py. */
 static void load_youtu_llm(Loader *ld, Spec *spec) {
-    MlaFamily s = mla_load_fields(ld, spec);
+    MlaFamily s = mla_load_fields(ld, spec, 128);
     s.latent_eps = s.d.eps;
     load_expect_bool(ld, "mlp_bias", false);
     load_expect_bool(ld, "rope_traditional", true);
@@ -25,7 +27,7 @@ static void load_youtu_llm(Loader *ld, Spec *spec) {
 /* Mistral 4 (Mistral Small 4): DeepSeek's layers, the softmax over all experts without a bias, and queries that grow
  * with the position. References: mlx_lm/models/mistral4.py; transformers/models/mistral4. */
 void mistral4_load(Loader *ld, Spec *spec) {
-    MlaFamily s = mla_load_fields(ld, spec);
+    MlaFamily s = mla_load_fields(ld, spec, 128);
     const QueryScaling scaling = load_query_scaling(ld);
     MoeComponent *moe = &s.moe.moe;
     family_moe_sigmoid(ld, &s.moe);
@@ -35,6 +37,37 @@ void mistral4_load(Loader *ld, Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].mla.query_scaling = scaling;
 }
 
+/* MiniCPM 3: dense throughout, with MiniCPM's factors. References: transformers/models/minicpm3;
+ * mlx_lm/models/minicpm3.py, whose norms of latents have another eps. */
+static void load_minicpm3(Loader *ld, Spec *spec) {
+    const float depth = load_positive_or(ld, "scale_depth", 1.4), base = load_positive_or(ld, "dim_model_base", 256);
+    spec->embedding_scale = load_positive_or(ld, "scale_emb", 12);
+    MlaFamily s = mla_load_fields(ld, spec, load_int(ld, "hidden_size") / load_int(ld, "num_attention_heads"));
+    s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.rope_dim, .theta = 10000});
+    s.residual_scale = depth / sqrtf((float)spec->layer_count);
+    spec->logit_scale = base / (float)s.d.hidden;
+    mla_load_blocks(ld, spec, &s);
+}
+
+/* DeepSeek-V3.2, GLM-5: a DeepSeek-V3 that attends to the index_topk keys which an indexer chooses. Up to so many
+ * tokens it chooses all: longer contexts are refused. References: mlx_lm/models/deepseek_v32.py, glm_moe_dsa.py. */
+static void load_deepseek_v32(Loader *ld, Spec *spec) {
+    const int most = load_int_or(ld, "index_topk", 2048);
+    MlaFamily s = mla_load_fields(ld, spec, 128);
+    s.moe.names = moe_deepseek;
+    family_moe_sigmoid(ld, &s.moe);
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    load_require(ld, load_context(ld) <= most,
+        "contexts of more than index_topk = %d tokens need the sparse indexer, which is not computed", most);
+    if (spec->positions > most) spec->positions = most;
+    load_ignore(ld, "index_head_dim", "index_n_heads", "indexer_rope_interleave", "rope_interleave", "indexer_types",
+        "index_topk_freq", "index_topk_pattern", "index_skip_topk_offset", "index_share_for_mtp_iteration", NULL);
+    load_skip(ld, ".self_attn.indexer.");
+    mla_load_blocks(ld, spec, &s);
+}
+
+const Family minicpm3_family = {.load = load_minicpm3};
+const Family deepseek_v32_family = {.load = load_deepseek_v32};
 const Family glm4_moe_lite_family = {.load = load_glm4_moe_lite};
 const Family youtu_llm_family = {.load = load_youtu_llm};
 const Family mistral4_family = {.load = mistral4_load};

@@ -12,8 +12,10 @@
     row("bert", bert_family)                                            \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
+    row("dbrx", dbrx_family)                                            \
     row("deepseek_v2", deepseek_v2_family)                              \
     row("deepseek_v3", deepseek_v3_family)                              \
+    row("deepseek_v32", deepseek_v32_family)                            \
     row("dots1", dots1_family)                                          \
     row("ernie4_5", ernie4_5_family)                                    \
     row("ernie4_5_moe", ernie4_5_moe_family)                            \
@@ -35,6 +37,9 @@
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \
     row("glm4_moe_lite", glm4_moe_lite_family)                          \
+    row("glm_moe_dsa", deepseek_v32_family)                             \
+    row("gpt2", gpt2_family)                                            \
+    row("gpt_bigcode", gpt_bigcode_family)                              \
     row("glm4v", glm4v_family)                                          \
     row("glm4v_moe", glm4v_moe_family)                                  \
     row("glm_ocr", glm_ocr_family)                                      \
@@ -56,6 +61,7 @@
     row("kimi_k25", kimi_k25_family)                                    \
     row("kimi_linear", kimi_linear_family)                              \
     row("Klear", klear_family)                                          \
+    row("laguna", laguna_family)                                        \
     row("lfm2", lfm2_family)                                            \
     row("lfm2_moe", lfm2_moe_family)                                    \
     row("lfm2_vl", lfm2_vl_family)                                      \
@@ -64,30 +70,39 @@
     row("llama4_text", llama4_family)                                   \
     row("mamba", mamba_family)                                          \
     row("mamba2", mamba2_family)                                        \
+    row("mellum", mellum_family)                                        \
     row("mimo", mimo_family)                                            \
     row("mimo_v2_flash", mimo_v2_flash_family)                          \
     row("minicpm", minicpm_family)                                      \
+    row("minicpm3", minicpm3_family)                                    \
     row("minimax", minimax_family)                                      \
     row("minimax_m1", minimax_text_01_family)                           \
     row("minimax_m2", minimax_family)                                   \
+    row("minimax_m3", minimax_m3_family)                                \
+    row("minimax_m3_vl", minimax_m3_family)                             \
+    row("minimax_m3_vl_text", minimax_m3_family)                        \
     row("minimax_text_01", minimax_text_01_family)                      \
     row("ministral3", ministral3_family)                                \
     row("mistral", mistral_family)                                      \
     row("mistral3", mistral3_family)                                    \
     row("mistral4", mistral4_family)                                    \
     row("mixtral", mixtral_family)                                      \
+    row("nanochat", nanochat_family)                                    \
     row("nemotron", nemotron_family)                                    \
+    row("nemotron-nas", nemotron_nas_family)                            \
     row("nemotron_h", nemotron_h_family)                                \
     row("nomic_bert", nomic_bert_family)                                \
     row("olmo", olmo_family)                                            \
     row("olmo2", olmo2_family)                                          \
     row("olmo3", olmo3_family)                                          \
     row("olmoe", olmoe_family)                                          \
+    row("openelm", openelm_family)                                      \
     row("paligemma", paligemma_family)                                  \
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \
     row("phimoe", phimoe_family)                                        \
     row("pixtral", pixtral_family)                                      \
+    row("qwen", qwen_family)                                            \
     row("qwen2", qwen2_family)                                          \
     row("qwen2_5_vl", qwen2_5_vl_family)                                \
     row("qwen2_moe", qwen2_moe_family)                                  \

@@ -22,4 +22,19 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family stablelm_family = {.load = load};
+static const GgufField fields[] = {
+    {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"use_parallel_residual", GGUF_FIELD_BOOL, .key = ".use_parallel_residual", .absent = 0},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
+    {"use_qkv_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {0},
+};
+
+/* The 12B's norms of q and k are one tensor in GGUF files, which is refused. */
+const Family stablelm_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "stablelm",
+        .class_name = "StableLmForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
+        .fields = {gguf_sizes, gguf_silu, fields}},
+};

@@ -75,31 +75,12 @@ static Step3p5 load_fields(Loader *ld, Spec *spec) {
 
 static bool is_sliding(Loader *ld, const Step3p5 *s, int i) {
     if (!s->types) return i % 2 == 0;
-    load_require(ld, s->types->size > (uint32_t)i, "layer_types has no element for layer %d", i);
-    const Json *type = s->types->size > (uint32_t)i ? family_item(s->types, i) : NULL;
-    return type && type->type == JSON_STRING && slice_is(json_slice(type), "sliding_attention");
+    return family_kind(ld, "layer_types", s->types, i, "sliding_attention", "full_attention");
 }
 
 static bool has_experts(const Step3p5 *s, int layer) {
     if (s->list) return family_listed(s->list, layer);
-    if (!s->text.size) return layer > 0;
-    long number = -1;
-    for (size_t i = 0; i <= s->text.size; i++) {
-        const char c = i < s->text.size ? s->text.data[i] : ',';
-        if (c >= '0' && c <= '9' && number < 1 << 20) number = (number < 0 ? 0 : 10 * number) + (c - '0');
-        if (c == ',' && number == layer) return true;
-        if (c == ',') number = -1;
-    }
-    return false;
-}
-
-static bool is_scaled(const Step3p5 *s, bool sliding) {
-    if (!s->scaled || !s->scaled->size) return true;
-    for (JSON_EACH(kind, s->scaled))
-        if (kind->type == JSON_STRING &&
-            slice_is(json_slice(kind), s->types && sliding ? "sliding_attention" : "full_attention"))
-            return true;
-    return false;
+    return s->text.size ? family_text_has(s->text, layer) : layer > 0;
 }
 
 static const Rope *rope_of(Loader *ld, const Step3p5 *s, int i, bool sliding) {
@@ -108,18 +89,8 @@ static const Rope *rope_of(Loader *ld, const Step3p5 *s, int i, bool sliding) {
         &(RopeOptions){.head_dim = s->d.head_dim,
             .dims = dims > 0 ? dims : 1,
             .own_theta = family_number(ld, "rope_theta", s->thetas, i, s->theta),
-            .unscaled = !is_scaled(s, sliding)});
-}
-
-/* silu's result is limited, which is as well a limit of its argument. */
-static Activation limited(double limit) {
-    if (!(limit > 0)) return (Activation){.kind = ACT_SILU};
-    double x = limit + 1;
-    for (int i = 0; i < 50; i++) {
-        const double sigmoid = 1 / (1 + exp(-x));
-        x -= (x * sigmoid - limit) / (sigmoid * (1 + x * (1 - sigmoid)));
-    }
-    return (Activation){.kind = ACT_SILU_LIMITED, .a = (float)x, .b = (float)limit};
+            .unscaled = s->scaled && s->scaled->size &&
+                !family_has_text(s->scaled, s->types && sliding ? "sliding_attention" : "full_attention")});
 }
 
 static Component load_attention(Loader *ld, const Step3p5 *s, int i, bool sliding, const Rope *rope) {
@@ -139,12 +110,13 @@ static void load_layer(Loader *ld, Spec *spec, Step3p5 *s, int i, const Rope *ro
     const double shared_limit = family_number(ld, "swiglu_limits_shared", s->shared_limits, i, 0);
     family_layer(ld, spec, i);
     const Component attention = load_attention(ld, s, i, sliding, rope);
-    Block block = {.dims = &s->d, .norms = &norms, .attention = &attention, .activation = limited(shared_limit)};
+    Block block = {
+        .dims = &s->d, .norms = &norms, .attention = &attention, .activation = family_limited_silu(shared_limit)};
     if (!experts) {
         family_block(ld, spec, i, &block);
         return;
     }
-    s->moe.moe.activation = limited(family_number(ld, "swiglu_limits", s->limits, i, 0));
+    s->moe.moe.activation = family_limited_silu(family_number(ld, "swiglu_limits", s->limits, i, 0));
     block.moe = &s->moe;
     Layer *layer = family_block(ld, spec, i, &block);
     Component *shared = layer_add(spec, layer, COMPONENT_GLU);

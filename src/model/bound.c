@@ -166,6 +166,7 @@ static const char *missing_operation(const Backend *backend, const Component *co
     case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
     case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;
     case COMPONENT_MOE:
+        if (component->moe.score == ROUTE_SQRT_SOFTPLUS && backend->no_sqrt_softplus) return "experts' scores";
         return component->moe.weigh_inputs && backend->no_input_weights ? "weights of experts' inputs" : NULL;
     case COMPONENT_ATTENTION:
         if (component->attention.head_gate && !ops->gate_heads) return "gates of attention heads";
@@ -261,6 +262,8 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     if (spec->embedding.rows) bind_weight(&binder, &bound->embedding);
     bound->position_embedding = spec->position_embedding;
     if (bound->position_embedding.rows) bind_weight(&binder, &bound->position_embedding);
+    bound->embedding_norm = spec->embedding_norm;
+    if (bound->embedding_norm) bind_norm(&binder, &bound->embedding_norm);
     bind_layer_inputs(&binder);
     bind_state_input(&binder);
     bind_streams(&binder);

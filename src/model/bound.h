@@ -15,6 +15,7 @@ typedef struct Bound {
     Layer *layers;                   /* [layer_count] */
     Weight embedding;                /* on the first layer's backend */
     Weight position_embedding;       /* the same; rows 0: none */
+    const Norm *embedding_norm;      /* the same; NULL: none */
     LayerInputs layer_inputs;        /* the same; width 0: none */
     StateInput input;                /* the same; state rows 0: none */
     int32_t *given_tokens;           /* [rows_max] all TOKEN_GIVEN; NULL without `input` */

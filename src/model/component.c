@@ -11,6 +11,7 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_MAMBA] = &mamba_ops,
     [COMPONENT_LAYER_INPUT] = &layer_input_ops,
     [COMPONENT_SCALE] = &scale_ops,
+    [COMPONENT_LINEAR] = &linear_ops,
     [COMPONENT_LAUREL] = &laurel_ops,
     [COMPONENT_ALTUP_PREDICT] = &altup_predict_ops,
     [COMPONENT_ALTUP_CORRECT] = &altup_correct_ops,

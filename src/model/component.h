@@ -65,7 +65,7 @@ typedef struct ComponentOps {
 } ComponentOps;
 
 extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops, mamba_ops,
-    layer_input_ops, scale_ops, laurel_ops, altup_predict_ops, altup_correct_ops;
+    layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

@@ -173,6 +173,8 @@ float *decoder_forward(
     else if (stage.walk)
         embed(&stage, &step);
     if (stage.walk && bound->position_embedding.rows) add_positions(&stage, &step);
+    const Norm *norm = bound->embedding_norm;
+    if (stage.walk && norm) stage.backend->ops->norm(stage.backend, step.rows, stage.residual, norm, stage.residual);
     if (stage.layer_inputs) compute_layer_inputs(&stage, &step);
     if (stage.walk && stage.streams) streams_expand(&stage, &step);
     const bool walked = stage.walk && stream_two_batches(&stage, &step);

@@ -23,6 +23,7 @@ typedef enum ComponentKind {
     COMPONENT_MAMBA,         /* Mamba-1 */
     COMPONENT_LAYER_INPUT,   /* per-layer input of the token (Gemma 4) */
     COMPONENT_SCALE,         /* normalises the residual in place, multiplies it */
+    COMPONENT_LINEAR,        /* one matrix */
     COMPONENT_LAUREL,        /* learned low-rank residual beside another component (Gemma 3n) */
     COMPONENT_ALTUP_PREDICT, /* begins a layer of AltUp: predicts all streams */
     COMPONENT_ALTUP_CORRECT, /* ends it: corrects them by what the layer made of the active one */
@@ -38,7 +39,7 @@ typedef struct AttentionComponent {
     Attention op;       /* what is known at load; of op.kv only the layout's widths; forward() sets q, k, v and out */
     Weight q, k, v, o;  /* q, k and v may be views of one fused matrix */
     Weight gate;        /* sigmoid(gate · x) multiplies the attended values; rows 0: none */
-    bool head_gate;     /* gate has one row for each head, whose factor is that of the whole head */
+    bool head_gate;     /* gate has a row for each head, or for each element: HeadGate */
     bool gate_softplus; /* softplus instead of sigmoid; with head_gate only */
     const Norm *v_norm; /* norm of each head of v; NULL: none. With v rows 0 and k rows above 0, v is k as projected */
     float clip;         /* q, k and v are kept within ±clip; 0: they are not */
@@ -91,6 +92,7 @@ typedef struct MoeComponent {
     bool group_best, norm_topk_prob;
     float jitter_eps, epsilon, scale;
     bool weigh_inputs;            /* Experts.weigh_inputs */
+    float router_softcap;         /* the router's logits are cap·tanh(x/cap); 0: as they are */
     Weight latent_in, latent_out; /* experts read latent_in · x, and latent_out projects their sum back; rows 0: they
                                      read x. Excludes a shared expert and a dense network */
     /* [experts + shared]; without addresses where a provider reads them. gate may be up, for act(up · x) ∘ (up · x):
@@ -185,6 +187,7 @@ typedef struct Component {
         MambaComponent mamba;
         LayerInputComponent layer_input; /* with AltUp it is added to all streams but the first */
         LaurelComponent laurel;
+        Weight linear; /* COMPONENT_LINEAR: [hidden, hidden] */
         AltUpComponent altup;
         float scale_factor; /* COMPONENT_SCALE */
     };
@@ -251,7 +254,8 @@ typedef struct Spec {
     int positions;     /* max_position_embeddings */
     Weight embedding;
     float embedding_scale;
-    Weight position_embedding; /* [positions, hidden] added to the embeddings; rows 0: none */
+    Weight position_embedding;  /* [positions, hidden] added to the embeddings; rows 0: none */
+    const Norm *embedding_norm; /* norm of the embeddings, before anything reads them; NULL: none */
     LayerInputs layer_inputs;
     AltUp altup;
     Layer *layers; /* [layer_count] */

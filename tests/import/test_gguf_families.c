@@ -8,7 +8,7 @@
 
 #include "import/gguf_builder.h"
 
-enum { MODELS_MAX = 128, ROWS_MAX = 256, F32 = 0, F16 = 1, BF16 = 30 };
+enum { MODELS_MAX = 128, ROWS_MAX = 512, F32 = 0, F16 = 1, BF16 = 30 };
 
 typedef struct Case {
     Fixture *f;

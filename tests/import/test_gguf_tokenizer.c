@@ -335,6 +335,12 @@ static void test_pre_tokenizers(void) {
         {"olmo", "ByteLevel ", true, false, false},
         {"qwen35", "Split ByteLevel ", false, false, false},
         {"glm4", "Split ByteLevel ", false, true, false},
+        {"bailingmoe", "Split ByteLevel ", false, false, false},
+        {"exaone-moe", "Split ByteLevel ", false, false, false},
+        {"seed-coder", "Split ByteLevel ", false, false, false},
+        {"llama4", "Split ByteLevel ", false, false, false},
+        {"hunyuan-dense", "Split Split Split ByteLevel ", false, false, false},
+        {"exaone", "Digits ByteLevel ", false, false, false},
     };
     static const Piece pieces[] = {{"a", N, 0}, {"<s>", C, 0}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

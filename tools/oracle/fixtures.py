@@ -53,6 +53,12 @@ def gguf_module(name):
     return name
 
 
+def split_name(architecture, module):
+    """The name of what the converter divides and names itself."""
+    found = re.search(r"layers\.(\d+)\.block_sparse_moe\.switch_mlp\.(\w+)_proj$", module)
+    return f"blk.{found[1]}.ffn_{found[2]}_exps" if found and architecture == gguf.MODEL_ARCH.GRANITE_MOE else None
+
+
 def gguf_names(config, shapes):
     """Module → its name in a GGUF file, * for the block's number; empty: llama.cpp does not know the architecture."""
     known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -68,7 +74,7 @@ def gguf_names(config, shapes):
     for divided in [module for module in modules if module.endswith("shared_mlp.input_linear")]:
         modules += [divided.replace("input_linear", part) for part in ("gate_proj", "up_proj")]
     modules = [m + ".weight" if m.endswith("pre_ff_layernorm") and name == "falcon-h1" else m for m in modules]
-    known = {m: names.get_name(gguf_module(m)) for m in modules}
+    known = {m: names.get_name(gguf_module(m)) or split_name(architecture, m) for m in modules}
     return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", name) for m, name in known.items() if name}
 
 

@@ -67,6 +67,13 @@ static void weigh_shared(const Routing *op, int row, float *weight) {
     weight[op->top_k] = pair[1];
 }
 
+static float score_of(RouteScore kind, float logit) {
+    if (kind == ROUTE_SIGMOID) return sigmoid(logit);
+    /* ln(1 + e^x) without overflow */
+    if (kind == ROUTE_SQRT_SOFTPLUS) return sqrtf(fmaxf(logit, 0) + log1pf(expf(-fabsf(logit))));
+    return logit;
+}
+
 /* Chooses the best experts by score; the bias affects the choice only. */
 static void choose(const Routing *op, const float *logits, int32_t *index, float *weight) {
     float score[EXPERTS_MAX], choice[EXPERTS_MAX];
@@ -74,7 +81,7 @@ static void choose(const Routing *op, const float *logits, int32_t *index, float
     if (op->score == ROUTE_SOFTMAX)
         softmax(logits, op->experts, score);
     else
-        for (int i = 0; i < op->experts; i++) score[i] = op->score == ROUTE_SIGMOID ? sigmoid(logits[i]) : logits[i];
+        for (int i = 0; i < op->experts; i++) score[i] = score_of(op->score, logits[i]);
     for (int i = 0; i < op->experts; i++) choice[i] = score[i] + (op->bias ? op->bias[i] : 0);
     if (op->groups) keep_groups(op, choice);
     for (int i = 0; i < op->top_k; i++) {

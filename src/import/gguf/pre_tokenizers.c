@@ -30,6 +30,14 @@ static const char LLAMA3[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}{1,3}|" REST;
 static const char QWEN2[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}|" REST;
 static const char QWEN35[] =
     CONTRACTIONS "|" EDGE "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char BAILING[] =
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|"
+    "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
+static const char SEED[] =
+    CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char EXAONE_MOE[] = CONTRACTIONS
+    "|" EDGE
+    "(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
 static const char O200K[] =
     EDGE UPPER "*" LOWER "+" CONTRACTIONS "?|" EDGE UPPER "+" LOWER "*" CONTRACTIONS "?|\\p{N}{1,3}|" REST_SLASH;
 static const char TEKKEN[] = EDGE UPPER "*" LOWER "+|" EDGE UPPER "+" LOWER "*|\\p{N}|" REST_SLASH;
@@ -58,6 +66,15 @@ static const GgufPre known[] = {
     {.name = "qwen2", {QWEN2}, .nfc = true},
     {.name = "deepseek-r1-qwen", {QWEN2}, .nfc = true},
     {.name = "qwen35", {QWEN35}},
+    {.name = "stablelm2", {QWEN2}},
+    {.name = "hunyuan", {QWEN2}},
+    {.name = "solar-open", {QWEN2}},
+    {.name = "grok-2", {QWEN2}},
+    {.name = "bailingmoe", {BAILING}},
+    {.name = "bailingmoe2", {BAILING}},
+    {.name = "llada-moe", {BAILING}},
+    {.name = "seed-coder", {SEED}},
+    {.name = "exaone-moe", {EXAONE_MOE}},
     {.name = "llama-bpe", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "llama3", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", {LLAMA3}, .ignore_merges = true, .add_bos = true},
@@ -70,17 +87,27 @@ static const GgufPre known[] = {
     {.name = "smaug-bpe", {LLAMA3}},
     {.name = "dbrx", {LLAMA3}},
     {.name = "gpt-4o", {O200K}},
+    {.name = "llama4", {O200K}},
+    {.name = "minimax-m2", {O200K}},
     {.name = "tekken", {TEKKEN}, .ignore_merges = true, .add_bos = true},
     {.name = "deepseek-llm", {LINES, DEEPSEEK_WORDS, DEEPSEEK_SIGNS, "\\s+$", CJK, DIGITS}},
     {.name = "deepseek-coder", {LINES, "\\s?\\p{L}+", "\\s?\\p{P}+", CJK, DIGITS}},
     {.name = "deepseek-v3", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
+    {.name = "hunyuan-dense", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
+    {.name = "joyai-llm", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
     {.name = "smollm", {DIGITS, GPT2}},
     {.name = "starcoder", {DIGITS, GPT2}},
     {.name = "refact", {DIGITS, GPT2}},
+    {.name = "codeshell", {DIGITS, GPT2}},
+    {.name = "exaone", {DIGITS, GPT2}},
+    {.name = "minerva-7b", {DIGITS, GPT2}},
     {.name = "command-r", {DIGITS, GPT2}, .nfc = true},
     {.name = "falcon", {PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"}},
     {.name = "gpt-2", {GPT2}},
     {.name = "phi-2", {GPT2}},
+    {.name = "jais", {GPT2}},
+    {.name = "trillion", {GPT2}},
+    {.name = "granite-docling", {GPT2}},
     {.name = "mpt", {GPT2}, .nfc = true},
     {.name = "olmo", {GPT2}, .nfc = true},
 };

@@ -114,8 +114,8 @@ static void project_clipped(
 
 static void gate_heads(const AttentionComponent *attention, const ComponentCall *call, const float *gate, float *x) {
     const HeadGate op = {.rows = call->rows,
-        .heads = attention->op.heads,
-        .width = attention->op.kv.layout.value_dim,
+        .heads = (int)attention->gate.rows,
+        .width = attention->o.cols / attention->gate.rows,
         .gate = gate,
         .softplus = attention->gate_softplus,
         .x = x};

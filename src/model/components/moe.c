@@ -153,6 +153,8 @@ static void choose(const MoeComponent *moe, const ComponentCall *call, const Pla
     if (call->norm) ops->norm(call->backend, call->rows, call->x, call->norm, p->x);
     const Matmul router = router_of(moe, call, p);
     ops->matmul(call->backend, &router);
+    if (moe->router_softcap > 0)
+        ops->logits(call->backend, call->rows * moe->router.rows, p->logits, 1, moe->router_softcap);
     const Routing route = route_of(moe, call, p);
     ops->route(call->backend, &route);
     const Matmul latent = {.rows = call->rows,
@@ -225,7 +227,8 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
     const Places p = places_of(moe, call);
     const bool begun = call->begun && moe->source;
     const bool dense = moe->dense.gate.rows > 0, latent = moe->latent_in.rows > 0;
-    if (ops->moe_block && !moe->source && !dense && !latent && !moe->router_norm) {
+    const bool plain = !dense && !latent && !moe->router_norm && moe->router_softcap == 0;
+    if (ops->moe_block && !moe->source && plain) {
         const MoeBlock moe_block = {.x = call->x,
             .norm = call->norm,
             .out_norm = call->output_norm,

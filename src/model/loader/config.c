@@ -245,6 +245,11 @@ float load_positive_or(Loader *ld, const char *field, double absent) {
     return (float)(value ? loader_positive(ld, value, ld->where, field) : absent);
 }
 
+float load_number_or(Loader *ld, const char *field, double absent) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return json_is_number(value) && json_number(value) == 0 ? 0 : load_positive_or(ld, field, absent);
+}
+
 bool load_bool_or(Loader *ld, const char *field, bool absent) {
     const Json *value = loader_get(ld, ld->fields, field);
     if (!value) {
@@ -268,6 +273,8 @@ bool load_text_is(Loader *ld, const char *field, const char *wanted) {
     const Json *value = loader_get(ld, ld->fields, field);
     return value && value->type == JSON_STRING && slice_is(json_slice(value), wanted);
 }
+
+int load_context(const Loader *ld) { return ld->source->context; }
 
 bool load_has_field(Loader *ld, const char *field) { return loader_get(ld, ld->fields, field) != NULL; }
 

@@ -53,6 +53,12 @@ Weight *load_numbered(Loader *ld, const char *single, int count, int64_t rows, i
     return out;
 }
 
+Weight *load_split(Loader *ld, const Weight *all, int count) {
+    Weight *out = loader_alloc(ld, (size_t)count, sizeof *out);
+    for (int e = 0; out && e < count; e++) out[e] = load_part(all, e * (all->rows / count), all->rows / count);
+    return out;
+}
+
 Weight *load_halves(Loader *ld, Weight *both, int count, int extra) {
     Weight *second = loader_alloc(ld, (size_t)count + (size_t)extra, sizeof *second);
     for (int e = 0; both && second && e < count; e++) {

@@ -25,8 +25,10 @@ int load_int_at(Loader *ld, const char *field, int i, int absent); /* the same, 
 int load_count_or(Loader *ld, const char *field, int absent);      /* 0 … 2^24 */
 float load_positive(Loader *ld, const char *field);                /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
+float load_number_or(Loader *ld, const char *field, double absent); /* finite, 0 or more */
 bool load_bool_or(Loader *ld, const char *field, bool absent);
-bool load_truth_or(Loader *ld, const char *field, bool absent);      /* the same, or a number, of which 0 is false */
+bool load_truth_or(Loader *ld, const char *field, bool absent); /* the same, or a number, of which 0 is false */
+int load_context(const Loader *ld); /* tokens of a sequence that are asked for; 0: as many as the model has */
 bool load_has_field(Loader *ld, const char *field);                  /* there, and not null */
 bool load_is_list(Loader *ld, const char *field);                    /* an array */
 bool load_null(Loader *ld, const char *field);                       /* there, and null */
@@ -86,6 +88,7 @@ typedef struct RopeOptions {
     int dims;                /* rotated elements of a head; 0: all */
     const char *theta_field; /* NULL: rope_theta */
     double theta;            /* default; 0: the file must have one */
+    bool backwards;          /* pairs turn the other way */
     double own_theta;        /* not 0: the theta, whatever the file says */
     bool interleaved;
     bool alpha;    /* dynamic scaling has a constant factor (Hunyuan), instead of one that grows with the text */
@@ -130,6 +133,8 @@ typedef struct HeadSizes {
     int heads, nope_dim, width, latent;
 } HeadSizes;
 void load_mla_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **w_uk, Weight **w_uv);
+/* The matrices of `count` experts that lie in one, one below the other: views. */
+Weight *load_split(Loader *ld, const Weight *all, int count);
 /* Splits each [2n, cols] matrix: both[i] keeps rows [0, n); returns rows [n, 2n), [count + extra], the last zeroed. */
 Weight *load_halves(Loader *ld, Weight *both, int count, int extra);
 /* Rows [first, first + count) of a fused matrix, as a view. */

@@ -310,6 +310,7 @@ const Rope *load_rope(Loader *ld, const RopeOptions *options) {
     *rope = (Rope){.dims = dims, .interleaved = interleaved, .frequencies = frequencies};
     if (options->mrope) read_sections(&scaling, rope);
     rope->scale = fill(&scaling, kind, options, rope, frequencies, theta);
+    for (int i = 0; options->backwards && i < dims / 2; i++) frequencies[i] = -frequencies[i];
     return rope;
 }
 

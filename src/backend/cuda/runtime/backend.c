@@ -318,6 +318,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         .rows_max = options->rows_max,
         .missing_activations = ~(uint32_t)CUDA_ACTIVATIONS,
         .no_chunked = true,
+        .no_sqrt_softplus = true,
         .no_input_weights = true};
     b->device = device;
     b->host_rows = INT_MAX;
