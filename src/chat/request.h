@@ -90,7 +90,8 @@ typedef struct ChatRequest {
     Slice suffix;            /* text behind the answer; size 0: none */
     bool raw;                /* Ollama: the text of the only message is the whole prompt */
     bool keep_alive_given;
-    int64_t keep_alive_ms; /* for models_keep() */
+    int64_t keep_alive_ms;   /* for models_keep() */
+    const char *media_hosts; /* from which images and audio may be fetched, separated by spaces; NULL: none */
     ToolOptions tools;
     ReasoningOptions reasoning;
     ResponseFormat format;

@@ -399,7 +399,7 @@ static int serve_from(int argc, char **argv, int models_min) {
     const char *certificate = NULL, *certificate_key = NULL;
     const char *log = "text", *mcp = NULL;
     int64_t port = 5413, idle = 0, request_timeout = 0, queue_timeout = 0, drain = 10;
-    const char *origins_given = NULL, *hosts_given = NULL, *aliases_given = NULL;
+    const char *origins_given = NULL, *hosts_given = NULL, *media_given = NULL, *aliases_given = NULL;
     const char *pinned = NULL, *models_dir = NULL, *history = NULL;
     bool lenient = false, events = false, lan = false;
     bool verbose = false, pull = false, quiet = false, open_metrics = false;
@@ -462,6 +462,9 @@ static int serve_from(int argc, char **argv, int models_min) {
         {"--allow-host", NULL, OPTION_TEXT, &hosts_given, 0, 0, "NAMES",
             "further names of this server in requests to a loopback address, as in host.docker.internal; * is any "
             "(none)"},
+        {"--allow-media-from", NULL, OPTION_TEXT, &media_given, 0, 0, "HOSTS",
+            "images and audio may be named by http and https addresses of these hosts, as in images.example.com; only "
+            "public addresses are asked (none)"},
         {"--open-metrics", NULL, OPTION_FLAG, &open_metrics, 0, 0, NULL, "/metrics needs no API key"},
         {"--mcp", NULL, OPTION_TEXT, &mcp, 0, 0, "URLS",
             "MCP servers, as in http://127.0.0.1:9000, that the web app may connect to; several with commas (none)"},
@@ -497,7 +500,7 @@ static int serve_from(int argc, char **argv, int models_min) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
-    Buffer keys = {0}, origins = {0}, allowed_origins = {0}, allowed_hosts = {0}, alias_text = {0};
+    Buffer keys = {0}, origins = {0}, allowed_origins = {0}, allowed_hosts = {0}, media_hosts = {0}, alias_text = {0};
     static ModelAlias aliases[ALIASES_MAX];
     int alias_count = 0;
     if (!take_log(log, &error)) return report(&error);
@@ -507,7 +510,10 @@ static int serve_from(int argc, char **argv, int models_min) {
     if (!settle_swift(&swift, &engine, &error) || !take_pooling(pooling, &engine.options.pooling, &error) ||
         !take_keys(key, key_file, &keys, &error) || (mcp && !take_origins(mcp, &origins, &error)) ||
         !take_list("--allow-origin", origins_given ? origins_given : "", true, &allowed_origins, &error) ||
-        !take_list("--allow-host", hosts_given ? hosts_given : "", false, &allowed_hosts, &error))
+        !take_list("--allow-host", hosts_given ? hosts_given : "", false, &allowed_hosts, &error) ||
+        !take_list("--allow-media-from", media_given ? media_given : "", false, &media_hosts, &error) ||
+        (media_given && strchr(media_given, '*') &&
+            !fail(&error, ERROR_USAGE, "--allow-media-from %s: want names of hosts", media_given)))
         return report(&error);
     buffer_text(&alias_text, aliases_given ? aliases_given : "");
     buffer_byte(&alias_text, 0);
@@ -523,6 +529,7 @@ static int serve_from(int argc, char **argv, int models_min) {
         .mcp_origins = mcp ? origins.data : NULL,
         .allowed_origins = allowed_origins.data,
         .allowed_hosts = allowed_hosts.data,
+        .media_hosts = media_given ? media_hosts.data : NULL,
         .history = history,
         .lenient = lenient,
         .allow_pull = pull,
@@ -546,6 +553,7 @@ static int serve_from(int argc, char **argv, int models_min) {
     buffer_free(&origins);
     buffer_free(&allowed_origins);
     buffer_free(&allowed_hosts);
+    buffer_free(&media_hosts);
     buffer_free(&alias_text);
     return code;
 }

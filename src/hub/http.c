@@ -24,11 +24,14 @@ static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static CURLcode curl_ready;
 static void curl_begin(void) { curl_ready = curl_global_init(CURL_GLOBAL_DEFAULT); }
 
+bool http_start_curl(Error *error) {
+    pthread_once(&curl_once, curl_begin);
+    return curl_ready == CURLE_OK || fail(error, ERROR_IO, "cannot start libcurl: %s", curl_easy_strerror(curl_ready));
+}
+
 bool http_open(HttpClient *client, const HubSettings *settings, const HubWatch *watch, Error *error) {
     *client = (HttpClient){.settings = settings, .watch = watch, .progress.eta_s = -1};
-    pthread_once(&curl_once, curl_begin);
-    if (curl_ready != CURLE_OK)
-        return fail(error, ERROR_IO, "cannot start libcurl: %s", curl_easy_strerror(curl_ready));
+    if (!http_start_curl(error)) return false;
     client->plain = curl_slist_append(NULL, "Accept-Encoding: identity"); /* sizes and ranges are those of the file */
     if (client->plain && settings->token) {
         Buffer line = {0};

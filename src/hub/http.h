@@ -24,6 +24,8 @@ typedef struct HttpClient {
     struct curl_slist *plain, *with_token; /* request headers */
 } HttpClient;
 
+/* Starts libcurl, once. */
+NODISCARD bool http_start_curl(Error *error);
 NODISCARD bool http_open(HttpClient *client, const HubSettings *settings, const HubWatch *watch, Error *error);
 void http_close(HttpClient *client);
 

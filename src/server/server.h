@@ -17,6 +17,7 @@ typedef struct ServerOptions {
     const char *mcp_origins;     /* origins that the web app may connect to, separated by spaces; NULL: none */
     const char *allowed_origins; /* origins whose pages may use the API, separated by spaces; "*": all. NULL: none */
     const char *allowed_hosts;   /* further names of this server in the Host header, separated by spaces; "*": any */
+    const char *media_hosts;     /* hosts from which images and audio may be fetched, separated by spaces; NULL: none */
     const char *history;         /* directory of the web app's history; NULL: none is kept */
     bool lenient;                /* fields that are not supported are ignored, and named in a response header */
     bool allow_pull;             /* clients may download, convert, load and remove models */

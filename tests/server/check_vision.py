@@ -193,6 +193,25 @@ def check_refused(server, name):
     check(server.alive() and server.wait_idle(), f"{name}: the server lives")
 
 
+def check_remote(server):
+    """An allowed host is asked at public addresses alone; other hosts are not asked (tests/hub/test_fetch.c)."""
+    for url, why in (
+        ("http://127.0.0.1/x.png", "not public"),
+        ("http://localhost/x.png", "not public"),
+        ("http://127.0.0.2/x.png", "not allowed"),
+        ("https://user@localhost/x.png", "not an http"),
+        ("ftp://localhost/x.png", "data URLs"),
+    ):
+        given = {"type": "image_url", "image_url": {"url": url}}
+        status, body = server.chat(user("x", given), max_tokens=1)
+        check(status == 400 and body["error"]["param"] == "messages[0].content[1].image_url.url", f"{url}: {body}")
+        check(why in body["error"]["message"], f"{url}: {body}")
+        source = {"type": "image", "source": {"type": "url", "url": url}}
+        message = {"model": server.name, "max_tokens": 1, "messages": [{"role": "user", "content": [source]}]}
+        status, _, body = server.request("POST", "/v1/messages", message)
+        check(status == 400 and why.encode() in body, f"Messages, {url}: {body}")
+
+
 def check_apis(server, name):
     """The SDKs send the same prompt; their answers are the same text."""
     data = encoded(picture(10))
@@ -264,6 +283,10 @@ def main():
             with Server(directory) as server:
                 check_caching(directory, server, name)
                 check_refused(server, name)
+    with tempfile.TemporaryDirectory() as directory:
+        write_tiny_vision(directory, "qwen3-vl")
+        with Server(directory, "--allow-media-from", "127.0.0.1,localhost") as server:
+            check_remote(server)
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_model(directory)
         with Server(directory) as server:

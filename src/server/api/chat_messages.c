@@ -168,7 +168,7 @@ static bool read_message(MessageBuilder *builder, const Json *message, const cha
 }
 
 bool chat_read_messages(ChatRequest *r, const Json *messages, ApiError *error) {
-    MessageBuilder builder = {.arena = r->arena};
+    MessageBuilder builder = {.arena = r->arena, .media_hosts = r->media_hosts};
     int index = 0;
     for (JSON_EACH(message, messages)) {
         char param[API_PARAM_MAX];

@@ -70,6 +70,7 @@ static ChatRequest default_request(Exchange *x, Arena *arena) {
         request.cache.server_format = engine_kv_format(model->engine);
         request.cache.server_dtype = engine_kv_dtype(model->engine);
     }
+    request.media_hosts = x->server->options.media_hosts;
     take_defaults(&x->server->options.defaults, &request);
     if (preset) take_defaults(&preset->defaults, &request);
     if (x->server->options.lenient) {

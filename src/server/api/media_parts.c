@@ -4,6 +4,7 @@
 
 #include "base/base64.h"
 #include "media/audio.h"
+#include "hub/fetch.h"
 #include "media/image.h"
 #include "server/api/members.h"
 
@@ -20,6 +21,8 @@ static bool check_members(
     }
     return true;
 }
+
+enum { FETCHES_MAX = 16 }; /* files that a request may name by their addresses */
 
 /* part: path of the content part; field: of the text. */
 static bool add_base64(MessageBuilder *b, ContentKind kind, Slice text, ChatMedia *media, const char *part,
@@ -54,10 +57,34 @@ static bool data_of(Slice url, Slice *data) {
     return true;
 }
 
+/* A file at an http or https address. */
+static bool add_remote(MessageBuilder *b, ContentKind kind, Slice url, ChatMedia *media, const char *part,
+    const char *field, ApiError *error) {
+    const FetchRule rule = {.hosts = b->media_hosts};
+    Buffer file = {0};
+    Error why = {0};
+    if (b->fetches++ == FETCHES_MAX)
+        return api_fail(error, 400, "invalid_value", field,
+            "Invalid '%s': a request may name at most %d files by their addresses.", field, FETCHES_MAX);
+    const bool ok = fetch_file(&rule, url, kind == CONTENT_AUDIO ? AUDIO_BYTES_MAX : IMAGE_BYTES_MAX, &file, &why);
+    const char *bytes = ok ? arena_copy(b->arena, buffer_view(&file)) : NULL;
+    const char *part_copy = arena_copy(b->arena, slice_of(part)), *field_copy = arena_copy(b->arena, slice_of(field));
+    media->bytes = (Slice){bytes, file.size};
+    media->part = part_copy;
+    media->field = field_copy;
+    buffer_free(&file);
+    if (!ok) return api_fail(error, 400, "invalid_value", field, "Invalid '%s': %s.", field, why.text);
+    if (!bytes || !part_copy || !field_copy) return api_out_of_memory(error);
+    messages_add_media(b, kind, media);
+    return true;
+}
+
 static bool add_url(MessageBuilder *b, ContentKind kind, Slice url, ChatMedia *media, const char *part,
     const char *field, ApiError *error) {
     Slice data;
     if (data_of(url, &data)) return add_base64(b, kind, data, media, part, field, error);
+    if (b->media_hosts && (slice_starts(url, SLICE("http://")) || slice_starts(url, SLICE("https://"))))
+        return add_remote(b, kind, url, media, part, field, error);
     return api_fail(error, 400, "unsupported_parameter", field,
         "Unsupported value for '%s': %s accepted as data URLs (data:%s;base64,…) only.", field,
         kind == CONTENT_AUDIO ? "audio is" : "images are", kind == CONTENT_AUDIO ? "audio/wav" : "image/png");
@@ -109,6 +136,10 @@ bool image_read_block(MessageBuilder *b, const Json *block, const char *param, A
     const Json *source = member_get(block, "source");
     if (!source) return api_missing(object, error);
     if (!api_type(source, JSON_OBJECT, object, error)) return false;
+    snprintf(field, sizeof field, "%.110s.url", object);
+    if (b->media_hosts && member_is(source, "type", "url"))
+        return member_read_text(source, "url", object, &data, error) &&
+            add_url(b, CONTENT_IMAGE, data, &media, param, field, error);
     snprintf(field, sizeof field, "%.110s.type", object);
     if (!member_is(source, "type", "base64"))
         return api_fail(error, 400, "unsupported_parameter", field,

@@ -1,5 +1,5 @@
-/* Content parts with images and audio, of each API: base64 in data URLs or on its own. Other URLs are refused by name.
- */
+/* Content parts with images and audio, of each API: base64 in data URLs or on its own, and
+ * files at addresses of hosts that the operator allows (hub/fetch.h). Other URLs are refused by name. */
 #pragma once
 #include "server/api/message_builder.h"
 

@@ -15,7 +15,9 @@ typedef struct MessageBuilder {
     size_t count, capacity;
     ContentPart *parts; /* parts of the last message */
     size_t part_capacity;
-    ChatMessage spare; /* what is written to after a failure */
+    const char *media_hosts; /* ChatRequest.media_hosts */
+    int fetches;             /* files fetched so far */
+    ChatMessage spare;       /* what is written to after a failure */
 } MessageBuilder;
 
 /* A part type of an API; a table ends with name NULL. */

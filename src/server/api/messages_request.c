@@ -163,7 +163,7 @@ static bool read_message(MessageBuilder *builder, const Json *message, int index
 
 static bool read_messages(ChatRequest *request, const Json *body, ApiError *error) {
     const Json *messages = member_get(body, "messages"), *system = member_get(body, "system");
-    MessageBuilder builder = {.arena = request->arena, .skip_leading_empty = true};
+    MessageBuilder builder = {.arena = request->arena, .skip_leading_empty = true, .media_hosts = request->media_hosts};
     if (!messages) return api_missing("messages", error);
     if (system) {
         messages_begin(&builder, "system");

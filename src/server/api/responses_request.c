@@ -94,7 +94,7 @@ static bool read_item(Input *in, const Json *item, int index, ApiError *error) {
 
 static bool read_input(ChatRequest *request, const Json *body, ApiError *error) {
     const Json *input = member_get(body, "input"), *instructions = member_get(body, "instructions");
-    Input in = {.messages = {.arena = request->arena, .skip_leading_empty = true}};
+    Input in = {.messages = {.arena = request->arena, .skip_leading_empty = true, .media_hosts = request->media_hosts}};
     if (!input) return api_missing("input", error);
     if (instructions) {
         begin_message(&in, "system");
