@@ -73,7 +73,8 @@ logged() {
 cmake_options() {
     local static=$root/$1/static
     options=(-G Ninja -DCMAKE_BUILD_TYPE=Release "-DAPUS_STATIC=$static" "-DCMAKE_C_FLAGS=-isystem $static/include"
-        "-DCMAKE_EXE_LINKER_FLAGS=-L$static/lib -static-libgcc")
+        "-DCMAKE_EXE_LINKER_FLAGS=-L$static/lib -static-libgcc"
+        "-DCMAKE_C_STANDARD_LIBRARIES=-ltinfo -lbsd -lmd -lssl -lcrypto -lpng -lz -lwebp -lm") # what the libraries take
     if [ "$1" = "$(uname -m)" ]; then
         options+=("-DCMAKE_FIND_ROOT_PATH=$static" -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY
             -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY -DCMAKE_FIND_ROOT_PATH_MODE_PACKAGE=ONLY)
@@ -149,17 +150,17 @@ archive() {
 }
 
 cuda() {
-    local name=apus-$version-linux-x86_64-cuda work=$root/cuda
+    local name=apus-$version-linux-x86_64-cuda work=$PWD/build-cuda # where ./test.sh long builds it, too
     command -v nvcc >/dev/null || [ -x "${XDG_CACHE_HOME:-$HOME/.cache}/apus/cuda/nvidia/cu13/bin/nvcc" ] ||
         { echo "skipped: cuda: no nvcc (tools/install.sh cuda brings one)"; return 0; }
     mkdir -p "$work"
     : >"$work/build.log"
-    logged "$work/build.log" cmake --preset release -B "$work/build" -DAPUS_CUDA=ON ${APUS_CUDA_CODE:+"-DAPUS_CUDA_CODE=$APUS_CUDA_CODE"}
-    logged "$work/build.log" cmake --build "$work/build" --target apus-cuda
-    check_needs "$work/build/apus-cuda.so"
+    logged "$work/build.log" cmake --preset release -B "$work" -DAPUS_CUDA=ON ${APUS_CUDA_CODE:+"-DAPUS_CUDA_CODE=$APUS_CUDA_CODE"}
+    logged "$work/build.log" cmake --build "$work" --target apus-cuda
+    check_needs "$work/apus-cuda.so"
     rm -rf "${root:?}/$name"
     mkdir -p "$root/$name/bin"
-    strip --strip-unneeded -o "$root/$name/bin/apus-cuda.so" "$work/build/apus-cuda.so"
+    strip --strip-unneeded -o "$root/$name/bin/apus-cuda.so" "$work/apus-cuda.so"
     cp LICENSE "$root/$name/"
     printf 'cuda-cudart\t%s\n' "$(nvcc_version)" >"$work/packages.tsv"
     python3 packaging/sbom.py "$name" "$version" "$SOURCE_DATE_EPOCH" "$work/packages.tsv" "$root/$name/bin/apus-cuda.so" >"$out/$name.spdx.json"
