@@ -44,10 +44,7 @@ export function Devices() {
                     html`<li key=${item.id} class="card model-card device">
                         <div class="card-text">
                             <strong>${item.name}</strong>
-                            <small>
-                                ${t('pairedOn', { when: day(item.created) })} ·
-                                ${t('lastUsed', { when: day(item.lastUsed) })}
-                            </small>
+                            <small>${[t('pairedOn', { when: day(item.created) }), t('lastUsed', { when: day(item.lastUsed) })].join(' · ')}</small>
                         </div>
                         ${item.current && html`<span class="tag good">${t('thisDevice')}</span>`}
                         <div class="card-buttons">

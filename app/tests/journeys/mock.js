@@ -60,7 +60,17 @@ export class Mock {
         if (path === '/v1/chat/completions') return this.#chat(JSON.parse(text), to);
         if (path === '/v1/models') return json({ object: 'list', data: this.models });
         if (path === '/health')
-            return json({ status: 'ok', running: 0, waiting: 0, memory: { active_mb: 512, total_system_mb: 16384 } });
+            return json({
+                status: 'ok',
+                running: 0,
+                waiting: 0,
+                lan: true,
+                memory: { active_mb: 512, total_system_mb: 16384 },
+            });
+        if (path === '/v1/devices')
+            return json({ data: [{ id: 'd1', name: 'Phone', created: 1_700_000_000, last_used: 0, current: true }] });
+        if (path === '/v1/devices/pairing')
+            return json({ url: 'https://192.0.2.1/#/pair/0', seconds: 600, qr: ['101', '010', '101'] });
         if (path === '/v1/models/local') return json({ object: 'list', data: [], unfinished_bytes: 0 });
         if (path === '/' || path.startsWith('/assets/') || path === '/sw.js') {
             const headers = { ...from.headers };

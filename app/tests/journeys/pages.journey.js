@@ -156,6 +156,7 @@ const SCREENS = [
     '#/settings/answers',
     '#/settings/tools',
     '#/settings/server',
+    '#/settings/devices',
     '#/settings/data',
     '#/settings/about',
 ];
@@ -280,10 +281,10 @@ export async function hubSearch(/** @type {Tools} */ { browser, url }) {
     assert.deepEqual(await names(), ['org/gated', 'org/other', 'org/tiny']);
     assert.match((await page.textContent('.hub .card >> nth=0')) ?? '', /MLX · 1\.0 GB · ↓ 9 · ♥ 91 · 2026-01-0/);
     await page.waitForSelector('.hub .card:has-text("org/gated") .tag:has-text("gated")');
-    // The server's plan of what is seen: with a speed for what it can run, and a reason for what it cannot.
+    // The server's plan of what is seen: with its numbers for what it can run, and a reason for what it cannot.
     for (const name of ['org/other', 'org/tiny'])
         await page.locator(`.hub .card:has-text("${name}")`).scrollIntoViewIfNeeded();
-    await page.waitForSelector('.hub .card:has-text("org/other") .tag.fits:has-text("tok/s")', { timeout: 60_000 });
+    await page.waitForSelector('.hub .card:has-text("org/other") .tag.fits[title^="Needs"]', { timeout: 60_000 });
     await page.waitForSelector('.hub .card:has-text("org/tiny") .tag:has-text("not supported")');
     await page.getByLabel('Sort by').selectOption('likes');
     await until(async () => (await names())[0] === 'org/tiny', 'most liked first');

@@ -1,11 +1,15 @@
 // Pictures of every screen in both themes, for docs/app.md:  node tests/journeys/screens.js [FOLDER]
 import { chromium } from 'playwright-core';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { Agent, request } from 'node:https';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { catalogue } from '../../src/lib/catalogue.js';
 import { fillStore, profiles, root, serve, storedChat, storedMessages } from './helpers.js';
 import { Mock, typed } from './mock.js';
 
 const folder = process.argv[2] ?? join(root, 'docs/images');
+const shown = readFileSync(join(root, 'docs/app.md'), 'utf8');
 mkdirSync(folder, { recursive: true });
 
 const ANSWER = `A **Bloom filter** answers “have I seen this?” with few bits: *no* is certain, *yes* may be wrong.
@@ -77,7 +81,56 @@ const job = {
     total_bytes: 4.62e9,
 };
 mock.routes['/v1/jobs'] = { data: [job] };
+/** The plan of a machine with 16 GB. @param {{ model: string }} body */
+const fitOf = ({ model }) => {
+    const size = [...catalogue, ...local].find((item) => item.id === model)?.bytes ?? 1e9;
+    const mixture = catalogue.find((item) => item.id === model)?.mixture;
+    const needed = size * 1.15 + 4e8;
+    const fit = needed <= 11.4e9 ? 'fits' : needed <= 13.7e9 ? 'tight' : mixture ? 'streams' : 'too_large';
+    const speed = fit === 'too_large' ? null : mixture ? 9.4 : 58e9 / size;
+    return { fit, now: fit, needed_bytes: needed, usable_bytes: 15.2e9, decode_tokens_per_second: speed };
+};
+mock.routes['/v1/models/fit'] = fitOf;
+mock.routes['/health'] = {
+    status: 'ok',
+    running: 0,
+    waiting: 0,
+    lan: true,
+    memory: { active_mb: 2900, total_system_mb: 16384 },
+};
+const now = Math.round(Date.now() / 1000);
+mock.routes['/v1/devices'] = {
+    data: [
+        { id: 'd1', name: 'iPhone, Safari', created: now - 86400 * 9, last_used: now - 600, current: false },
+        { id: 'd2', name: 'Mac, Safari', created: now - 86400 * 9, last_used: now, current: true },
+    ],
+};
+mock.routes['/v1/devices/pairing'] = await pairingOf();
 mock.answer = () => typed('Of course.', 4);
+
+/** A pairing as a real server makes it. */
+async function pairingOf() {
+    const state = mkdtempSync(join(tmpdir(), 'apus-state-'));
+    const server = await serve(['--lan', '--host', '127.0.0.1', '--port', '0', '--api-key', 'k'], {
+        APUS_STATE: state,
+    });
+    const insecure = new Agent({ rejectUnauthorized: false });
+    const text = await new Promise((done) => {
+        const headers = { Authorization: 'Bearer k', 'Content-Type': 'application/json' };
+        const asking = request(
+            `${server.url}/v1/devices/pairing`,
+            { method: 'POST', headers, agent: insecure },
+            (answer) => {
+                let all = '';
+                answer.on('data', (part) => (all += part)).on('end', () => done(all));
+            },
+        );
+        asking.end('{}');
+    });
+    await server.stop();
+    rmSync(state, { recursive: true, force: true });
+    return { ...JSON.parse(text), url: 'https://192.168.1.20:5413/#/pair/5e1f0c7a9b3d4862a1c0e5f7b9d2648c' };
+}
 
 const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
@@ -97,9 +150,11 @@ for (const [profile, options] of Object.entries(profiles))
         const session = await context.newCDPSession(page);
         /** @param {string} name */
         const shoot = async (name) => {
+            const file = `app-${name}-${profile}-${scheme}.webp`;
+            if (!shown.includes(file)) return;
             await page.waitForTimeout(350);
             const { data } = await session.send('Page.captureScreenshot', { format: 'webp', quality: 78 });
-            writeFileSync(join(folder, `app-${name}-${profile}-${scheme}.webp`), Buffer.from(data, 'base64'));
+            writeFileSync(join(folder, file), Buffer.from(data, 'base64'));
         };
         await page.goto(mock.url);
         await page.waitForSelector('#prompt');
@@ -140,9 +195,14 @@ for (const [profile, options] of Object.entries(profiles))
             location.hash = '#/models';
         });
         await page.reload();
+        await page.waitForSelector('.tag.fit:has-text("tok/s")');
         await shoot('models');
         await page.evaluate(() => (location.hash = '#/settings'));
         await shoot('settings');
+        await page.evaluate(() => (location.hash = '#/settings/devices'));
+        await page.click('button:has-text("Pair a device")');
+        await page.waitForSelector('.pairing');
+        await shoot('devices');
         await page.evaluate(() => (location.hash = '#/settings/server'));
         await shoot('server');
         await context.close();
