@@ -119,6 +119,11 @@ const Spec *model_spec(const Model *model) {
 }
 uint64_t model_weight_bytes(const Model *model) { return 12345; }
 uint64_t model_mtp_bytes(const Model *model) { return 0; }
+int model_adapter(const Model *model, Slice name) { return 0; }
+int model_adapter_count(const Model *model) { return 0; }
+bool model_encodes(const Model *model) { return false; }
+bool model_classifies(const Model *model) { return false; }
+float model_classify(const Model *model, const float *state) { return 0; }
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) { *bytes = *operations = 1; }
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) { return false; }
 uint64_t model_expert_floor(const Model *model) { return 0; }
