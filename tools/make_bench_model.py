@@ -93,6 +93,21 @@ SHAPES = {
         rope_theta=1000000.0,
         tie_word_embeddings=True,
     ),
+    # With its multi-token prediction head.
+    "mimo-7b": dict(
+        model_type="mimo",
+        hidden_size=4096,
+        num_hidden_layers=36,
+        intermediate_size=11008,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151680,
+        rms_norm_eps=1e-5,
+        rope_theta=640000.0,
+        tie_word_embeddings=False,
+        num_nextn_predict_layers=1,
+    ),
     "moe-small": dict(
         model_type="olmoe",
         hidden_size=512,
@@ -228,8 +243,10 @@ def tensors(c, bits, group, mode):
         yield from nemotron_tensors(c, matrix, q, kv)
         return
     yield from matrix("model.embed_tokens", v, d)
-    for layer in range(c["num_hidden_layers"]):
-        p = f"model.layers.{layer}."
+    heads = c.get("num_nextn_predict_layers", 0)
+    layers = [f"model.layers.{layer}." for layer in range(c["num_hidden_layers"])]
+    layers += [f"model.mtp_layers.{head}." for head in range(heads)]
+    for layer, p in enumerate(layers):
         if "full_attention_interval" in c:
             yield p + "input_layernorm.weight", "BF16", (d,)
             yield p + "post_attention_layernorm.weight", "BF16", (d,)
@@ -240,7 +257,7 @@ def tensors(c, bits, group, mode):
         yield p + "post_attention_layernorm.weight", "BF16", (d,)
         for name, rows, cols in (("q_proj", q, d), ("k_proj", kv, d), ("v_proj", kv, d), ("o_proj", d, q)):
             yield from matrix(p + "self_attn." + name, rows, cols)
-            if c["model_type"].startswith("qwen2") and name != "o_proj":
+            if (c["model_type"].startswith("qwen2") or c["model_type"] == "mimo") and name != "o_proj":
                 yield p + f"self_attn.{name}.bias", "BF16", (rows,)
         if c["model_type"] in ("olmoe", "qwen3_moe"):
             yield p + "self_attn.q_norm.weight", "BF16", (q if c["model_type"] == "olmoe" else hd,)
@@ -253,6 +270,10 @@ def tensors(c, bits, group, mode):
         if "shared_expert_intermediate_size" in c:
             yield from ffn(p + "mlp.shared_expert", c["shared_expert_intermediate_size"])
             yield p + "mlp.shared_expert_gate.weight", "BF16", (1, d)
+    for head in range(heads):
+        yield from matrix(f"model.mtp_layers.{head}.input_proj", d, 2 * d)
+        for norm in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+            yield f"model.mtp_layers.{head}.{norm}.weight", "BF16", (d,)
     yield "model.norm.weight", "BF16", (d,)
     if not c["tie_word_embeddings"]:
         yield from matrix("lm_head", v, d)

@@ -16,6 +16,7 @@ static const Command command = {"bench", "[MODEL]", "Measures speed beside the m
     "and largest. tg is held against reading the same weights, right before and after; pp against int8 products.\n"
     "MODEL --streams 1,8: tokens of so many sequences together, without sampling, beside the first number of them.\n"
     "matrix MODEL: several lengths, plain, with experts from disk, with a quantised KV cache, and with both.\n"
+    "drafts MODEL: what draft tokens gain, with recorded acceptance.\n"
     "MODEL --trace: where the time of a step goes, operation by operation; with -n 0 the prompt's.\n"
     "--operations: single operations on random data, without a model; --only PATTERN chooses lines, as in 'rows 1'.\n"
     "MODEL --quality TEXT: the forms of --kv-cache against f16 on the second half of -p tokens: divergence, "
@@ -136,6 +137,7 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
 
 int command_bench(int argc, char **argv) {
     if (argc > 0 && !strcmp(argv[0], "matrix")) return command_bench_matrix(argc - 1, argv + 1);
+    if (argc > 0 && !strcmp(argv[0], "drafts")) return command_bench_drafts(argc - 1, argv + 1);
     BenchPlan plan = {.backend = {.device = "cpu", .cpu = "auto", .tensor_parallel = 1},
         .prompt = 512,
         .generate = 64,

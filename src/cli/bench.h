@@ -124,3 +124,5 @@ void bench_pad(Buffer *out, const char *text, int width);
 
 /* `apus bench matrix`; argv behind the word. Returns the exit code. */
 int command_bench_matrix(int argc, char **argv);
+/* `apus bench drafts`; the same. */
+int command_bench_drafts(int argc, char **argv);

@@ -1,6 +1,5 @@
 #include "engine/draft_model.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -24,20 +23,53 @@ struct DraftModel {
     SamplerScratch scratch;
     int32_t *tokens; /* [rows] */
     int rows, vocab, context;
-    double weight_share; /* weights, relative to the target's */
-    double token_s;      /* 0: not estimated yet */
+    DraftPace pace;
 };
 
-static bool open_runner(DraftModel *d, const EngineOptions *options, Error *error) {
-    d->rows = max_int(options->prefill_size, options->slots * PENDING_MAX);
+size_t draft_cache_bytes(const EngineOptions *options, const KvPlan *plan, int context) {
+    const size_t free_bytes = memory_available(), budget = (size_t)options->model.experts.memory_budget;
+    const size_t most = (budget && budget < free_bytes ? budget : free_bytes) / CACHE_SHARE;
+    return min_size(kv_bytes_for(plan, NULL, context) * (size_t)options->slots, most);
+}
+
+static RunnerOptions runner_options(const EngineOptions *options) {
     RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots};
-    runner.backend.rows_max = d->rows;
+    runner.backend.rows_max = max_int(options->prefill_size, options->slots * PENDING_MAX);
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
+    return runner;
+}
+
+static ModelOptions model_options(const EngineOptions *options) {
+    ModelOptions own = options->model;
+    own.experts = (ExpertOptions){0};
+    own.experts_used = own.device_layers = 0;
+    own.mtp = false;
+    return own;
+}
+
+bool draft_model_bytes(const EngineOptions *options, const Model *target, uint64_t *bytes, Error *error) {
+    ModelOptions tables = model_options(options);
+    tables.weights = WEIGHTS_LAZY;
+    tables.warn = NULL;
+    const RunnerOptions own = runner_options(options);
+    Model *model = model_open(options->speculation.draft_directory, &tables, error);
+    Runner *runner = model ? runner_open(model, &own, error) : NULL;
+    if (runner)
+        *bytes = model_weight_bytes(model) + runner_scratch_bytes(runner) +
+            draft_cache_bytes(options, runner_kv_plan(runner), min_int(model_context(model), model_context(target)));
+    const bool ok = runner || fail_while(error, "--draft-model");
+    runner_close(runner);
+    model_close(model);
+    return ok;
+}
+
+static bool open_runner(DraftModel *d, const EngineOptions *options, Error *error) {
+    const RunnerOptions runner = runner_options(options);
+    d->rows = runner.backend.rows_max;
     d->runner = runner_open(d->model, &runner, error);
     if (!d->runner) return false;
-    const size_t one = kv_bytes_for(runner_kv_plan(d->runner), NULL, d->context);
-    d->kv = kv_open(
-        runner_kv_plan(d->runner), min_size(one * (size_t)options->slots, memory_available() / CACHE_SHARE), error);
+    const KvPlan *plan = runner_kv_plan(d->runner);
+    d->kv = kv_open(plan, draft_cache_bytes(options, plan, d->context), error);
     const StepCapacity capacity = {.rows = d->rows, .sequences = options->slots, .outputs = options->slots};
     d->tokens = calloc((size_t)d->rows, sizeof *d->tokens);
     if (!d->tokens) fail(error, ERROR_MEMORY, "no memory for a step of %d rows", d->rows);
@@ -51,15 +83,13 @@ DraftModel *draft_model_open(const EngineOptions *options, const Model *target, 
         fail(error, ERROR_MEMORY, "no memory for a draft model");
         return NULL;
     }
-    ModelOptions own = options->model;
-    own.experts = (ExpertOptions){0};
-    own.experts_used = own.device_layers = 0;
+    const ModelOptions own = model_options(options);
     d->resources = options->resources;
     d->model = model_open(options->speculation.draft_directory, &own, error);
     if (d->model) {
         d->vocab = model_vocab(d->model);
         d->context = min_int(model_context(d->model), model_context(target));
-        d->weight_share = (double)model_weight_bytes(d->model) / (double)(model_weight_bytes(target) + 1);
+        d->pace.weight_share = (double)model_weight_bytes(d->model) / (double)(model_weight_bytes(target) + 1);
         if (open_runner(d, options, error)) return d;
     }
     fail_while(error, "--draft-model");
@@ -83,16 +113,7 @@ void draft_sequence_close(DraftModel *d, DraftSequence *sequence) {
     *sequence = (DraftSequence){0};
 }
 
-double draft_model_seconds(DraftModel *d, double target_step_s) {
-    if (d->token_s == 0) d->token_s = d->weight_share * target_step_s;
-    return d->token_s;
-}
-
-/* The first steps read weights from their file: what is faster counts more. */
-static void note_seconds(DraftModel *d, double seconds) {
-    const double rate = seconds < d->token_s ? 0.3 : 0.1;
-    d->token_s += rate * (fmin(seconds, 2 * d->token_s) - d->token_s);
-}
+double draft_model_seconds(DraftModel *d, double target_step_s) { return draft_pace_seconds(&d->pace, target_step_s); }
 
 /* ---- steps ---- */
 
@@ -234,7 +255,7 @@ bool draft_model_continue(DraftModel *d, DraftText *texts, int count, Error *err
     for (int drafted = 0; ok && drafted < most; drafted++) {
         const int64_t start_ns = clock_ns();
         ok = draft_token(d, texts, count, drafted, error);
-        note_seconds(d, (double)(clock_ns() - start_ns) * 1e-9);
+        draft_pace_note(&d->pace, (double)(clock_ns() - start_ns) * 1e-9);
     }
     if (d->resources) resources_end_step(d->resources);
     return ok;

@@ -3,6 +3,7 @@
  * and nothing else. Thread: the engine's. */
 #pragma once
 #include "cache/kv_cache.h"
+#include "engine/draft_rule.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 
@@ -33,6 +34,11 @@ typedef struct DraftText {
     int32_t *out;
 } DraftText;
 
+/* Bytes for the KV cache of a draft model or a head: what the slots need, at most a share of the budget or of the free
+ * memory. */
+size_t draft_cache_bytes(const EngineOptions *options, const KvPlan *plan, int context);
+/* Bytes that the draft model of options->speculation takes: weights, scratch and KV cache. Reads tables only. */
+NODISCARD bool draft_model_bytes(const EngineOptions *options, const Model *target, uint64_t *bytes, Error *error);
 /* Opens the model of options->speculation. The target's options are valid. */
 NODISCARD DraftModel *draft_model_open(const EngineOptions *options, const Model *target, Error *error);
 void draft_model_close(DraftModel *model); /* NULL is fine; all sequences are closed */
@@ -40,5 +46,5 @@ void draft_model_close(DraftModel *model); /* NULL is fine; all sequences are cl
  * get no tokens. False: the model cannot be used any more. */
 NODISCARD bool draft_model_continue(DraftModel *model, DraftText *texts, int count, Error *error);
 void draft_sequence_close(DraftModel *model, DraftSequence *sequence);
-/* Duration of a draft token of all texts; before the first one, estimated from a step of the target. */
+/* Duration of a draft token of all texts, as draft_pace_seconds(). */
 double draft_model_seconds(DraftModel *model, double target_step_s);

@@ -11,7 +11,7 @@ enum {
     LOOKUP_TOKENS = 8, /* that the first estimates count as */
     MODEL_TOKENS = 6,
 };
-static const float LEDGER_START = 0.5f, LEDGER_SHARE = 0.02f; /* tokens; share of an answer's tokens */
+static const float LEDGER_START = 0.25f, LEDGER_SHARE = 0.01f; /* tokens; share of an answer's tokens */
 static const float GAIN_LEAST = 1.01f;
 static const float KEPT_LOOKUP = 0.97f, KEPT_MODEL = 0.95f; /* kept share of the counts, per use */
 static const float STARTS[DRAFT_BUCKETS] = {0.35f, 0.5f, 0.6f, 0.7f, 0.8f, 0.88f, 0.95f, 0.75f};
@@ -118,4 +118,18 @@ void draft_note(DraftRule *rule, int bucket, int drafts, int accepted, float cos
     const float kept = bucket == DRAFT_BUCKET_MODEL ? KEPT_MODEL : KEPT_LOOKUP;
     rule->bucket[bucket].accepted = kept * rule->bucket[bucket].accepted + (float)accepted;
     rule->bucket[bucket].tried = kept * rule->bucket[bucket].tried + (float)(accepted + (accepted < drafts));
+}
+
+double draft_pace_seconds(DraftPace *pace, double target_step_s) {
+    const double expected = pace->weight_share * target_step_s;
+    if (pace->token_s == 0) return expected;
+    if (pace->token_s > expected) pace->token_s += 0.01 * (expected - pace->token_s);
+    return pace->token_s;
+}
+
+/* The first steps read weights from their file: what is faster counts more. */
+void draft_pace_note(DraftPace *pace, double seconds) {
+    if (pace->token_s == 0) pace->token_s = seconds;
+    const double rate = seconds < pace->token_s ? 0.3 : 0.1;
+    pace->token_s += rate * (fmin(seconds, 2 * pace->token_s) - pace->token_s);
 }

@@ -28,6 +28,16 @@ typedef struct DraftOffer {
     int count; /* in: draft tokens that there are; out: those that the step verifies */
 } DraftOffer;
 
+/* What a draft token of a draft model or a multi-token prediction head takes. */
+typedef struct DraftPace {
+    double weight_share; /* weights that it reads, relative to a step of the target */
+    double token_s;      /* measured, of all texts together; 0: not yet */
+} DraftPace;
+
+/* Seconds of a draft token; before the first one, and slowly again after those that took long and were not repeated,
+ * what the weights say. */
+double draft_pace_seconds(DraftPace *pace, double target_step_s);
+void draft_pace_note(DraftPace *pace, double seconds);
 void draft_rule_init(DraftRule *rule);
 /* The bucket of a match of this length ≥ 1. */
 int draft_bucket(int match_length);

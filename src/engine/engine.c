@@ -23,7 +23,8 @@
 #include "model/spec.h"
 
 struct Engine {
-    Resources *resources; /* NULL: it has the machine for itself */
+    Resources *resources;     /* NULL: it has the machine for itself */
+    Resources *own_resources; /* opened for this engine alone; NULL: none */
     MemoryAccount account;
     double kv_host; /* part of the cache that is memory of the host */
     Model *model;
@@ -665,9 +666,18 @@ static void take_whole_texts(const Model *model, EngineOptions *options, RunnerO
     options->speculation = (SpeculationOptions){0};
 }
 
+/* Threads for the model and what drafts for it: two sets would wait for each other's cores. */
+static bool share_threads(Engine *engine, EngineOptions *options, Error *error) {
+    if (options->resources || !(options->model.mtp || options->speculation.draft_directory)) return true;
+    options->resources = engine->own_resources = resources_open(options->backend.threads, error);
+    return engine->own_resources;
+}
+
 static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error) {
     EngineOptions own = *asked, *options = &own;
-    if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error)) return false;
+    if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error) ||
+        !share_threads(engine, options, error))
+        return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
     engine->failed = options->failed;
@@ -757,6 +767,7 @@ void engine_close(Engine *engine) {
     kv_close(engine->kv);
     runner_close(engine->runner);
     model_close(engine->model);
+    resources_close(engine->own_resources);
     condition_destroy(&engine->wake);
     condition_destroy(&engine->round_ended);
     mutex_destroy(&engine->mutex);

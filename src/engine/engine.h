@@ -40,9 +40,10 @@ typedef struct SpeculationOptions {
     const char *draft_directory; /* directory of a draft model with the same vocabulary; NULL: none */
     int draft_tokens; /* the most of the draft model or the head per step and sequence; 0: DRAFT_MODEL_TOKENS */
     bool always;      /* for tests: drafts are verified whatever they cost */
-    /* For tests. Writes at most `max` draft tokens for the answer at this position of the sequence and returns their
-     * number. Thread: the engine's. NULL: none. */
-    int (*script)(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens);
+    /* For tests and benchmarks. Writes at most `max` draft tokens for the answer at this position of the sequence and
+     * returns their number, and *match, at first 1, the length of the match that they stand for; of a draft model or a
+     * head, replaces the tokens that it drafted. Thread: the engine's. NULL: none. */
+    int (*script)(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens, int *match);
     void *script_context;
 } SpeculationOptions;
 

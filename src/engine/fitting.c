@@ -7,7 +7,9 @@
 #include "backend/plugin.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/draft_model.h"
 #include "engine/expert_memory.h"
+#include "engine/mtp_head.h"
 #include "engine/resources.h"
 #include "model/decoder.h"
 
@@ -96,6 +98,18 @@ static bool look_at_gpu(const EngineOptions *o, const Runner *runner, EnginePlan
     return true;
 }
 
+/* What guesses draft tokens takes; it runs where the model's first backend is asked for. */
+static bool count_drafts(const EngineOptions *o, const Model *model, FitModel *out, Error *error) {
+    EngineOptions host = *o;
+    host.backend = host_options(o);
+    if (!host.prefill_size) host.prefill_size = o->model.experts.stream ? PREFILL_STREAMED : PREFILL;
+    uint64_t bytes = 0;
+    if (o->speculation.draft_directory && !draft_model_bytes(&host, model, &bytes, error)) return false;
+    if (o->model.mtp && !mtp_head_bytes(&host, model, &bytes, error)) return false;
+    *(backend_on_device(o->backend.device) ? &out->gpu_draft_bytes : &out->draft_bytes) = bytes;
+    return true;
+}
+
 static bool measure(const EngineOptions *o, const Runner *runner, PlanSource source, EnginePlan *plan, Error *error) {
     const FitMachine before = plan->machine;
     const BackendOptions host = host_options(o);
@@ -119,6 +133,7 @@ static bool make(const EngineOptions *o, const Runner *runner, PlanSource source
     if (!plan->recalled && source == PLAN_TYPICAL) recall_typical(o, plan);
     plan->machine.memory = memory;
     if (backend_on_device(o->backend.device) && !look_at_gpu(o, runner, plan, error)) return false;
+    if (!count_drafts(o, runner_model(runner), &plan->model, error)) return false;
     if (!fit_plan(&plan->machine, &plan->model, &plan->request, &plan->fit, error)) return false;
     const bool blind = plan->fit.stream && plan->machine.disk.block_bytes == 0;
     if (source == PLAN_TYPICAL || (source == PLAN_KNOWN && !blind)) return true;
@@ -161,14 +176,14 @@ static void choose_layers(EngineOptions *o, const Fit *fit) {
     o->gpu_layers = fit->gpu_layers;
 }
 
-static void choose(EngineOptions *o, const FitMachine *machine, const Fit *fit) {
+static void choose(EngineOptions *o, const FitMachine *machine, const FitModel *model, const Fit *fit) {
     if (fit->stream && !o->model.experts.stream) log_info("experts are streamed, as the model does not fit");
     o->model.experts.stream = fit->stream;
     const size_t usual = machine->memory / 2 < fit->kv_wanted ? machine->memory / 2 : fit->kv_wanted;
     if (!o->kv_bytes && (fit->stream || fit->gpu_layers || fit->kv_bytes < usual)) o->kv_bytes = fit->kv_bytes;
     if (o->gpu_layers) choose_layers(o, fit);
     if (!fit->stream) return;
-    o->model.experts.memory_budget = fit->budget;
+    o->model.experts.memory_budget = fit->budget - model->draft_bytes; /* it is opened behind the expert cache */
     o->model.experts.cache.buffered = machine->disk.block_bytes > 0 && !machine->disk.direct;
     o->model.experts.cache.depth = machine->disk.depth;
 }
@@ -184,7 +199,7 @@ bool engine_fit(EngineOptions *options, Error *error) {
         fit_summary(&plan.machine, &plan.model, &plan.fit, &text);
         /* A conversation with a model that is simply there needs no words about it. */
         log_line(options->slots > 1 || plan.fit.stream ? LOG_INFO : LOG_DEBUG, "%s", text.data ? text.data : "");
-        choose(options, &plan.machine, &plan.fit);
+        choose(options, &plan.machine, &plan.model, &plan.fit);
     } else if (!ok && why.code == ERROR_MEMORY && !limited) {
         log_warn("%s", why.text);
         ok = true;

@@ -1,6 +1,5 @@
 #include "engine/mtp_head.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,10 +10,7 @@
 #include "engine/resources.h"
 #include "model/step_builder.h"
 
-enum {
-    PENDING_MAX = DRAFT_TOKENS_MAX + 1, /* positions of a text whose states wait for the next draft token */
-    CACHE_SHARE = 8,                    /* the cache takes at most this part of the free memory */
-};
+enum { PENDING_MAX = DRAFT_TOKENS_MAX + 1 /* positions of a text whose states wait for the next draft token */ };
 
 struct MtpHead {
     Runner *runner;
@@ -25,21 +21,33 @@ struct MtpHead {
     int32_t *tokens, *positions; /* [rows], [POSITION_DIMS_MAX · rows] */
     float *chain;                /* [slots, hidden] the head's own states behind the last draft tokens */
     int rows, vocab, hidden;
-    double weight_share; /* weights that a draft token reads, relative to a step of the target */
-    double token_s;      /* 0: not estimated yet */
+    DraftPace pace;
 };
 
-static bool open_parts(MtpHead *h, const EngineOptions *options, const Model *target, Error *error) {
+static RunnerOptions runner_options(const EngineOptions *options) {
     RunnerOptions runner = engine_runner_options(options);
-    h->rows = max_int(runner.backend.rows_max + PENDING_MAX, options->slots * PENDING_MAX);
     runner.mtp = true;
-    runner.backend.rows_max = h->rows;
+    runner.backend.rows_max = max_int(runner.backend.rows_max + PENDING_MAX, options->slots * PENDING_MAX);
     runner.outputs_max = runner.hidden_rows_max = options->slots;
+    return runner;
+}
+
+bool mtp_head_bytes(const EngineOptions *options, const Model *target, uint64_t *bytes, Error *error) {
+    const RunnerOptions own = runner_options(options);
+    Runner *runner = runner_open(target, &own, error);
+    if (!runner) return fail_while(error, "--mtp");
+    *bytes = runner_scratch_bytes(runner) + draft_cache_bytes(options, runner_kv_plan(runner), model_context(target));
+    runner_close(runner);
+    return true;
+}
+
+static bool open_parts(MtpHead *h, const EngineOptions *options, const Model *target, Error *error) {
+    const RunnerOptions runner = runner_options(options);
+    h->rows = runner.backend.rows_max;
     h->runner = runner_open(target, &runner, error);
     if (!h->runner) return false;
-    const size_t one = kv_bytes_for(runner_kv_plan(h->runner), NULL, model_context(target));
-    h->kv = kv_open(
-        runner_kv_plan(h->runner), min_size(one * (size_t)options->slots, memory_available() / CACHE_SHARE), error);
+    const KvPlan *plan = runner_kv_plan(h->runner);
+    h->kv = kv_open(plan, draft_cache_bytes(options, plan, model_context(target)), error);
     if (!h->kv) return false;
     const StepCapacity capacity = {.rows = h->rows,
         .sequences = options->slots,
@@ -65,7 +73,7 @@ MtpHead *mtp_head_open(const EngineOptions *options, const Model *target, Error 
     h->resources = options->resources;
     h->vocab = model_vocab(target);
     h->hidden = model_hidden(target);
-    h->weight_share = (double)model_mtp_bytes(target) / (double)(bytes + 1);
+    h->pace.weight_share = (double)model_mtp_bytes(target) / (double)(bytes + 1);
     if (options->backend.tensor_parallel > 1)
         fail(error, ERROR_UNSUPPORTED, "--tensor-parallel: the head cannot be divided");
     else if (open_parts(h, options, target, error))
@@ -87,15 +95,7 @@ void mtp_head_close(MtpHead *h) {
     free(h);
 }
 
-double mtp_head_seconds(MtpHead *h, double target_step_s) {
-    if (h->token_s == 0) h->token_s = h->weight_share * target_step_s;
-    return h->token_s;
-}
-
-static void note_seconds(MtpHead *h, double seconds) {
-    const double rate = seconds < h->token_s ? 0.3 : 0.1;
-    h->token_s += rate * (fmin(seconds, 2 * h->token_s) - h->token_s);
-}
+double mtp_head_seconds(MtpHead *h, double target_step_s) { return draft_pace_seconds(&h->pace, target_step_s); }
 
 /* ---- sequences ---- */
 
@@ -271,7 +271,7 @@ bool mtp_head_continue(MtpHead *h, DraftText *texts, int count, Error *error) {
     for (int drafted = 0; ok && drafted < most; drafted++) {
         const int64_t start_ns = clock_ns();
         ok = draft_token(h, texts, count, drafted, error);
-        note_seconds(h, (double)(clock_ns() - start_ns) * 1e-9);
+        draft_pace_note(&h->pace, (double)(clock_ns() - start_ns) * 1e-9);
         most = 0;
         for (int i = 0; i < count; i++) most = max_int(most, texts[i].wanted);
     }

@@ -9,6 +9,8 @@
 
 typedef struct MtpHead MtpHead;
 
+/* Bytes that the head takes beside its weights, which are the model's: scratch and KV cache. */
+NODISCARD bool mtp_head_bytes(const EngineOptions *options, const Model *target, uint64_t *bytes, Error *error);
 /* Opens the head of a model that was loaded with it. The target's options are valid. */
 NODISCARD MtpHead *mtp_head_open(const EngineOptions *options, const Model *target, Error *error);
 void mtp_head_close(MtpHead *head); /* NULL is fine; all sequences are closed */
@@ -22,5 +24,5 @@ NODISCARD bool mtp_head_continue(MtpHead *head, DraftText *texts, int count, Err
 /* `to`, which is closed, becomes a copy of `from`, or stays closed without memory. */
 void mtp_head_fork(MtpHead *head, const DraftSequence *from, DraftSequence *to);
 void mtp_sequence_close(MtpHead *head, DraftSequence *sequence);
-/* Duration of a draft token of all texts; before the first one, estimated from a step of the target. */
+/* Duration of a draft token of all texts, as draft_pace_seconds(). */
 double mtp_head_seconds(MtpHead *head, double target_step_s);

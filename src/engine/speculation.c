@@ -51,6 +51,8 @@ void speculation_begin(Speculation *s, Request *request, AnswerChoice *choice, b
 
 /* ---- proposing ---- */
 
+static bool has_model(const Speculation *s) { return (s->model || s->mtp) && !s->broken; }
+
 /* While a constraint keeps steps waiting, a step has one mask of it to wait for. */
 static bool can_draft(const DraftTarget *target) {
     const Constraint *constraint = target->request->constraint;
@@ -89,17 +91,23 @@ static void propose_lookup(Speculation *s, const DraftTarget *target) {
     draft->count = tokens_to_end(s, r, draft);
 }
 
-static void propose_script(Speculation *s, const DraftTarget *target) {
+/* At most so many draft tokens by the script, in place of those that there are; returns the length of the match. */
+static int take_script(Speculation *s, const DraftTarget *target, int most) {
     const Request *r = target->request;
     Draft *draft = &target->choice->draft;
-    draft->source = DRAFT_LOOKUP;
+    int match = 1;
     draft->count = s->options.script(s->options.script_context, r->sampling.seed, (int)(target->choice - r->choices),
-        r->prompt_count + target->choice->generated, target->most, draft->tokens);
+        r->prompt_count + target->choice->generated, most, draft->tokens, &match);
+    return match;
+}
+
+static void propose_script(Speculation *s, const DraftTarget *target) {
+    Draft *draft = &target->choice->draft;
+    draft->source = DRAFT_LOOKUP;
+    draft->bucket = draft_bucket(take_script(s, target, target->most));
 }
 
 /* ---- the draft model or the head ---- */
-
-static bool has_model(const Speculation *s) { return (s->model || s->mtp) && !s->broken; }
 
 static void give_up(Speculation *s, const Error *why) {
     log_error("the %s is not used any more: %s", s->mtp ? "multi-token prediction head" : "draft model", why->text);
@@ -145,6 +153,13 @@ static int model_length(Speculation *s, const DraftTarget *target, int streams, 
     return draft_length(&s->costs, rule, streams, rows, token_cost, most);
 }
 
+/* A draft model goes on as if it had drafted the script's tokens. */
+static void replace_drafts(Speculation *s, const DraftTarget *target) {
+    Draft *draft = &target->choice->draft;
+    (void)take_script(s, target, draft->count);
+    for (int i = 0; i < draft->sequence.fed_count && i < draft->count; i++) draft->sequence.fed[i] = draft->tokens[i];
+}
+
 static void take_drafts(Speculation *s, const DraftTarget *targets, const int *number, DraftText *texts, int count,
     int streams, int rows, float token_cost) {
     int most = 0;
@@ -156,6 +171,7 @@ static void take_drafts(Speculation *s, const DraftTarget *targets, const int *n
         draft->count = texts[i].wanted;
         draft->source = s->mtp ? DRAFT_MTP : DRAFT_MODEL;
         draft->bucket = DRAFT_BUCKET_MODEL;
+        if (s->options.script) replace_drafts(s, target);
         draft->count = tokens_to_end(s, target->request, draft);
         draft->cost = (float)(streams * most) * token_cost / (float)count;
     }
@@ -196,9 +212,9 @@ static void propose(Speculation *s, const DraftTarget *targets, int count) {
         draft->count = 0;
         draft->cost = 0;
         if (!can_draft(&targets[i])) continue;
-        if (s->options.script)
+        if (s->options.script && !has_model(s))
             propose_script(s, &targets[i]);
-        else
+        else if (!s->options.script)
             propose_lookup(s, &targets[i]);
     }
 }

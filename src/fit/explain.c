@@ -19,6 +19,11 @@ static void explain_memory(
     line(out, "weights");
     buffer_printf(out, "%.3f GB%s in memory, and %.3f GB to work in\n", (double)model->dense_bytes * GB,
         model->experts ? " besides the experts" : "", (double)model->besides_bytes * GB);
+    if (model->draft_bytes + model->gpu_draft_bytes > 0) {
+        line(out, "draft tokens");
+        buffer_printf(out, "%.3f GB%s for what guesses them\n",
+            (double)(model->draft_bytes + model->gpu_draft_bytes) * GB, model->gpu_draft_bytes ? " of the GPU" : "");
+    }
     if (!model->experts) return;
     line(out, "experts");
     const double all = (double)model->expert_bytes * model->experts * GB;

@@ -28,9 +28,11 @@ typedef struct FitKind {
 typedef struct FitModel {
     int layers, kind_count;
     FitKind kind[FIT_KINDS_MAX];
-    uint64_t weight_bytes;      /* all weights of the checkpoint */
-    uint64_t dense_bytes;       /* weights besides routed experts, always in memory */
-    uint64_t besides_bytes;     /* scratch of steps, threads and tables */
+    uint64_t weight_bytes;  /* all weights of the checkpoint */
+    uint64_t dense_bytes;   /* weights besides routed experts, always in memory */
+    uint64_t besides_bytes; /* scratch of steps, threads and tables */
+    /* A draft model, or the scratch and KV cache of a multi-token prediction head: bytes on the host; on the GPU. */
+    uint64_t draft_bytes, gpu_draft_bytes;
     int experts;                /* routed experts of all layers */
     int cycle, layer_cycle;     /* routed experts that a token uses: in all layers; in one layer, at most */
     uint64_t expert_bytes;      /* bytes of one expert in the expert cache */

@@ -43,7 +43,8 @@ static bool too_many(const FitMachine *machine, const FitModel *model, const Fit
 }
 
 bool fit_gpu(const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error) {
-    const uint64_t room = machine->gpu_memory / 100 * FIT_GPU_PERCENT, layers = (uint64_t)model->layers;
+    const uint64_t all = machine->gpu_memory / 100 * FIT_GPU_PERCENT, layers = (uint64_t)model->layers;
+    const uint64_t room = all - (model->gpu_draft_bytes < all ? model->gpu_draft_bytes : all);
     if (!machine->gpu_memory || !request->gpu_layers) return true;
     const uint64_t cache = cache_bytes(model, request), least = request->kv_bytes ? cache : model->kv_least / layers;
     fit->gpu_fit = most_layers(model, room, cache);

@@ -1,5 +1,6 @@
 /* The plan itself: arithmetic only. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/math.h"
 #include "fit/fit.h"
@@ -58,18 +59,21 @@ static void share_cache(const FitModel *model, const FitRequest *request, uint64
 
 static bool too_small(const FitModel *model, const Fit *fit, uint64_t cache, uint64_t experts, Error *error) {
     const double gb = 1e-9;
+    char draft[64] = "";
+    if (model->draft_bytes)
+        snprintf(draft, sizeof draft, ", %.3f GB for draft tokens", (double)model->draft_bytes * gb);
     return fail(error, ERROR_MEMORY,
         "%.3f GB of memory are too little: %.3f GB would just do, with %.3f GB of weights%s, %.3f GB to work in, "
-        "%.3f GB of the KV cache%s",
+        "%.3f GB of the KV cache%s%s",
         (double)fit->budget * gb, (double)fit->floor * gb + MEMORY_HALF_DIGIT, (double)model->dense_bytes * gb,
         model->experts ? " besides the experts" : "", (double)model->besides_bytes * gb, (double)cache * gb,
-        experts ? " and the experts of a layer" : "");
+        experts ? " and the experts of a layer" : "", draft);
 }
 
 static bool share_memory(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error) {
     const uint64_t cache = request->kv_bytes ? request->kv_bytes : model->kv_least,
-                   fixed = model->dense_bytes + model->besides_bytes;
+                   fixed = model->dense_bytes + model->besides_bytes + model->draft_bytes;
     const uint64_t sequence = request->kv_bytes             ? request->kv_bytes
         : request->form == FIT_FULL || !model->kv_quantised ? model->kv_full
                                                             : model->kv_quantised;

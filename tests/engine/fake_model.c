@@ -268,6 +268,7 @@ const int32_t *runner_sampled(const Runner *runner) {
     return runner->drew ? runner->sampled[(runner->ended - 1) % 2] : NULL;
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
+uint64_t runner_scratch_bytes(const Runner *runner) { return 0; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
 const float *runner_hidden_rows(const Runner *runner) { return &runner->state; } /* of one request at a time */
 const float *runner_sums(const Runner *runner) { return NULL; }

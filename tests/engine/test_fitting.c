@@ -85,6 +85,30 @@ static void test_draft_rows(void) {
     TEST_MSG(with > without, "%llu with, %llu without", (unsigned long long)with, (unsigned long long)without);
 }
 
+/* A draft model is a part of the plan: what just does with it does for the engine, and a byte less is refused. */
+static void test_draft_model(void) {
+    EngineOptions options = options_of(0);
+    options.model.experts.stream = true;
+    const EnginePlan without = must_plan(&options, PLAN_KNOWN);
+    options.speculation.draft_directory = checkpoint;
+    const EnginePlan with = must_plan(&options, PLAN_KNOWN);
+    TEST(without.model.draft_bytes == 0 && with.model.draft_bytes > with.model.weight_bytes);
+    const uint64_t own = with.fit.floor - with.model.draft_bytes; /* larger steps than without draft tokens */
+    TEST_MSG(own >= without.fit.floor, "%llu %llu", (unsigned long long)own, (unsigned long long)without.fit.floor);
+    Error error = {0};
+    options.model.experts.memory_budget = with.fit.floor - 1;
+    EnginePlan none;
+    TEST(!engine_plan(&options, PLAN_KNOWN, &none, &error) && error.code == ERROR_MEMORY);
+    TEST_MSG(strstr(error.text, "for draft tokens"), "%s", error.text);
+    Engine *engine = engine_open(&options, &error);
+    TEST_MSG(!engine && error.code == ERROR_MEMORY, "%s", error.text);
+    engine_close(engine);
+    options.model.experts.memory_budget = with.fit.floor;
+    engine = engine_open(&options, &error);
+    TEST_MSG(engine, "%s", error.text);
+    engine_close(engine);
+}
+
 /* A budget in which not all experts fit: they are streamed, the disk is measured once and then known. */
 static void test_streamed(void) {
     EngineOptions options = options_of(0);
@@ -230,6 +254,7 @@ int main(void) {
     if (!fixture_open(&f, "olmoe") || !fixture_write_variant(&f, 0, checkpoint)) return 1;
     test_table();
     test_draft_rows();
+    test_draft_model();
     test_streamed();
     test_floor();
     test_split_cache();

@@ -96,7 +96,7 @@ typedef struct Script {
 static Script scripts;
 
 /* The known answer, with wrong tokens in between. */
-static int script(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens) {
+static int script(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens, int *match) {
     const Script *s = context;
     const Seen *seen = &known[seed].seen[choice];
     uint64_t state = seed * 7919 + (uint64_t)choice * 104729 + (uint64_t)position * 31 + (uint64_t)s->tokens;
@@ -341,7 +341,7 @@ static void check_rule(void) {
             tokens += 1;
             draft_note(&rule, draft_bucket(length), offer.count, 0, cost);
         }
-        TEST_MSG(tokens / time > 0.975, "matches of %d, all wrong: %.3f", length, tokens / time);
+        TEST_MSG(tokens / time > 0.985, "matches of %d, all wrong: %.3f", length, tokens / time);
     }
     draft_rule_init(&rule);
     DraftOffer best = {&rule, draft_bucket(4), DRAFT_TOKENS_MAX};
@@ -350,6 +350,19 @@ static void check_rule(void) {
     const float p = draft_probability(&rule, draft_bucket(4));
     for (int k = 1; k < DRAFT_TOKENS_MAX; k++)
         TEST(gain(p, k, costs.cost[1 + k]) <= gain(p, best.count, costs.cost[1 + best.count]) * 1.0001f);
+}
+
+/* The pace follows measurements; one that was disturbed does not end drafts for good. */
+static void check_pace(void) {
+    DraftPace pace = {.weight_share = 0.1};
+    TEST(fabs(draft_pace_seconds(&pace, 0.05) - 0.005) < 1e-9 && fabs(draft_pace_seconds(&pace, 0.03) - 0.003) < 1e-9);
+    draft_pace_note(&pace, 0.2);
+    TEST(draft_pace_seconds(&pace, 0.03) > 0.15);
+    double seconds = 0;
+    for (int i = 0; i < 600; i++) seconds = draft_pace_seconds(&pace, 0.03);
+    TEST_MSG(seconds < 0.004, "%.4f", seconds);
+    for (int i = 0; i < 60; i++) draft_pace_note(&pace, 0.006);
+    TEST_MSG(fabs(draft_pace_seconds(&pace, 0.03) - 0.006) < 5e-4, "%.4f", draft_pace_seconds(&pace, 0.03));
 }
 
 /* Several streams share the rows of a step; the cliff of a cost table is seen. */
@@ -404,6 +417,7 @@ int main(int argc, char **argv) {
     fake_reset();
     check_lookup();
     check_rule();
+    check_pace();
     check_streams();
     check_steps();
     check_lookahead();

@@ -37,7 +37,7 @@ static void make_request(RequestOptions *o, int32_t *prompt, int number, int voc
 }
 
 /* The known tokens with wrong ones among them. */
-static int script(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens) {
+static int script(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens, int *match) {
     const Answer *a = &known[seed];
     const int first = position - (PROMPT - (int)seed * 9), vocab = *(const int *)context;
     uint64_t state = seed * 7919 + (uint64_t)choice * 104729 + (uint64_t)position;
