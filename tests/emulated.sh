@@ -34,6 +34,7 @@ step whole 5 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
     step handed 2 1
+    step speculation_model 7 4 --backend cuda llama
     step graph 2 4 0
     step graph 3 4 3 # padded heads
     step ops 6 4

@@ -57,6 +57,7 @@ static bool take_draft_model(const char *model, EngineOptions *out, Error *error
     if (!model)
         return !out->speculation.draft_tokens || out->model.mtp ||
             fail(error, ERROR_USAGE, "--num-draft-tokens is of --draft-model or --mtp: name one of them, too");
+    if (out->model.mtp) return fail(error, ERROR_USAGE, "--mtp and --draft-model exclude each other");
     buffer_clear(&directory);
     if (!library_resolve(model, progress_on_terminal(), &directory, error)) return fail_while(error, "--draft-model");
     out->speculation.draft_directory = directory.data;

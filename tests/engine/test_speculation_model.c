@@ -2,7 +2,7 @@
  * backend for some of them, answers with scripted and looked-up drafts equal the answers without, logprobs included.
  * So do those with multi-token prediction heads, also among forks, preempted and resumed sequences; the engine drafts
  * with them what they predict for the whole text. test_speculation_model DIRECTORY: a checkpoint instead of the
- * fixtures. */
+ * fixtures; --backend BACKEND NAME…: these fixtures on this backend. */
 #include "engine/engine.h"
 
 #include "family/compare.h"
@@ -142,6 +142,14 @@ static void check_setting(const Setting *s) {
         (unsigned long long)model.drafted);
 }
 
+/* Whether it has experts, which can come from their file. */
+static bool is_mixture(const Fixture *f) {
+    for (JSON_EACH_PAIR(name, shape, json_get(f->root, "tensors")))
+        if (memmem(name->string, name->size, "experts", 7) || memmem(name->string, name->size, "switch_mlp", 10))
+            return true;
+    return false;
+}
+
 static void check_fixture(const char *name, bool every_backend) {
     Fixture f;
     char directory[64];
@@ -155,7 +163,7 @@ static void check_fixture(const char *name, bool every_backend) {
     if (every_backend) check_setting(&(Setting){.name = name, .directory = directory, .cpu = "generated"});
     if (!every_backend)
         check_setting(&(Setting){.name = name, .directory = directory, .cpu = "auto", .quantised = true});
-    if (!strcmp(name, "olmoe"))
+    if (!strcmp(name, "olmoe") || (is_mixture(&f) && !test_sampled()))
         check_setting(&(Setting){.name = name, .directory = directory, .cpu = "auto", .streamed = true});
     fixture_remove(directory);
     fixture_close(&f);
@@ -269,8 +277,24 @@ static void check_head(const char *name) {
     fixture_close(&f);
 }
 
+static void check_backend(const char *cpu, const char *name) {
+    Fixture f;
+    char directory[64];
+    if (strcmp(cpu, "auto") && !fixture_cpu_here(cpu)) return;
+    if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
+    check_setting(&(Setting){.name = name, .directory = directory, .cpu = cpu});
+    if (is_mixture(&f) && strcmp(cpu, "cuda"))
+        check_setting(&(Setting){.name = name, .directory = directory, .cpu = cpu, .streamed = true});
+    fixture_remove(directory);
+    fixture_close(&f);
+}
+
 int main(int argc, char **argv) {
     static char names[FIXTURE_NAMES_MAX][64];
+    if (argc > 2 && !strcmp(argv[1], "--backend")) {
+        for (int i = 3; i < argc; i++) check_backend(argv[2], argv[i]);
+        return test_done();
+    }
     if (argc > 1) {
         check_setting(&(Setting){.name = argv[1], .directory = argv[1], .cpu = "auto"});
         check_setting(&(Setting){.name = argv[1], .directory = argv[1], .cpu = "auto", .quantised = true});

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speculative decoding through the API: the same answers, log-probabilities, usage and ends with and without draft
 tokens, from lookup, a prediction and a draft model; counts in usage, timings and /metrics; a draft model of another
-vocabulary is refused.
+vocabulary is refused, and so is a multi-token prediction head that the file does not have.
 """
 
 import json
@@ -95,6 +95,18 @@ def check_vocabulary(model):
         check(result.returncode == 1 and "vocabulary" in result.stderr, result.stderr)
 
 
+def check_refusals(model):
+    """A file without a multi-token prediction head, and options that exclude each other."""
+    for words, told in (
+        (["--mtp"], "multi-token prediction head"),
+        (["--mtp", "--draft-model", model], "exclude"),
+        (["--num-draft-tokens", "3"], "--mtp"),
+    ):
+        command = [BINARY, "run", model, *words, "Hello"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        check(result.returncode != 0 and told in result.stderr, f"{words}: {result.stderr}")
+
+
 def main():
     with tempfile.TemporaryDirectory() as model:
         write_tiny_model(model)
@@ -106,6 +118,7 @@ def main():
             check_equal(plain, {"lookup": lookup, "draft model": draft})
             check_prediction(plain, lookup)
         check_vocabulary(model)
+        check_refusals(model)
     check.done()
 
 
