@@ -103,8 +103,10 @@ static int take_script(Speculation *s, const DraftTarget *target, int most) {
 
 static void propose_script(Speculation *s, const DraftTarget *target) {
     Draft *draft = &target->choice->draft;
+    const int match = take_script(s, target, target->most);
     draft->source = DRAFT_LOOKUP;
-    draft->bucket = draft_bucket(take_script(s, target, target->most));
+    draft->bucket = draft_bucket(match);
+    if (s->streamed && match < STREAMED_MATCH_LEAST && !s->options.always) draft->count = 0;
 }
 
 /* ---- the draft model or the head ---- */
