@@ -1,10 +1,21 @@
 /* gpt-oss: every other layer sees a window, each head has a sink, biases everywhere, experts with a clamped silu, used
- * with the softmax over the best. Reference: mlx_lm/models/gpt_oss.py, whose names those of MLX's conversions are; in
- * OpenAI's own files gate and up alternate row by row, which no view of them undoes; YaRN's truncate:
- * transformers/models/gpt_oss. */
+ * with the softmax over the best. Reference: mlx_lm/models/gpt_oss.py, whose names those of MLX's conversions are;
+ * YaRN's truncate, and OpenAI's own files: transformers/models/gpt_oss. */
 #include "family/family.h"
 
 static const MoeNames names = {"mlp", "router", "experts", "gate_proj", "up_proj", "down_proj", .shared = NULL};
+
+/* As OpenAI packs them: gate and up alternate row by row. */
+static Component load_packed(Loader *ld, const Moe *family) {
+    MoeComponent moe = family->moe;
+    const int experts = moe.experts, inner = family->intermediate_size, hidden = family->hidden;
+    moe.router = load_linear(ld, "mlp.router", experts, hidden, true);
+    moe.gate =
+        load_experts_mxfp4(ld, "mlp.experts.gate_up_proj", "mlp.experts.gate_proj", experts, inner, hidden, 0, 2);
+    moe.up = load_experts_mxfp4(ld, "mlp.experts.gate_up_proj", "mlp.experts.up_proj", experts, inner, hidden, 1, 2);
+    moe.down = load_experts_mxfp4(ld, "mlp.experts.down_proj", "mlp.experts.down_proj", experts, hidden, inner, 0, 1);
+    return (Component){.kind = COMPONENT_MOE, .moe = moe};
+}
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -26,14 +37,15 @@ static void load(Loader *ld, Spec *spec) {
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
-        load_require(ld, !load_has(ld, "mlp.experts.gate_up_proj_blocks"),
-            "gate and up of the experts alternate in this file: convert it with mlx_lm.convert, or use a GGUF file");
+        const bool packed = load_has(ld, "mlp.experts.gate_up_proj_blocks");
+        const Component ffn = packed ? load_packed(ld, &moe) : (Component){0};
         Layer *layer = family_block(ld, spec, i,
             &(Block){.dims = &d,
                 .rope = rope,
                 .window = family_window(ld, &windows, i),
                 .bias = true,
                 .out_bias = true,
+                .ffn = packed ? &ffn : NULL,
                 .moe = &moe});
         layer->components[0].attention.op.sinks = load_vector(ld, "self_attn.sinks", d.heads, 0);
     }

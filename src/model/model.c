@@ -82,6 +82,8 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .warn_context = options->warn_context,
         .record = options->record};
     LoadTarget target = {.spec = &model->spec, .eos = model->eos, .eos_max = EOS_MAX};
+    /* matrices that are unpacked lie in the arena: 2 bits may become 16 */
+    for (int i = 0; i < model->checkpoint.file_count; i++) model->arena.limit += 8 * model->checkpoint.files[i].size;
     const bool ok = spec_load(&source, load, &target, error);
     model->eos_count = target.eos_count;
     model->weight_bytes = target.weight_bytes;

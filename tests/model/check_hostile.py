@@ -539,7 +539,7 @@ def quant_cases():
         yield Case(
             f"override {json.dumps(rule)}", quantised(block={"group_size": 32, "bits": 4, Q: rule}), "config.json", Q
         )
-    for method in ("awq", "nope"):
+    for method in ("bitsandbytes", "nope"):
         yield Case(
             f"quant_method {method}", config(quantization_config={"quant_method": method}), "quant_method", method
         )

@@ -58,11 +58,5 @@ bool rule_divides(const char *model_type);
 
 /* --- The files -------------------------------------------------------------------------------------------------- */
 
-/* Elements of row `row` of an output as numbers that the type of `form` (or dtype) can hold. out[cols]. */
-typedef struct RowReader {
-    float *transposed; /* one matrix; NULL: none is */
-    int64_t matrix;    /* its number; -1: none yet */
-} RowReader;
-
 NODISCARD bool tensors_write(const Plan *plan, const char *directory, Error *error);
 NODISCARD bool config_write(const Plan *plan, const Json *generation, const char *directory, Error *error);

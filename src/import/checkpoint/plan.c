@@ -103,7 +103,8 @@ static bool plan_quantised(Plan *plan, Output *o) {
         return fail(plan->error, ERROR_UNSUPPORTED,
             "%s is in a form that only apus reads (%s): convert the GGUF file without --compact, or use --dequantize",
             o->name, quant_name(w->quant));
-    if (w->quant == QUANT_AFFINE) o->form.dtype = dtype_of(plan, o->name, w->dtype);
+    const bool exact = o->item->packed && !plan->options->typed; /* biases may fit f32 only */
+    if (w->quant == QUANT_AFFINE && !exact) o->form.dtype = dtype_of(plan, o->name, w->dtype);
     if (!plan->quantised && !plan->options->quantize) plan->usual = (QuantForm){w->quant, w->bits, w->group};
     plan->quantised = true;
     o->named = w->quant != plan->usual.quant || w->bits != plan->usual.bits || w->group != plan->usual.group;

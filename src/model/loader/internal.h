@@ -4,8 +4,19 @@
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
 #include "model/loader/record.h"
+#include "tensor/packed.h"
 
 enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160, NAME_SIZE = 512, LAYERS_MAX = 4096 };
+
+/* How config.json says that matrices are packed. */
+typedef enum PackingMethod { PACKING_NONE, PACKING_AWQ, PACKING_GPTQ, PACKING_COMPRESSED, PACKING_FP8 } PackingMethod;
+typedef struct Packing {
+    PackingMethod method;
+    const char *name;          /* as config.json says */
+    int bits;                  /* GPTQ */
+    int64_t group, block_rows; /* columns and rows that share a scale; 0: as the scales' shape tells */
+    bool zeros_less_one;
+} Packing;
 
 struct Loader {
     const LoadSource *source;
@@ -25,6 +36,8 @@ struct Loader {
     bool in_file;   /* the current matrices are read at once from the mapped file, and not kept */
     int64_t stack;  /* first dimension of the current tensors, which are read as one matrix; 0: they are matrices */
     bool experts;   /* the current matrices are routed experts */
+    Packing packing;
+    int packed_count; /* matrices that were packed so */
     Spec *spec;
     int scaled_positions; /* tokens to which YaRN stretches a length that the config names; 0: none */
     uint64_t bytes;       /* bytes of the tensors used */
@@ -63,6 +76,19 @@ void loader_check_fields(Loader *ld);
 void loader_check_tensors(Loader *ld);
 void *loader_alloc(Loader *ld, size_t count, size_t size);
 
+/* ---- packed matrices (packed.c) ---- */
+
+/* From quantization_config; what is not supported is an error with advice. */
+void loader_read_packing(Loader *ld, const Json *config);
+/* After the family: an error where no matrix was packed as config.json says. */
+void loader_check_packing(Loader *ld);
+/* The matrix NAME, whose size weight has, if it is packed; false: it is not. */
+bool loader_load_packed(Loader *ld, const char *name, Weight *weight);
+/* This matrix in memory; only its form where reading is recorded. */
+void loader_unpack(Loader *ld, const char *full_name, const PackedMatrix *packed, Weight *weight);
+/* Whether the file has the matrix, packed or not. */
+bool loader_has_matrix(Loader *ld, const char *name);
+
 /* ---- recording (record.c); without a record nothing happens ---- */
 
 /* A tensor that is read; a second time nothing happens. */
@@ -72,6 +98,10 @@ void loader_record_plus(Loader *ld, const TensorEntry *entry, float plus);
 void loader_record_matrix(
     Loader *ld, const char *name, bool bare, const Weight *weight, const TensorEntry *const *entries, int entry_count);
 int loader_record_count(const Loader *ld); /* items so far; 0 without a record */
+/* A matrix whose parts were read just now. */
+void loader_record_packed(Loader *ld, const char *name, const PackedMatrix *packed);
+/* Every step-th element of a tensor, from `first` on, as a tensor with this name. */
+void loader_record_part(Loader *ld, const char *name, const TensorEntry *entry, int64_t first, int64_t step);
 /* The items from `first` on, which are an expert each, become one stack with this name, their biases another. */
 void loader_record_stack(Loader *ld, int first, const char *name);
 /* The matrix `joined` becomes HOME.embed_q and HOME.unembed_out. */

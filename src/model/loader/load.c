@@ -12,11 +12,7 @@ static void check_quantisation(Loader *ld) {
     if (block && block->type != JSON_OBJECT) {
         loader_fail(ld, ERROR_FORMAT, "config.json: quantization is %s, must be an object", json_type_name(block));
     }
-    if (!block && method && method->type == JSON_STRING && !slice_is(json_slice(method), "mxfp4") &&
-        !slice_is(json_slice(method), "mxfp8")) {
-        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.quant_method \"%.*s\" is not supported",
-            SLICE_SHOWN(json_slice(method)));
-    }
+    if (!block && method) loader_read_packing(ld, config);
     const Json *activations = loader_get(ld, root, "quantize_activations");
     if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantize_activations is not supported");
@@ -39,6 +35,7 @@ bool spec_load(const LoadSource *source, FamilyLoad *family, LoadTarget *target,
     check_quantisation(&ld);
     if (!ld.failed) {
         family(&ld, target->spec);
+        loader_check_packing(&ld);
     }
     if (!ld.failed && source->mtp && !target->spec->mtp) {
         loader_fail(&ld, ERROR_UNSUPPORTED,

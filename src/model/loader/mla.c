@@ -65,14 +65,13 @@ static void record_heads(Loader *ld, const char *name, const char *home, const H
 }
 
 void load_mla_heads(Loader *ld, const char *home, const HeadSizes *s, Weight **w_uk, Weight **w_uv) {
-    char name[PART_SIZE], weight[PART_SIZE];
+    char name[PART_SIZE];
     snprintf(name, sizeof name, "%s.kv_b_proj", home);
-    snprintf(weight, sizeof weight, "%s.kv_b_proj.weight", home);
-    if (load_has(ld, weight) && ld->source->record) {
+    if (loader_has_matrix(ld, name) && ld->source->record) {
         record_heads(ld, name, home, s);
         return;
     }
-    if (load_has(ld, weight)) {
+    if (loader_has_matrix(ld, name)) {
         *w_uk = embed_transposed(ld, name, s);
         *w_uv = unembed_parts(ld, name, s);
         return;

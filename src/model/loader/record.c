@@ -70,6 +70,40 @@ void loader_record_matrix(
     for (int i = 0; i < entry_count; i++) *item_of(ld, entries[i]) = record->count;
 }
 
+void loader_record_packed(Loader *ld, const char *name, const PackedMatrix *packed) {
+    LoadRecord *record = ld->source->record;
+    const Tensor *const parts[] = {&packed->data, &packed->scales, &packed->zeros, &packed->group_of};
+    if (!record || ld->failed) return;
+    for (int i = 0; i < record->count; i++) {
+        Recorded *item = &record->items[i];
+        for (size_t p = 0; !item->matrix && !item->moved && p < COUNT_OF(parts); p++)
+            if (parts[p]->data && item->entries[0]->tensor.data == parts[p]->data) item->moved = true;
+    }
+    Recorded *added = add(ld, name, 1);
+    Weight *weights = added ? loader_alloc(ld, 1, sizeof *weights) : NULL;
+    const PackedMatrix **own = added ? loader_alloc(ld, 1, sizeof *own) : NULL;
+    if (!weights || !own) return;
+    weights[0] = packed->form;
+    own[0] = packed;
+    added->matrix = true;
+    added->stack = ld->stack;
+    added->weights = weights;
+    added->packed = own;
+}
+
+void loader_record_part(Loader *ld, const char *name, const TensorEntry *entry, int64_t first, int64_t step) {
+    LoadRecord *record = ld->source->record;
+    const int *item = record ? item_of(ld, entry) : NULL;
+    if (!item || !*item) return;
+    record->items[*item - 1].moved = true;
+    Recorded *added = add(ld, name, 1);
+    added = added && (added->entries = loader_alloc(ld, 1, sizeof *added->entries)) ? added : NULL;
+    if (!added) return;
+    added->entries[0] = entry;
+    added->first = first;
+    added->step = step;
+}
+
 int loader_record_count(const Loader *ld) { return ld->source->record ? ld->source->record->count : 0; }
 
 /* Joins the items from `first` on of one kind. suffix: of the name behind the module's. */
@@ -83,10 +117,14 @@ static void join(Loader *ld, int first, bool matrix, const char *name) {
     joined->stack = count;
     joined->weights = matrix ? loader_alloc(ld, (size_t)count, sizeof *joined->weights) : NULL;
     joined->entries = matrix ? NULL : loader_alloc(ld, (size_t)count, sizeof *joined->entries);
-    if (!joined->weights && !joined->entries) return;
+    bool packed = false;
+    for (int i = first; i < last; i++) packed = packed || record->items[i].packed;
+    joined->packed = matrix && packed ? loader_alloc(ld, (size_t)count, sizeof *joined->packed) : NULL;
+    if ((!joined->weights && !joined->entries) || (matrix && packed && !joined->packed)) return;
     for (int i = first, n = 0; i < last; i++) {
         Recorded *item = &record->items[i];
         if (item->moved || item->matrix != matrix) continue;
+        if (matrix && packed) joined->packed[n] = item->packed ? item->packed[0] : NULL;
         if (matrix)
             joined->weights[n++] = item->weights[0];
         else
@@ -106,17 +144,31 @@ void loader_record_stack(Loader *ld, int first, const char *name) {
 void loader_record_heads(Loader *ld, const char *joined, const char *home, const Weight *both, const HeadSizes *s) {
     LoadRecord *record = ld->source->record;
     const int64_t each = s->nope_dim + s->width;
-    for (int i = 0; i < record->count; i++)
-        if (!strcmp(record->items[i].name, joined)) record->items[i].whole = true;
+    const PackedMatrix *packed = NULL;
+    for (int i = 0; i < record->count; i++) {
+        if (strcmp(record->items[i].name, joined) != 0) continue;
+        record->items[i].whole = true;
+        packed = record->items[i].packed ? record->items[i].packed[0] : NULL;
+    }
     for (int part = 0; part < 2; part++) {
         char name[PART_SIZE + 128];
         snprintf(name, sizeof name, "%s.%s", home, part ? "unembed_out" : "embed_q");
         Recorded *item = add(ld, name, s->heads);
         Weight *weights = item ? loader_alloc(ld, (size_t)s->heads, sizeof *weights) : NULL;
-        if (!weights) return;
-        for (int h = 0; h < s->heads; h++)
-            weights[h] =
-                part ? weight_rows(both, h * each + s->nope_dim, s->width) : weight_rows(both, h * each, s->nope_dim);
+        PackedMatrix *parts = item && packed ? loader_alloc(ld, (size_t)s->heads, sizeof *parts) : NULL;
+        const PackedMatrix **own = parts ? loader_alloc(ld, (size_t)s->heads, sizeof *own) : NULL;
+        if (!weights || (packed && !own)) return;
+        for (int h = 0; h < s->heads; h++) {
+            const int64_t first = h * each + (part ? s->nope_dim : 0), rows = part ? s->width : s->nope_dim;
+            if (packed) {
+                parts[h] = packed_rows(packed, first, rows);
+                own[h] = &parts[h];
+                weights[h] = parts[h].form;
+            } else {
+                weights[h] = weight_rows(both, first, rows);
+            }
+        }
+        item->packed = own;
         item->matrix = item->part = true;
         item->stack = s->heads;
         item->transposed = !part;

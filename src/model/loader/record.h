@@ -3,6 +3,7 @@
  * ModelOptions.record. Then matrices are views of the mapped files, nothing is computed from them, and the model is not
  * to be run. Everything lives as long as the model. Threads: one at a time. */
 #pragma once
+#include "tensor/packed.h"
 #include "tensor/safetensors.h"
 
 typedef struct Recorded {
@@ -13,10 +14,12 @@ typedef struct Recorded {
     int64_t stack;    /* first dimension of the tensor that MLX writes; 0: it is no stack */
     int count;        /* parts, one below the other */
     Weight *weights;  /* [count], a matrix */
+    const PackedMatrix **packed; /* [count]: how the weights, which have no data, are to be read; NULL: they have */
     const TensorEntry **entries; /* [count], of other tensors */
     bool transposed;             /* each weight's columns are rows of the written one */
     float plus;                  /* added to each element of a vector as the model uses it */
     bool whole, part;            /* a matrix that the file has, and those of MLA into which it can be divided */
+    int64_t first, step;         /* the elements first, first + step, … of a tensor that is no matrix; step 0: all */
     bool moved;                  /* part of another one; not to be written */
 } Recorded;
 

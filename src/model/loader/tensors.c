@@ -354,8 +354,19 @@ static void record_matrix(Loader *ld, const char *name, bool bare, const Weight 
     loader_record_matrix(ld, full, bare, weight, entries, !weight->scales ? 1 : !weight->biases ? 2 : 3);
 }
 
+static const float *load_bias(Loader *ld, const char *name, int64_t rows) {
+    char full[PART_SIZE];
+    snprintf(full, sizeof full, "%s.bias", name);
+    return load_vector(ld, full, rows, 0);
+}
+
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias) {
     Weight weight = {.rows = rows, .cols = cols};
+    if (loader_load_packed(ld, name, &weight)) {
+        if (!ld->failed && !ld->in_file) loader_tally(ld, &weight);
+        if (bias) weight.bias = load_bias(ld, name, rows);
+        return weight;
+    }
     const bool bare = !find(ld, name, ".weight") && find(ld, name, "");
     const TensorEntry *data = loader_take(ld, name, bare ? "" : ".weight");
     if (!data) {
@@ -382,11 +393,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
         loader_tally(ld, &weight);
     }
     record_matrix(ld, name, bare, &weight, data);
-    if (bias) {
-        char full[PART_SIZE];
-        snprintf(full, sizeof full, "%s.bias", name);
-        weight.bias = load_vector(ld, full, rows, 0);
-    }
+    if (bias) weight.bias = load_bias(ld, name, rows);
     return weight;
 }
 

@@ -1,0 +1,266 @@
+/* The part of the Loader that fetches matrices as quantising programs other than MLX pack them (tensor/packed.h). They
+ * are unpacked into memory, row by row, unless what is read is only recorded. */
+#include <stdio.h>
+
+#include "model/loader/internal.h"
+
+/* --- What config.json says -------------------------------------------------------------------------------------- */
+
+static bool text_is(const Json *object, const char *field, const char *value) {
+    const Json *text = json_get(object, field);
+    return text && text->type == JSON_STRING && slice_is(json_slice(text), value);
+}
+
+static int64_t whole(const Json *number) { return number && number->type == JSON_INTEGER ? number->integer : 0; }
+
+#define ADVICE "use the model's unquantised checkpoint (apus convert -q quantises it), an MLX one or a GGUF file"
+
+static void refuse(Loader *ld, const Json *config, const char *field) {
+    char shown[64];
+    loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.%s %s is not supported: " ADVICE, field,
+        loader_show(json_get(config, field), shown));
+}
+
+static void read_awq(Loader *ld, const Json *config) {
+    ld->packing = (Packing){.method = PACKING_AWQ, .group = whole(json_get(config, "group_size"))};
+    const bool gemm =
+        !json_get(config, "version") || text_is(config, "version", "gemm") || text_is(config, "version", "GEMM");
+    if (!gemm) refuse(ld, config, "version");
+    if (json_get(config, "bits") && whole(json_get(config, "bits")) != 4) refuse(ld, config, "bits");
+}
+
+static void read_gptq(Loader *ld, const Json *config) {
+    const Json *format = json_get(config, "checkpoint_format");
+    const bool second = text_is(config, "checkpoint_format", "gptq_v2");
+    ld->packing =
+        (Packing){.method = PACKING_GPTQ, .group = whole(json_get(config, "group_size")), .zeros_less_one = !second};
+    ld->packing.bits = (int)whole(json_get(config, "bits"));
+    if (format && format->type != JSON_NULL && !second && !text_is(config, "checkpoint_format", "gptq"))
+        refuse(ld, config, "checkpoint_format");
+    if (ld->packing.bits != 2 && ld->packing.bits != 4 && ld->packing.bits != 8) refuse(ld, config, "bits");
+}
+
+static void read_compressed(Loader *ld, const Json *config) {
+    static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized"};
+    ld->packing = (Packing){.method = PACKING_COMPRESSED};
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (text_is(config, "format", formats[i])) return;
+    refuse(ld, config, "format");
+}
+
+static void read_fp8(Loader *ld, const Json *config) {
+    const Json *block = json_get(config, "weight_block_size");
+    const bool pair = block && block->type == JSON_ARRAY && block->size == 2;
+    ld->packing = (Packing){.method = PACKING_FP8};
+    if (pair) ld->packing.block_rows = whole(json_first(block));
+    if (pair) ld->packing.group = whole(json_next(json_first(block)));
+    if (block && block->type != JSON_NULL && (ld->packing.block_rows <= 0 || ld->packing.group <= 0))
+        refuse(ld, config, "weight_block_size");
+}
+
+void loader_read_packing(Loader *ld, const Json *config) {
+    static const struct {
+        const char *method;
+        void (*read)(Loader *ld, const Json *config);
+    } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8}};
+    for (size_t i = 0; i < COUNT_OF(methods); i++) {
+        if (!text_is(config, "quant_method", methods[i].method)) continue;
+        methods[i].read(ld, config);
+        ld->packing.name = methods[i].method;
+        return;
+    }
+    if (!text_is(config, "quant_method", "mxfp4") && !text_is(config, "quant_method", "mxfp8"))
+        refuse(ld, config, "quant_method");
+}
+
+/* --- One matrix ------------------------------------------------------------------------------------------------- */
+
+static bool take(Loader *ld, const char *name, const char *suffix, Tensor *tensor) {
+    char full[NAME_SIZE];
+    snprintf(full, sizeof full, "%s%s", name, suffix);
+    if (!loader_find(ld, full)) return false;
+    const TensorEntry *entry = loader_take(ld, name, suffix);
+    if (entry) *tensor = entry->tensor;
+    return entry;
+}
+
+static bool has(Loader *ld, const char *name, const char *suffix) {
+    char full[NAME_SIZE];
+    snprintf(full, sizeof full, "%s%s", name, suffix);
+    return loader_find(ld, full);
+}
+
+/* Which tensors hold the matrix. False: it is not packed. */
+static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
+    const Packing *packing = &ld->packing;
+    p->group = packing->group;
+    p->block_rows = packing->block_rows;
+    p->bits = packing->bits ? packing->bits : 4;
+    if (packing->method == PACKING_AWQ || packing->method == PACKING_GPTQ) {
+        p->kind = packing->method == PACKING_AWQ ? PACKED_AWQ : PACKED_GPTQ;
+        p->zeros_less_one = packing->zeros_less_one;
+        if (!take(ld, name, ".qweight", &p->data)) return false;
+        (void)take(ld, name, ".scales", &p->scales);
+        (void)take(ld, name, ".qzeros", &p->zeros);
+        (void)take(ld, name, ".g_idx", &p->group_of);
+        if (p->kind == PACKED_AWQ) p->group_of.rank = 0;
+        return true;
+    }
+    if (take(ld, name, ".weight_packed", &p->data)) {
+        p->kind = PACKED_WORDS;
+        p->bits = p->data.rank == 2 && p->cols ? (int)(p->data.shape[1] * 32 / p->cols) : 0;
+        (void)take(ld, name, ".weight_scale", &p->scales);
+        (void)take(ld, name, ".weight_zero_point", &p->zeros);
+        (void)take(ld, name, ".weight_g_idx", &p->group_of);
+        return true;
+    }
+    const char *scale = has(ld, name, ".weight_scale_inv") ? ".weight_scale_inv" : ".weight_scale";
+    if (!has(ld, name, scale) || !take(ld, name, ".weight", &p->data)) return false;
+    (void)take(ld, name, scale, &p->scales);
+    p->kind = p->data.dtype == DTYPE_I8 ? PACKED_BYTES : PACKED_FP8;
+    p->bits = 8;
+    if (p->kind == PACKED_BYTES) (void)take(ld, name, ".weight_zero_point", &p->zeros);
+    return true;
+}
+
+/* Groups as the shape of the scales tells. */
+static void complete(PackedMatrix *p) {
+    const Tensor *s = &p->scales;
+    const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
+    const int64_t groups = s->rank == 2 ? s->shape[by_group ? 0 : 1] : 1;
+    if (p->kind == PACKED_FP8 && p->block_rows == 0 && s->rank >= 1 && s->shape[0] == p->rows && groups == 1) {
+        p->block_rows = 1;
+        p->group = p->cols;
+    } else if (p->kind != PACKED_FP8 && groups > 0 && p->cols % groups == 0) {
+        p->group = p->cols / groups;
+    }
+}
+
+/* Tensors beside it that do not change its numbers. */
+static void leave_others(Loader *ld, const char *name) {
+    static const char *const ends[] = {
+        ".weight_shape", ".input_scale", ".input_zero_point", ".activation_scale", ".output_scale"};
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        char full[NAME_SIZE];
+        snprintf(full, sizeof full, "%s%s", name, ends[i]);
+        const TensorEntry *entry = loader_find(ld, full);
+        if (entry) ld->tensor_used[entry - ld->source->checkpoint->entries] = 1;
+    }
+}
+
+void loader_unpack(Loader *ld, const char *full, const PackedMatrix *packed, Weight *weight) {
+    Error why = {0};
+    PackedMatrix *own = loader_alloc(ld, 1, sizeof *own);
+    if (!own) return;
+    *own = *packed;
+    if (!packed_check(own, &why)) {
+        loader_fail(ld, why.code, "matrix %s: %s", full, why.text);
+        return;
+    }
+    if (own->data.bytes == 0 || ld->source->record) {
+        *weight = own->form;
+        loader_record_packed(ld, full, own);
+        return;
+    }
+    if (ld->experts && ld->source->experts_stay) {
+        loader_fail(ld, ERROR_UNSUPPORTED,
+            "matrix %s: experts that have to be unpacked cannot be read from their files: write the model anew with "
+            "apus convert",
+            full);
+        return;
+    }
+    if (own->kind == PACKED_MXFP4 && own->row_step == 1) { /* as they lie in the file */
+        *weight = own->form;
+        weight->data = own->data.data;
+        weight->scales = own->scales.data;
+        return;
+    }
+    const size_t rows = (size_t)own->rows, scales = weight_scale_bytes(&own->form);
+    uint8_t *data = loader_alloc(ld, rows, weight_row_bytes(&own->form));
+    uint8_t *scale = scales ? loader_alloc(ld, rows, scales) : NULL;
+    uint8_t *bias = own->form.quant == QUANT_AFFINE ? loader_alloc(ld, rows, scales) : NULL;
+    if (ld->failed) return;
+    if (!packed_read(own, 0, own->rows, data, scale, bias, &why)) {
+        loader_fail(ld, why.code, "matrix %s: %s", full, why.text);
+        return;
+    }
+    *weight = own->form;
+    weight->data = data;
+    weight->scales = scale;
+    weight->biases = bias;
+}
+
+bool loader_load_packed(Loader *ld, const char *name, Weight *weight) {
+    PackedMatrix packed = {.rows = weight->rows, .cols = weight->cols};
+    char full[NAME_SIZE];
+    if (!ld->packing.method || ld->failed || !find_parts(ld, name, &packed)) return false;
+    loader_full_name(ld, full, name, "");
+    if (ld->stack) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "matrix %s: packed experts in one tensor are not supported: " ADVICE, full);
+        return true;
+    }
+    ld->packed_count++;
+    complete(&packed);
+    leave_others(ld, name);
+    loader_unpack(ld, full, &packed, weight);
+    return true;
+}
+
+void loader_check_packing(Loader *ld) {
+    if (ld->packing.method && !ld->packed_count)
+        loader_fail(ld, ERROR_FORMAT,
+            "config.json: quantization_config.quant_method is \"%s\", but no matrix of the files is packed so",
+            ld->packing.name);
+}
+
+bool loader_has_matrix(Loader *ld, const char *name) {
+    static const char *const ends[] = {".weight", ".qweight", ".weight_packed"};
+    for (size_t i = 0; i < COUNT_OF(ends); i++)
+        if (has(ld, name, ends[i])) return true;
+    return false;
+}
+
+static const float *read_biases(
+    Loader *ld, const char *name, const char *as, int experts, int64_t rows, int first, int step) {
+    const TensorEntry *entry = loader_take(ld, name, "_bias");
+    char full[NAME_SIZE];
+    if (!entry) return NULL;
+    const Tensor *t = &entry->tensor;
+    const int64_t count = experts * rows;
+    if (!dtype_is_float(t->dtype) || t->rank != 2 || t->shape[0] != experts || t->shape[1] != rows * step) {
+        loader_wrong_shape(ld, entry, "a number for each row of the experts");
+        return NULL;
+    }
+    loader_full_name(ld, full, as, ".bias");
+    loader_record_part(ld, full, entry, first, step);
+    float *out = loader_alloc(ld, (size_t)count, sizeof *out);
+    for (int64_t i = 0; out && i < count; i++)
+        floats_to_f32(
+            &out[i], (const uint8_t *)t->data + (size_t)(i * step + first) * dtype_bytes(t->dtype), t->dtype, 1);
+    return out;
+}
+
+Weight *load_experts_mxfp4(
+    Loader *ld, const char *name, const char *as, int experts, int64_t rows, int64_t cols, int first, int step) {
+    const TensorEntry *blocks = loader_take(ld, name, "_blocks"), *scales = loader_take(ld, name, "_scales");
+    Weight *out = loader_alloc(ld, (size_t)experts, sizeof *out), all = {.rows = experts * rows, .cols = cols};
+    char full[NAME_SIZE];
+    if (!blocks || !scales || !out) return out;
+    const PackedMatrix packed = {.kind = PACKED_MXFP4,
+        .rows = all.rows,
+        .cols = cols,
+        .first_row = first,
+        .row_step = step,
+        .data = blocks->tensor,
+        .scales = scales->tensor};
+    loader_full_name(ld, full, as, "");
+    ld->experts = true;
+    ld->stack = experts;
+    loader_unpack(ld, full, &packed, &all);
+    ld->stack = 0;
+    ld->experts = false;
+    if (!ld->failed) loader_tally(ld, &all);
+    all.bias = read_biases(ld, name, as, experts, rows, first, step);
+    for (int e = 0; !ld->failed && e < experts; e++) out[e] = load_part(&all, e * rows, rows);
+    return out;
+}

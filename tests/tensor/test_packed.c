@@ -1,0 +1,158 @@
+/* tensor/packed: every kind against its formula, element by element, and wrong shapes. tests/model/check_packed.py
+ * compares whole checkpoints. */
+#include "tensor/packed.h"
+
+#include "tensor/float8.h"
+#include "test.h"
+
+enum { ROWS = 64, COLS = 192, GROUP = 64, GROUPS = COLS / GROUP, BYTES_MAX = ROWS * COLS * 4 };
+
+static uint8_t data[BYTES_MAX], zeros[BYTES_MAX], scales[BYTES_MAX], order[BYTES_MAX];
+static uint8_t out[BYTES_MAX], out_scales[BYTES_MAX], out_biases[BYTES_MAX];
+
+static Tensor matrix(const void *bytes, DType dtype, int64_t rows, int64_t cols) {
+    return (Tensor){.data = bytes,
+        .dtype = dtype,
+        .rank = 2,
+        .shape = {rows, cols},
+        .bytes = (size_t)(rows * cols) * dtype_bytes(dtype)};
+}
+
+/* A packed matrix of random codes, and scales between 0.5 and 1 that are f16. */
+static PackedMatrix make(PackedKind kind, int bits, uint64_t *seed) {
+    const int64_t per = 32 / bits;
+    const bool by_group = kind == PACKED_AWQ || kind == PACKED_GPTQ;
+    for (int i = 0; i < BYTES_MAX; i++) {
+        data[i] = (uint8_t)test_random(seed);
+        zeros[i] = (uint8_t)test_random(seed);
+        scales[i] = i % 2 ? 0x38 : (uint8_t)test_random(seed);
+    }
+    PackedMatrix p = {.kind = kind, .rows = ROWS, .cols = COLS, .bits = bits, .group = GROUP};
+    p.scales = by_group ? matrix(scales, DTYPE_F16, GROUPS, ROWS) : matrix(scales, DTYPE_F16, ROWS, GROUPS);
+    if (kind == PACKED_AWQ) p.data = matrix(data, DTYPE_I32, COLS, ROWS / per);
+    if (kind == PACKED_GPTQ) p.data = matrix(data, DTYPE_I32, COLS / per, ROWS);
+    if (kind == PACKED_WORDS) p.data = matrix(data, DTYPE_I32, ROWS, COLS / per);
+    if (kind == PACKED_BYTES) p.data = matrix(data, DTYPE_I8, ROWS, COLS);
+    if (kind == PACKED_FP8) p.data = matrix(data, DTYPE_U8, ROWS, COLS);
+    if (by_group) p.zeros = matrix(zeros, DTYPE_I32, GROUPS, ROWS / per);
+    return p;
+}
+
+static int bits_at(const uint8_t *words, int64_t word, int64_t shift, int bits) {
+    uint32_t value;
+    memcpy(&value, words + 4 * word, sizeof value);
+    return (int)(value >> shift & ((1u << bits) - 1));
+}
+
+/* The number at a place by the program's own formula. */
+static float expected(const PackedMatrix *p, int64_t r, int64_t c) {
+    static const int awq[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const int64_t per = 32 / p->bits, g = c / GROUP;
+    const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
+    float scale;
+    floats_to_f32(&scale, scales + 2 * (by_group ? g * ROWS + r : r * GROUPS + g), DTYPE_F16, 1);
+    if (p->kind == PACKED_FP8) return e4m3_to_f32(data[r * COLS + c]) * scale;
+    if (p->kind == PACKED_BYTES) return (float)(int8_t)data[r * COLS + c] * scale;
+    if (p->kind == PACKED_WORDS)
+        return (float)(bits_at(data, r * (COLS / per) + c / per, c % per * p->bits, p->bits) - (1 << (p->bits - 1))) *
+            scale;
+    if (p->kind == PACKED_AWQ)
+        return (float)(bits_at(data, c * (ROWS / 8) + r / 8, 4 * awq[r % 8], 4) -
+                   bits_at(zeros, g * (ROWS / 8) + r / 8, 4 * awq[r % 8], 4)) *
+            scale;
+    const int zero = bits_at(zeros, g * (ROWS / per) + r / per, r % per * p->bits, p->bits) + p->zeros_less_one;
+    return (float)(bits_at(data, c / per * ROWS + r, c % per * p->bits, p->bits) - zero) * scale;
+}
+
+static void compare(const PackedMatrix *p, int64_t first, int64_t count) {
+    Error error = {0};
+    float row[COLS];
+    int wrong = 0;
+    TEST(packed_read(p, 0, count, out, out_scales, out_biases, &error));
+    Weight w = p->form;
+    w.data = out;
+    w.scales = w.quant == QUANT_NONE ? NULL : out_scales;
+    w.biases = w.quant == QUANT_AFFINE ? out_biases : NULL;
+    for (int64_t r = 0; r < count; r++) {
+        weight_dequantize_row(&w, r, 0, COLS, row);
+        for (int64_t c = 0; c < COLS; c++) {
+            float want = expected(p, first + r, c);
+            uint8_t bytes[4];
+            if (w.quant == QUANT_NONE) { /* rounded once */
+                floats_from_f32(bytes, w.dtype, &want, 1);
+                floats_to_f32(&want, bytes, w.dtype, 1);
+            }
+            wrong += row[c] != want && !(row[c] != row[c] && want != want);
+        }
+    }
+    TEST_MSG(wrong == 0, "kind %d, %d bits: %d of %d differ", (int)p->kind, p->bits, wrong, (int)(count * COLS));
+}
+
+static void test_kind(PackedKind kind, int bits, bool less_one, uint64_t *seed) {
+    Error error = {0};
+    PackedMatrix p = make(kind, bits, seed);
+    p.zeros_less_one = less_one;
+    if (kind == PACKED_FP8) p.block_rows = 1;
+    TEST_MSG(packed_check(&p, &error), "%s", error.text);
+    TEST((kind == PACKED_FP8) == (p.form.quant == QUANT_NONE));
+    compare(&p, 0, ROWS);
+    const PackedMatrix part = packed_rows(&p, 40, 8);
+    compare(&part, 40, 8);
+    PackedMatrix broken = p;
+    broken.data.shape[1]++;
+    TEST(!packed_check(&broken, &error) && error.code == ERROR_FORMAT);
+    broken = p;
+    broken.scales.shape[0]--;
+    TEST(!packed_check(&broken, &error) && error.code == ERROR_FORMAT);
+}
+
+/* Columns in another order become plain numbers. */
+static void test_order(uint64_t *seed) {
+    Error error = {0};
+    PackedMatrix p = make(PACKED_GPTQ, 4, seed);
+    for (int32_t c = 0; c < COLS; c++) {
+        const int32_t group = c % GROUPS;
+        memcpy(order + 4 * c, &group, sizeof group);
+    }
+    p.group_of = (Tensor){.data = order, .dtype = DTYPE_I32, .rank = 1, .shape = {COLS}, .bytes = 4 * COLS};
+    TEST(packed_check(&p, &error) && p.form.quant == QUANT_NONE && p.form.dtype == DTYPE_F16);
+    TEST(packed_read(&p, 0, ROWS, out, NULL, NULL, &error));
+    const int32_t beyond = GROUPS;
+    memcpy(order, &beyond, sizeof beyond);
+    TEST(!packed_check(&p, &error) && error.code == ERROR_FORMAT);
+}
+
+/* Rows of two matrices that alternate. */
+static void test_mxfp4(uint64_t *seed) {
+    Error error = {0};
+    for (int i = 0; i < BYTES_MAX; i++) data[i] = (uint8_t)test_random(seed);
+    for (int i = 0; i < BYTES_MAX; i++) scales[i] = (uint8_t)(120 + test_random(seed) % 10);
+    for (int first = 0; first < 2; first++) {
+        PackedMatrix p = {.kind = PACKED_MXFP4, .rows = ROWS / 2, .cols = COLS, .first_row = first, .row_step = 2};
+        p.data = (Tensor){.data = data, .dtype = DTYPE_U8, .rank = 4, .shape = {2, ROWS / 2, COLS / 32, 16}};
+        p.scales = (Tensor){.data = scales, .dtype = DTYPE_U8, .rank = 3, .shape = {2, ROWS / 2, COLS / 32}};
+        TEST_MSG(packed_check(&p, &error), "%s", error.text);
+        TEST(packed_read(&p, 0, ROWS / 2, out, out_scales, NULL, &error));
+        for (int r = 0; r < ROWS / 2; r++) {
+            TEST(!memcmp(out + r * COLS / 2, data + (2 * r + first) * COLS / 2, COLS / 2));
+            TEST(!memcmp(out_scales + r * COLS / 32, scales + (2 * r + first) * COLS / 32, COLS / 32));
+        }
+        p.data.shape[3] = 15;
+        TEST(!packed_check(&p, &error));
+    }
+}
+
+int main(void) {
+    uint64_t seed = 5;
+    test_kind(PACKED_AWQ, 4, false, &seed);
+    for (int bits = 2; bits <= 8; bits *= 2) {
+        test_kind(PACKED_GPTQ, bits, true, &seed);
+        test_kind(PACKED_GPTQ, bits, false, &seed);
+        test_kind(PACKED_WORDS, bits, false, &seed);
+    }
+    test_kind(PACKED_BYTES, 8, false, &seed);
+    test_kind(PACKED_FP8, 8, false, &seed);
+    test_order(&seed);
+    test_mxfp4(&seed);
+    return test_done();
+}
