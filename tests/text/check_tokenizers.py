@@ -9,10 +9,12 @@ Behind them the kinds that encoders have, trained here (encoder_tokenizers.py): 
 
 For each string: ids with control tokens recognised and as text, and with the post-processor. For the ids of all strings
 and for random ids: the decoded text with and without special tokens, and the same one id at a time, never later than
-the library's DecodeStream. Exit 77 when tokenizers or the library are missing and cannot be had.
+the library's DecodeStream. Two of them also as files of ranks, without a tokenizer.json. Exit 77 when tokenizers or the
+library are missing and cannot be had.
 """
 
 import argparse
+import base64
 import json
 import os
 import pathlib
@@ -141,6 +143,48 @@ def check_delay(count, reference, ids, streams):
         count.check("delay", not late, lambda: f"{i[:30]}: {stream['pieces'][:40]}")
 
 
+# ---- vocabularies of ranks: the same tokenizer as a tiktoken file and as a tekken.json ----
+
+RANKED = {"qwen3": ("qwen.tiktoken", 0), "llama3_1": ("tekken.json", 1000)}  # file, first id
+
+
+def token_bytes(vocab):
+    """The bytes of each token, by id."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {**{chr(b): b for b in plain}}
+    letters.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in plain)})
+    return [bytes(letters[c] for c in token) for token, _ in sorted(vocab.items(), key=lambda item: item[1])]
+
+
+def write_ranks(source, directory, name):
+    """A tokenizer.json whose ids are ranks as the other file."""
+    with open(source / "tokenizer.json", encoding="utf-8") as file:
+        original = json.load(file)
+    tokens = [base64.b64encode(token).decode() for token in token_bytes(original["model"]["vocab"])]
+    if name == "qwen.tiktoken":
+        text = "".join(f"{token} {rank}\n" for rank, token in enumerate(tokens))
+    else:
+        pattern = original["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
+        sizes = {"default_vocab_size": len(tokens) + 1000, "default_num_special_tokens": 1000}
+        vocab = [{"rank": rank, "token_bytes": token} for rank, token in enumerate(tokens)]
+        text = json.dumps({"config": {"pattern": pattern, **sizes}, "vocab": vocab})
+    (pathlib.Path(directory) / name).write_text(text, encoding="utf-8")
+
+
+def check_ranks(count, reference, program, source, texts, name, first):
+    added = [token.content for token in reference.get_added_tokens_decoder().values()]
+    texts = [
+        text for text in texts if not any(token in text for token in added) and "<" not in text and "[" not in text
+    ]
+    reference.encode_special_tokens = True
+    with tempfile.TemporaryDirectory() as directory:
+        write_ranks(source, directory, name)
+        got = answers(program, "tokens", directory, [{"text": text, "special": False} for text in texts])
+    for text, answer in zip(texts, got):
+        want = [i + first for i in reference.encode(text, add_special_tokens=False).ids]
+        count.check(name, answer.get("ids") == want, lambda: f"{text[:200]!r}: {str(answer)[:200]}, not {want[:40]}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", default=NAMES)
@@ -181,6 +225,8 @@ def main():
         ]
         streams = check_decoding(count, reference, program, directory, ids)
         check_delay(count, reference, ids, streams)
+        if name in RANKED:
+            check_ranks(count, reference, program, directory, texts, *RANKED[name])
         print(f"{name}: {len(texts)} strings, {count.right} checks right, wrong: {count.wrong or 'none'}", flush=True)
         right += count.right
         wrong += sum(count.wrong.values())

@@ -1,6 +1,8 @@
 /* The debug instruments for tokenizers. */
 #include "text/tokenizer/debug.h"
 
+#include <time.h>
+
 #include "base/json.h"
 
 static bool get_flag(const Json *object, const char *name, bool fallback, bool *flag, Error *error) {
@@ -13,9 +15,36 @@ static bool get_flag(const Json *object, const char *name, bool fallback, bool *
     return true;
 }
 
+static double processor_seconds(void) {
+    struct timespec now;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0 ? (double)now.tv_sec + (double)now.tv_nsec * 1e-9 : 0;
+}
+
+/* Many texts, one after the other, for the speed. */
+static bool texts_answer(const Tokenizer *t, const Json *texts, ControlTokens control, Buffer *out, Error *error) {
+    Tokens tokens = {0};
+    size_t count = 0;
+    bool ok = texts->type == JSON_ARRAY || fail(error, ERROR_USAGE, "\"texts\" must be an array");
+    const double start = processor_seconds();
+    for (const Json *text = json_first(texts); ok && text != texts->end; text = json_next(text)) {
+        tokens.count = 0;
+        ok = text->type == JSON_STRING ? tokenizer_encode(t, json_slice(text), control, false, &tokens, error)
+                                       : fail(error, ERROR_USAGE, "\"texts\" must hold strings");
+        count += tokens.count;
+    }
+    buffer_printf(out, "{\"count\":%zu,\"seconds\":", count);
+    json_write_number(out, processor_seconds() - start);
+    buffer_byte(out, '}');
+    tokens_free(&tokens);
+    return ok;
+}
+
 static bool tokens_answer(const Tokenizer *t, const Json *request, Buffer *out, Error *error) {
-    const Json *text = json_get(request, "text");
+    const Json *text = json_get(request, "text"), *texts = json_get(request, "texts");
     bool special, bos;
+    if (texts)
+        return get_flag(request, "special", true, &special, error) &&
+            texts_answer(t, texts, special ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, out, error);
     if (!text || text->type != JSON_STRING)
         return fail(error, ERROR_USAGE, "\"text\" must be a string, not %s", json_type_name(text));
     if (!get_flag(request, "special", true, &special, error) || !get_flag(request, "bos", false, &bos, error))

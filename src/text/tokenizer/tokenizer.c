@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "text/tokenizer/build.h"
+#include "text/tokenizer/ranks.h"
 #include "text/tokenizer/read.h"
 
 enum { CONFIG_BYTES_MAX = 64 << 20 };
@@ -91,6 +92,16 @@ Tokenizer *tokenizer_parse(Slice json, Slice config, Error *error) {
     return NULL;
 }
 
+/* From a vocabulary of ranks, where there is no tokenizer.json. */
+static Tokenizer *open_ranks(const char *directory, const Buffer *config, bool *found, Error *error) {
+    Buffer json = {0};
+    Tokenizer *t = NULL;
+    if (ranks_read(directory, &json, found, error) && *found)
+        t = tokenizer_parse(buffer_view(&json), buffer_view(config), error);
+    buffer_free(&json);
+    return t;
+}
+
 Tokenizer *tokenizer_open(const char *directory, Error *error) {
     char path[4096], config_path[4096];
     if (!path_join(path, sizeof path, directory, "tokenizer.json", error)) return NULL;
@@ -99,7 +110,13 @@ Tokenizer *tokenizer_open(const char *directory, Error *error) {
     FileMap map = {0};
     Tokenizer *t = NULL;
     bool ok = !file_exists(config_path) || file_read(config_path, CONFIG_BYTES_MAX, &config, error);
-    if (ok && file_map(&map, path, error)) {
+    bool ranked = false;
+    if (ok && !file_exists(path)) {
+        t = open_ranks(directory, &config, &ranked, error);
+        ok = t || !ranked;
+        ok = ok && (!t || mark_template_files(t, directory, error));
+    }
+    if (ok && !ranked && file_map(&map, path, error)) {
         t = tokenizer_parse((Slice){(const char *)map.data, map.size}, buffer_view(&config), error);
         ok = t || fail_while(error, "%s", path);
         if (ok && file_damaged(&map)) ok = fail(error, ERROR_IO, "%s changed while it was read", path);

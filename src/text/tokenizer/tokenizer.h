@@ -14,6 +14,7 @@
  *   added_index, vocabulary       added tokens in a text; what ids and spellings mean
  *   encode, decode                all of it, forth and back
  *   members, read, build, added   from tokenizer.json to these
+ *   ranks                         tekken.json and tiktoken files as a tokenizer.json
  *   tokenizer, debug              opening one; the debug instruments */
 #pragma once
 #include <stdbool.h>
@@ -26,7 +27,7 @@
 
 typedef struct Tokenizer Tokenizer;
 
-/* directory holds tokenizer.json and, if present, tokenizer_config.json. */
+/* directory holds tokenizer.json, or a vocabulary of ranks (ranks.h), and, if present, tokenizer_config.json. */
 NODISCARD Tokenizer *tokenizer_open(const char *directory, Error *error);
 void tokenizer_close(Tokenizer *tokenizer);
 
