@@ -14,6 +14,7 @@ and jinja2's, which renders only.
 import argparse
 import csv
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -66,11 +67,14 @@ class Apus:
     name = "apus"
 
     def __init__(self, directory):
+        config = directory / "config.json"  # without it a directory is no model
+        if not config.exists():
+            config.write_text("{}", encoding="utf-8")
         command = [APUS, "debug", "tokens", str(directory)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run(self, parts):
-        request = json.dumps({"texts": parts, "special": False}, ensure_ascii=False)
+        request = json.dumps({"texts": parts, "special": True}, ensure_ascii=False)
         self.process.stdin.write(request.encode() + b"\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
@@ -179,7 +183,7 @@ def main():
     parser.add_argument("--csv")
     options = parser.parse_args()
     rows = []
-    for row in (*encode_rows(options), *template_rows(options)):
+    for row in itertools.chain(encode_rows(options), template_rows(options)):
         rows.append(row)
         print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     slowest = max((row["apus ms"] for row in rows if "apus ms" in row), default=0)

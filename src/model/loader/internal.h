@@ -16,6 +16,8 @@ typedef struct Packing {
     int bits;                  /* GPTQ */
     int64_t group, block_rows; /* columns and rows that share a scale; 0: as the scales' shape tells */
     bool zeros_less_one;
+    /* Fetches the matrix NAME, whose size weight has, if it is packed; false: it is not. NULL: none is. */
+    bool (*load)(Loader *ld, const char *name, Weight *weight);
 } Packing;
 
 struct Loader {
@@ -82,8 +84,6 @@ void *loader_alloc(Loader *ld, size_t count, size_t size);
 void loader_read_packing(Loader *ld, const Json *config);
 /* After the family: an error where no matrix was packed as config.json says. */
 void loader_check_packing(Loader *ld);
-/* The matrix NAME, whose size weight has, if it is packed; false: it is not. */
-bool loader_load_packed(Loader *ld, const char *name, Weight *weight);
 /* This matrix in memory; only its form where reading is recorded. */
 void loader_unpack(Loader *ld, const char *full_name, const PackedMatrix *packed, Weight *weight);
 /* Whether the file has the matrix, packed or not. */

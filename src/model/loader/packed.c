@@ -58,21 +58,6 @@ static void read_fp8(Loader *ld, const Json *config) {
         refuse(ld, config, "weight_block_size");
 }
 
-void loader_read_packing(Loader *ld, const Json *config) {
-    static const struct {
-        const char *method;
-        void (*read)(Loader *ld, const Json *config);
-    } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8}};
-    for (size_t i = 0; i < COUNT_OF(methods); i++) {
-        if (!text_is(config, "quant_method", methods[i].method)) continue;
-        methods[i].read(ld, config);
-        ld->packing.name = methods[i].method;
-        return;
-    }
-    if (!text_is(config, "quant_method", "mxfp4") && !text_is(config, "quant_method", "mxfp8"))
-        refuse(ld, config, "quant_method");
-}
-
 /* --- One matrix ------------------------------------------------------------------------------------------------- */
 
 static bool take(Loader *ld, const char *name, const char *suffix, Tensor *tensor) {
@@ -190,10 +175,10 @@ void loader_unpack(Loader *ld, const char *full, const PackedMatrix *packed, Wei
     weight->biases = bias;
 }
 
-bool loader_load_packed(Loader *ld, const char *name, Weight *weight) {
+static bool load_packed(Loader *ld, const char *name, Weight *weight) {
     PackedMatrix packed = {.rows = weight->rows, .cols = weight->cols};
     char full[NAME_SIZE];
-    if (!ld->packing.method || ld->failed || !find_parts(ld, name, &packed)) return false;
+    if (ld->failed || !find_parts(ld, name, &packed)) return false;
     loader_full_name(ld, full, name, "");
     if (ld->stack) {
         loader_fail(ld, ERROR_UNSUPPORTED, "matrix %s: packed experts in one tensor are not supported: " ADVICE, full);
@@ -204,6 +189,22 @@ bool loader_load_packed(Loader *ld, const char *name, Weight *weight) {
     leave_others(ld, name);
     loader_unpack(ld, full, &packed, weight);
     return true;
+}
+
+void loader_read_packing(Loader *ld, const Json *config) {
+    static const struct {
+        const char *method;
+        void (*read)(Loader *ld, const Json *config);
+    } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8}};
+    for (size_t i = 0; i < COUNT_OF(methods); i++) {
+        if (!text_is(config, "quant_method", methods[i].method)) continue;
+        methods[i].read(ld, config);
+        ld->packing.name = methods[i].method;
+        ld->packing.load = load_packed;
+        return;
+    }
+    if (!text_is(config, "quant_method", "mxfp4") && !text_is(config, "quant_method", "mxfp8"))
+        refuse(ld, config, "quant_method");
 }
 
 void loader_check_packing(Loader *ld) {

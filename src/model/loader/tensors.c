@@ -362,7 +362,7 @@ static const float *load_bias(Loader *ld, const char *name, int64_t rows) {
 
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias) {
     Weight weight = {.rows = rows, .cols = cols};
-    if (loader_load_packed(ld, name, &weight)) {
+    if (ld->packing.load && ld->packing.load(ld, name, &weight)) {
         if (!ld->failed && !ld->in_file) loader_tally(ld, &weight);
         if (bias) weight.bias = load_bias(ld, name, rows);
         return weight;
