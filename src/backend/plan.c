@@ -277,7 +277,8 @@ static void plan_activate(Backend *backend, int64_t count, const float *x, Activ
 static void plan_multiply(Backend *backend, const Multiply *op) {
     check_rows(backend, "rows of a product of elements", op->rows);
     check_width(backend, "width of a product of elements", op->width, MATRIX_COLS_MAX);
-    expect(backend, op->activation.kind <= ACT_SILU_CLAMPED, "activation of a product", op->activation.kind, ACT_NONE);
+    expect(backend, op->activation.kind <= ACT_SILU_CLAMPED || op->activation.kind == ACT_SILU_LIMITED,
+        "activation of a product", op->activation.kind, ACT_NONE);
 }
 
 static void plan_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {

@@ -274,7 +274,8 @@ static void check_coarse(const Pair *p) {
     free(expected);
 }
 
-/* The parameters of the clamped SiLU; kernels of devices have those of the only model that has it. */
+/* The parameters of the clamped and of the limited SiLU; kernels of devices have those of the only model that has it.
+ */
 static void check_clamped(const Pair *p) {
     enum { ROWS = 3, OUT = 37, COLS = 256 };
     if (!p->vector->ops->set_rows) return; /* a device */
@@ -282,8 +283,8 @@ static void check_clamped(const Pair *p) {
     Matrix gate = matrix_make(&plain, OUT, COLS, true), up = matrix_make(&plain, OUT, COLS, false);
     float *x = random_floats(ROWS * COLS, 1);
     float *expected = random_floats(ROWS * OUT, 0), *out = random_floats(ROWS * OUT, 0);
-    static const Activation activations[] = {
-        {ACT_SILU_CLAMPED, 1.702f, 7, 0}, {ACT_SILU_CLAMPED, 1.25f, 0.5f, 0}, {ACT_SILU_CLAMPED, 0.5f, 0.5f, 0}};
+    static const Activation activations[] = {{ACT_SILU_CLAMPED, 1.702f, 7, 0}, {ACT_SILU_CLAMPED, 1.25f, 0.5f, 0},
+        {ACT_SILU_CLAMPED, 0.5f, 0.5f, 0}, {ACT_SILU_LIMITED, 0.7f, 0.3f, 0}};
     for (size_t i = 0; i < COUNT_OF(activations); i++) {
         const Glu glu = {ROWS, 0, x, NULL, &gate.weight, &up.weight, activations[i], out};
         p->vector->ops->glu(p->vector, &glu);
@@ -293,9 +294,10 @@ static void check_clamped(const Pair *p) {
         const Matmul second = {.rows = ROWS, .x = x, .count = 1, .weight = {&up.weight}, .out = {ups}};
         p->vector->ops->matmul(p->vector, &second);
         for (int k = 0; k < ROWS * OUT; k++) {
-            const float g = fminf(expected[k], activations[i].b),
-                        u = fmaxf(-activations[i].b, fminf(ups[k], activations[i].b));
-            expected[k] = g / (1 + expf(-activations[i].a * g)) * (u + 1);
+            const bool limited = activations[i].kind == ACT_SILU_LIMITED;
+            const float a = activations[i].a, b = activations[i].b;
+            const float g = fminf(expected[k], limited ? a : b), u = fmaxf(-b, fminf(ups[k], b));
+            expected[k] = g / (1 + expf(limited ? -g : -a * g)) * (limited ? u : u + 1);
         }
         TEST_MSG(distance(out, expected, ROWS * OUT) <= 1e-6, "%s: clamped silu %zu: %g", p->name, i,
             distance(out, expected, ROWS * OUT));

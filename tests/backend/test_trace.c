@@ -25,8 +25,15 @@ static Data data_make(void) {
     if (!d.codes || !d.scales) abort();
     for (int i = 0; i < OUT * COLS; i++) d.codes[i] = (uint8_t)test_random(&ops_seed);
     for (int i = 0; i < OUT * COLS / 16; i++) d.scales[i] = f32_to_bf16(0.01f * test_uniform(&ops_seed));
-    d.weight = (Weight){
-        OUT, COLS, QUANT_AFFINE, 4, 32, DTYPE_BF16, d.codes, d.scales, d.scales + OUT * COLS / 32, NULL, SPLIT_NONE};
+    d.weight = (Weight){.rows = OUT,
+        .cols = COLS,
+        .quant = QUANT_AFFINE,
+        .bits = 4,
+        .group = 32,
+        .dtype = DTYPE_BF16,
+        .data = d.codes,
+        .scales = d.scales,
+        .biases = d.scales + OUT * COLS / 32};
     d.back = d.weight;
     d.back.rows = COLS;
     d.back.cols = OUT;
