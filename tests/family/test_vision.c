@@ -233,6 +233,31 @@ static void check_rows(
     buffer_free(&golden);
 }
 
+/* Tokens of images of 200 sizes, as the reference's processor expands them (tools/oracle/vision.py --sizes). */
+static void check_sizes(const char *name, const ImageRule *rule) {
+    Buffer file = {0};
+    Error error = {0};
+    int count = 0;
+    const bool ok = file_read(VISION_DATA "/sizes.csv", 1 << 20, &file, &error);
+    TEST_MSG(ok, "%s", error.text);
+    buffer_byte(&file, 0);
+    for (const char *line = ok ? file.data : NULL; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+        char fixture[64];
+        int width, height, tokens;
+        ImageDivision division;
+        if (sscanf(line, "%63[^,],%d,%d,%d", fixture, &width, &height, &tokens) != 4 || strcmp(fixture, name) != 0)
+            continue;
+        const bool taken = image_divide(rule, width, height, &division, &error);
+        const int found = taken ? image_division_tokens(&division) : 0;
+        const bool narrow =
+            !taken && rule->sizing == SIZING_BUDGET; /* a side longer than the small table of positions */
+        TEST_MSG(found == tokens || narrow, "%s: %d × %d: %d tokens, expected %d", name, width, height, found, tokens);
+        count++;
+    }
+    TEST_MSG(count > 190, "%s: %d sizes", name, count);
+    buffer_free(&file);
+}
+
 static void check_backend(Fixture *f, const char *name, const char *directory, const char *cpu) {
     const ModelOptions options = {
         .context = f->count, .strict_config = true, .warn = count_warning, .warn_context = f->name};
@@ -246,6 +271,7 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
     TEST(spec && warnings == 0);
     Encoder *encoder = spec ? encoder_open(run.model, &chunks.backend, f->count, &error) : NULL;
     TEST_MSG(encoder, "%s", error.text);
+    if (spec && !strcmp(cpu, fixture_cpus[0])) check_sizes(name, &spec->rule);
     if (encoder && open_picture(name, &spec->rule, &picture)) {
         Backend *backend = runner_backend(run.runner);
         const int hidden = model_hidden(run.model), tokens = image_division_tokens(&picture.division);

@@ -3,6 +3,7 @@
 
     python3 tools/oracle/vision.py NAME --config CASES.json:CASE   # a case of its own file
     python3 tools/oracle/vision.py NAME…                           # again, from the fixtures themselves
+    python3 tools/oracle/vision.py --sizes                         # sizes.csv: tokens of 200 sizes for each fixture
 
 The reference is transformers (torch, f32, eager attention) with its PIL image processors. Weights are formulas of their
 names in MLX's files (weights.py), as in tests/family/data. The prompt is random tokens around the image's; the last
@@ -13,6 +14,7 @@ dimensions. Needs torch, torch's transformers 5.23.0, Pillow 12, mlx (weights.py
 import argparse
 import importlib
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -464,11 +466,35 @@ def make(name, case):
     print(f"{name}: {len(ids)} tokens, {len(features)} of the image, logits of deviation {logits.std():.2f}")
 
 
+def make_sizes():
+    """Sizes that a processor refuses have no line."""
+    chosen = random.Random(33)
+    sizes = []
+    for _ in range(200):
+        most = chosen.choice((60, 300, 900))
+        sizes.append((chosen.randint(1, most), chosen.randint(1, most)))
+    lines = ["fixture,width,height,tokens"]
+    for path in sorted(FOLDER.glob("*.json")):
+        case = json.loads(path.read_text())
+        family = FAMILIES[case["family"]]()
+        for width, height in sizes:
+            try:
+                names = family.inputs(case, Image.new("RGB", (width, height), (7, 9, 11)))[1]
+            except ValueError:
+                continue
+            count = sum(case["token_names"][token] == case["image_token"] for token in names)
+            lines.append(f"{path.stem},{width},{height},{count}")
+    (FOLDER / "sizes.csv").write_text("\n".join(lines) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--config")
     options = parser.parse_args()
+    if options.sizes:
+        make_sizes()
     for name in options.names:
         known = FOLDER / f"{name}.json"
         make(name, new_case(name, options.config) if options.config else json.loads(known.read_text()))
