@@ -45,6 +45,7 @@ RENAMED = {
     r"Wire|wire_\w+": "Transport",
     r"connection_dawdled|dawdlers|deaf|retires|greets": "timed_out, listener_closed, draining, in_handshake",
     r"Bed|bed_\w+|lines_list": "BenchFixture, BenchCase",
+    r"\w*[Ss]urvey\w*": "calibrate",
     r"latent_attend|(cuda|host|parallel|plan|trace)_latent": "mla_attend, …_mla",
 }
 # The same below a folder.
@@ -57,7 +58,6 @@ RENAMED_IN = {
         r"coded_\w+|codes_(encode|survey|rows)|(attention|cuda|cuda_attend|cuda_sees|cuda_step)_codes?_?\w*|"
         r"AttendCodes|CudaCodes": "KVQ…, Kvq…, kvq_…, AttendQuant, CudaQuant",
         r"attend_exact|cuda_exact_rows|exact_page|EXACT_\w+": "full precision",
-        r"\w*survey\w*": "calibrate",
         r"product_(few|many|narrow|wide|stream|integer_\w+)|integer_(few|one|many)\w*|"
         r"(few|many|narrow|wide|stream)_kernel|(FEW|MANY|WIDE)_\w+|(Few|Many|Narrow|Wide)[A-Z]\w*|"
         r"kernels_have_wide|\w+_CUDA_WIDE": "the kernel's file: gemv_int, gemv_ring, gemm_wgmma, …",

@@ -44,15 +44,15 @@ static float noise_of(const KvStatistics *s, int d) {
 
 static bool is_offset(const KvStatistics *s) { return s->k_whole > OFFSET_MOST * OFFSET_MOST * s->k_square; }
 
-void kv_calibrate_decide(const KvCalibration *survey, KvForm asked, int head, const KvStatistics *sums) {
-    const KvLayer *layer = survey->layer;
+void kv_calibrate_decide(const KvCalibration *calibration, KvForm asked, int head, const KvStatistics *sums) {
+    const KvLayer *layer = calibration->layer;
     const int d = half_of_keys(layer);
-    KvQuant *code = survey->code;
+    KvQuant *code = calibration->code;
     const float *bias = layer->k_bias ? layer->k_bias + (size_t)head * (size_t)d : NULL;
     code->bias_pairs[head] = bias ? kv_bias_pairs(layer->rope, bias, sums->k_square / sums->tokens) : 0;
     const float noise = noise_of(sums, d);
     code->noise = head == 0 || noise > code->noise ? noise : code->noise;
-    const KvForm form = survey->raise ? kv_raised(asked, noise, is_offset(sums)) : asked;
+    const KvForm form = calibration->raise ? kv_raised(asked, noise, is_offset(sums)) : asked;
     if (form > code->k) code->k = form;
 }
 

@@ -143,9 +143,9 @@ typedef struct KvStatistics {
  * q_square [128]. */
 void kv_calibrate_page(
     const KvLayer *layer, int head, int position, float *x, const float *q_square, KvStatistics *sums);
-/* Merges the decision for one kv head into survey->code; called for one head after another. asked: the requested
+/* Merges the decision for one kv head into calibration->code; called for one head after another. asked: the requested
  * code->k. */
-void kv_calibrate_decide(const KvCalibration *survey, KvForm asked, int head, const KvStatistics *sums);
+void kv_calibrate_decide(const KvCalibration *calibration, KvForm asked, int head, const KvStatistics *sums);
 /* The format for keys whose scores have this noise; offset: keys share a large part over all tokens. At most KV_Q6. */
 KvForm kv_raised(KvForm form, float noise, bool offset);
 

@@ -72,7 +72,7 @@ static bool plan_page_write(Backend *backend, const KvLayer *layer, int32_t page
     return true;
 }
 static size_t plan_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-static void plan_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {}
+static void plan_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations) {}
 static void plan_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {}
 
 static bool plan_begin(Backend *backend, const Step *step) {

@@ -221,7 +221,7 @@ static bool parallel_page_write(Backend *backend, const KvLayer *layer, int32_t 
 
 /* No quantised pages: calibration decides over all heads of a layer, and no rank has all of them. */
 static size_t parallel_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-static void parallel_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {}
+static void parallel_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations) {}
 static void parallel_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {}
 
 void parallel_memory(BackendOps *ops) {

@@ -250,9 +250,9 @@ static size_t trace_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvF
     return inner->ops->kv_quant_bytes(inner, layout, form, values);
 }
 
-static void trace_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
+static void trace_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->kv_calibrate(inner, count, surveys);
+    inner->ops->kv_calibrate(inner, count, calibrations);
 }
 
 static void trace_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {

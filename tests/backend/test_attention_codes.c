@@ -66,8 +66,8 @@ static void codes_open(Backend *backend, const Case *c, Cache *cache, float *bia
 static void code_until(Backend *backend, const Cache *cache, Sequence *seq, Codes *codes, int rows) {
     const int end = kv_cold_end(&codes->quant, seq->position + rows - 1);
     if (codes->end == SINK && end > SINK) {
-        const KvCalibration survey = {&cache->layer, seq->pages, AFTER, false, &codes->code};
-        backend->ops->kv_calibrate(backend, 1, &survey);
+        const KvCalibration calibration = {&cache->layer, seq->pages, AFTER, false, &codes->code};
+        backend->ops->kv_calibrate(backend, 1, &calibration);
     }
     for (; codes->end < end; codes->end += KV_PAGE_TOKENS) {
         const int page = codes->end / KV_PAGE_TOKENS;

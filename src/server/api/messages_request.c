@@ -90,7 +90,7 @@ static bool read_block(
 }
 
 /* The kinds of the blocks of a message; unknown types, and calls of other roles than the assistant, are refused. */
-static bool survey_blocks(
+static bool check_blocks(
     const Json *content, bool assistant, const char *param, bool *texts, bool *tools, ApiError *error) {
     static const char *const others[] = {"tool_use", "tool_result", "thinking", "redacted_thinking"};
     int index = 0;
@@ -120,7 +120,7 @@ static bool read_blocks(
     char path[API_PARAM_MAX];
     bool texts = false, tools = false, thought = false;
     const bool assistant = !strcmp(role, "assistant");
-    if (!survey_blocks(content, assistant, param, &texts, &tools, error)) return false;
+    if (!check_blocks(content, assistant, param, &texts, &tools, error)) return false;
     int index = 0;
     for (JSON_EACH(block, content)) {
         snprintf(path, sizeof path, "%.100s[%d]", param, index++);

@@ -82,5 +82,5 @@ void cpu_attention(Backend *backend, const Attention *op);
 bool cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 bool cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
 size_t cpu_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
-void cpu_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
+void cpu_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations);
 void cpu_kv_quantise(Backend *backend, int count, const KvQuantise *pages);

@@ -34,20 +34,20 @@ static void load_half(const KvLayout *l, bool values, const uint8_t *head, float
 
 /* ---- calibration ---- */
 
-typedef struct Surveying {
+typedef struct CalibrationWork {
     CpuBackend *cpu;
-    const KvCalibration *survey;
+    const KvCalibration *calibration;
     KvStatistics *heads;
-} Surveying;
+} CalibrationWork;
 
-static void survey_task(void *argument, int index, int count) {
-    const Surveying *work = argument;
-    const KvLayer *layer = work->survey->layer;
+static void calibrate_task(void *argument, int index, int count) {
+    const CalibrationWork *work = argument;
+    const KvLayer *layer = work->calibration->layer;
     float *x = thread_floats(work->cpu, index);
     for (int h = index; h < layer->layout.kv_heads; h += count) {
         KvStatistics sums = {0};
-        for (int page = 0; page < work->survey->tokens / KV_PAGE_TOKENS; page++) {
-            uint8_t *head = attention_head(layer, work->survey->table[page], h);
+        for (int page = 0; page < work->calibration->tokens / KV_PAGE_TOKENS; page++) {
+            uint8_t *head = attention_head(layer, work->calibration->table[page], h);
             load_half(&layer->layout, false, head, x);
             kv_calibrate_page(layer, h, page * KV_PAGE_TOKENS, x, attention_energies(&layer->layout, head), &sums);
         }
@@ -55,15 +55,15 @@ static void survey_task(void *argument, int index, int count) {
     }
 }
 
-void cpu_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
+void cpu_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations) {
     CpuBackend *cpu = cpu_backend(backend);
     for (int i = 0; i < count; i++) {
-        Surveying work = {cpu, &surveys[i], (KvStatistics *)(void *)cpu->attention};
-        const int kv_heads = surveys[i].layer->layout.kv_heads;
+        CalibrationWork work = {cpu, &calibrations[i], (KvStatistics *)(void *)cpu->attention};
+        const int kv_heads = calibrations[i].layer->layout.kv_heads;
         CHECK((size_t)kv_heads * sizeof *work.heads <= attention_shared_bytes());
-        pool_run(cpu->pool, survey_task, &work);
-        const KvForm asked = surveys[i].code->k;
-        for (int h = 0; h < kv_heads; h++) kv_calibrate_decide(&surveys[i], asked, h, &work.heads[h]);
+        pool_run(cpu->pool, calibrate_task, &work);
+        const KvForm asked = calibrations[i].code->k;
+        for (int h = 0; h < kv_heads; h++) kv_calibrate_decide(&calibrations[i], asked, h, &work.heads[h]);
     }
 }
 

@@ -81,19 +81,19 @@ static void load_half(const KvLayer *layer, int32_t page, int head, bool values,
     block_tokens(half.from_values ? values_of(layer, memory) : memory, half.d, x);
 }
 
-void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
+void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *calibrations) {
     float *x = ref_backend(backend)->page;
     for (int i = 0; i < count; i++) {
-        const KvLayer *layer = surveys[i].layer;
-        const KvForm asked = surveys[i].code->k;
+        const KvLayer *layer = calibrations[i].layer;
+        const KvForm asked = calibrations[i].code->k;
         for (int h = 0; h < layer->layout.kv_heads; h++) {
             KvStatistics sums = {0};
-            for (int page = 0; page < surveys[i].tokens / KV_PAGE_TOKENS; page++) {
-                load_half(layer, surveys[i].table[page], h, false, x);
-                const float *energies = ref_energies(layer, surveys[i].table[page], h);
+            for (int page = 0; page < calibrations[i].tokens / KV_PAGE_TOKENS; page++) {
+                load_half(layer, calibrations[i].table[page], h, false, x);
+                const float *energies = ref_energies(layer, calibrations[i].table[page], h);
                 kv_calibrate_page(layer, h, page * KV_PAGE_TOKENS, x, energies, &sums);
             }
-            kv_calibrate_decide(&surveys[i], asked, h, &sums);
+            kv_calibrate_decide(&calibrations[i], asked, h, &sums);
         }
     }
 }
