@@ -1,6 +1,5 @@
-/* What one grammar may use: bytes for its tables, and steps of work in each call. Whatever runs out, the call in
- * progress fails with an error that says so; the tables stay sound. Internal to text/grammar. Threads: one at a time.
- */
+/* Limits of one grammar: bytes of its tables, and steps of work per call. A call that exceeds one fails with an error
+ * that names it; the tables stay valid. Internal to text/grammar. Thread: one at a time. */
 #pragma once
 #include <stdint.h>
 
@@ -8,13 +7,13 @@
 
 typedef struct Budget {
     size_t bytes;   /* current size of all tables */
-    uint64_t steps; /* that the call in progress may still take */
-    bool failed;    /* the call in progress has failed, for the reason in error */
+    uint64_t steps; /* left for the current call */
+    bool failed;    /* the current call has failed; error has the reason */
     Error error;
 } Budget;
 
 void budget_begin(Budget *budget, uint64_t steps); /* at the beginning of each public call */
-/* The first failure of a call is the one that is told. Always false. */
+/* Keeps the first error of a call. Always false. */
 bool budget_fail(Budget *budget, ErrorCode code, const char *format, ...) PRINTF_LIKE(3, 4);
 static inline bool budget_step(Budget *budget, uint64_t steps) {
     if (budget->steps < steps) {
@@ -24,8 +23,8 @@ static inline bool budget_step(Budget *budget, uint64_t steps) {
     budget->steps -= steps;
     return !budget->failed;
 }
-/* An array with room for `need` items of size bytes: data itself or what takes its place. On failure data, which stays
- * as it was, and *capacity too. */
+/* The array grown to room for `need` items of `size` bytes; it replaces data. On failure data, unchanged, with its
+ * capacity. */
 void *budget_grow(Budget *budget, void *data, uint32_t *capacity, uint64_t need, size_t size);
-void *budget_alloc(Budget *budget, size_t size); /* NULL: it failed */
+void *budget_alloc(Budget *budget, size_t size); /* NULL: the budget failed */
 void budget_free(Budget *budget, void *data, size_t size);

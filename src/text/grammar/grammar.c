@@ -93,12 +93,12 @@ bool grammar_may_end(const Grammar *g, GrammarState state) { return g->matcher.s
 
 bool grammar_mask(Grammar *g, GrammarState state, uint64_t *mask, Error *error) {
     begin(g);
-    CHECK(g->has_masks && state < g->matcher.hidden_row_count);
+    CHECK(g->has_masks && state < g->matcher.state_count);
     return masks_fill(&g->masks, state, mask) || give(&g->budget, error);
 }
 
 bool grammar_accept(Grammar *g, GrammarState *state, int32_t token, Error *error) {
-    CHECK(g->has_masks && *state < g->matcher.hidden_row_count);
+    CHECK(g->has_masks && *state < g->matcher.state_count);
     const Vocabulary *v = g->masks.vocabulary;
     begin(g);
     if (token >= 0 && (size_t)token < v->count) {
@@ -118,7 +118,7 @@ bool grammar_accept(Grammar *g, GrammarState *state, int32_t token, Error *error
 
 bool grammar_accept_bytes(Grammar *g, GrammarState *state, Slice bytes, Error *error) {
     State at = *state;
-    CHECK(at < g->matcher.hidden_row_count);
+    CHECK(at < g->matcher.state_count);
     begin(g);
     for (size_t i = 0; i < bytes.size; i++) {
         at = matcher_step(&g->matcher, at, (uint8_t)bytes.data[i]);
@@ -141,7 +141,7 @@ static State find_forced(Grammar *g, State state, Buffer *bytes) {
 }
 
 bool grammar_forced(Grammar *g, GrammarState state, Buffer *bytes, Error *error) {
-    CHECK(state < g->matcher.hidden_row_count);
+    CHECK(state < g->matcher.state_count);
     begin(g);
     (void)find_forced(g, state, bytes);
     return !g->budget.failed || give(&g->budget, error);
@@ -168,7 +168,7 @@ static bool take_tokens(const Grammar *g, const Tokens *all, Slice text, size_t 
 
 bool grammar_jump_ahead_tokens(
     Grammar *g, GrammarState state, const Tokenizer *tokenizer, int32_t last, Tokens *tokens, Error *error) {
-    CHECK(g->has_masks && state < g->matcher.hidden_row_count);
+    CHECK(g->has_masks && state < g->matcher.state_count);
     const Slice before = token_bytes(g, last);
     Buffer text = {0};
     begin(g);

@@ -62,7 +62,7 @@ static bool rehash_states(Matcher *m) {
     uint32_t *buckets = budget_alloc(m->budget, want * sizeof *buckets);
     if (!buckets) return false;
     memset(buckets, 0, want * sizeof *buckets);
-    for (State i = 1; i < m->hidden_row_count; i++) {
+    for (State i = 1; i < m->state_count; i++) {
         StateNode *s = &m->states[i];
         uint32_t *bucket = &buckets[hash_items(m->items + s->first, s->count, s->ends) & (want - 1)];
         s->next = *bucket;
@@ -93,7 +93,7 @@ static State intern(Matcher *m, bool ends) {
         budget_fail(m->budget, ERROR_LIMIT, "the grammar has more than %d ways to read a text", GRAMMAR_ITEMS_MAX);
         return STATE_DEAD;
     }
-    if (m->hidden_row_count >= m->state_bucket_count && !rehash_states(m)) return STATE_DEAD;
+    if (m->state_count >= m->state_bucket_count && !rehash_states(m)) return STATE_DEAD;
     const uint32_t hash = hash_items(items, count, ends);
     for (State i = m->state_buckets[hash & (m->state_bucket_count - 1)]; i; i = m->states[i].next) {
         const StateNode *s = &m->states[i];
@@ -101,15 +101,15 @@ static State intern(Matcher *m, bool ends) {
             return i;
     }
     m->states =
-        budget_grow(m->budget, m->states, &m->state_capacity, (uint64_t)m->hidden_row_count + 1, sizeof *m->states);
+        budget_grow(m->budget, m->states, &m->state_capacity, (uint64_t)m->state_count + 1, sizeof *m->states);
     m->items = budget_grow(m->budget, m->items, &m->item_capacity, (uint64_t)m->item_count + count, sizeof *m->items);
     if (m->budget->failed) return STATE_DEAD;
     uint32_t *bucket = &m->state_buckets[hash & (m->state_bucket_count - 1)];
-    m->states[m->hidden_row_count] = (StateNode){.first = m->item_count, .count = count, .ends = ends, .next = *bucket};
-    *bucket = m->hidden_row_count;
+    m->states[m->state_count] = (StateNode){.first = m->item_count, .count = count, .ends = ends, .next = *bucket};
+    *bucket = m->state_count;
     if (count) memcpy(m->items + m->item_count, items, count * sizeof *items);
     m->item_count += count;
-    return m->hidden_row_count++;
+    return m->state_count++;
 }
 
 static void add_item(Matcher *m, Item item) {
@@ -313,7 +313,7 @@ bool matcher_open(Matcher *m, Rules *rules, Rule root) {
     m->found = budget_grow(m->budget, NULL, &m->found_capacity, 1, sizeof *m->found);
     if (m->budget->failed) return false;
     m->stacks[m->stack_count++] = (StackNode){0};
-    m->states[m->hidden_row_count++] = (StateNode){0};
+    m->states[m->state_count++] = (StateNode){0};
     more_moves(m);
     m->stacks[0].closure = intern(m, true);
     m->start = closure(m, push(m, rules->rules[root].body, 0, 0));

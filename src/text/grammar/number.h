@@ -5,7 +5,7 @@
 
 enum {
     DECIMAL_DIGITS_MAX = 400,
-    NUMBER_WHOLE_DIGITS_MAX = 19, /* those of 64 bits */
+    NUMBER_WHOLE_DIGITS_MAX = 19, /* of 64-bit integers */
     NUMBER_FRACTION_DIGITS_MAX = 17,
     NUMBER_EXPONENT_DIGITS_MAX = 3,
 };
@@ -20,15 +20,15 @@ typedef struct Decimal {
 bool decimal_read(Budget *budget, Decimal *decimal, const Json *number); /* false: too many digits, or no memory */
 int decimal_compare(const Decimal *a, const Decimal *b);
 
-/* What a schema says of a number. */
+/* Constraints of a schema on a number. */
 typedef struct NumberRange {
     bool integer;
-    bool any_length; /* numbers have any number of digits; false: those above, and those that a bound has */
-    bool has_low, has_high, low_open, high_open; /* open: the bound itself does not belong to it */
+    bool any_length; /* no limit on digits; false: the limits above, or the digits of a bound if it has more */
+    bool has_low, has_high, low_open, high_open; /* open: the bound is excluded */
     Decimal low, high;
 } NumberRange;
 
-/* The numbers of a range. Bounded ones are spelled without exponent, so that digits alone decide. */
+/* The numbers of a range; with a bound they have no exponent, so digits alone decide. */
 Lex number_lex(Lexicon *x, const NumberRange *range);
-/* Multiples of a number greater than 0; LEX_NONE when it has too many digits. */
+/* Multiples of a number greater than 0. LEX_NONE: it has too many digits. */
 Lex number_multiple(Lexicon *x, const Decimal *of);

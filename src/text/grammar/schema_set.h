@@ -1,6 +1,6 @@
-/* JSON schemas: sets of schemas that a value must satisfy all at once. References and allOf are resolved into such a
- * set, anyOf and oneOf into several; each set is a rule, made once, so that recursive schemas are recursive rules.
- * Internal to text/grammar. */
+/* JSON schemas as sets of schemas that a value must satisfy together. References and allOf are resolved into one set,
+ * anyOf and oneOf into several. Each set becomes one rule, so recursive schemas are recursive rules. Internal to
+ * text/grammar. */
 #pragma once
 #include "base/map.h"
 #include "text/grammar/argument_form.h"
@@ -9,7 +9,7 @@
 
 enum { SCHEMA_MEMBERS_MAX = 256, SCHEMA_CHOICES_MAX = 4096 };
 
-/* What of a member has been resolved already. */
+/* Keywords of a member that are resolved already. */
 enum { RESOLVED_ANY_OF = 1, RESOLVED_ONE_OF = 2, RESOLVED_REWRITTEN = 4 /* schema_rewrite.h */ };
 
 typedef struct Member {
@@ -21,38 +21,38 @@ typedef struct Member {
 typedef enum SchemaPlace {
     PLACE_JSON,
     PLACE_ARGUMENTS, /* the object of a call's arguments */
-    PLACE_ARGUMENT,  /* one of them */
+    PLACE_ARGUMENT,  /* the value of one argument */
 } SchemaPlace;
 
 typedef struct SchemaSet {
     Member *members;
     uint32_t count;
     SchemaPlace place;
-    uint32_t types;  /* ARGUMENT: those that the argument's key may have at all (SchemaType) */
-    bool impossible; /* one of them is false */
+    uint32_t types;  /* PLACE_ARGUMENT: types (SchemaType) that the argument may have at all */
+    bool impossible; /* a member is the schema false */
     Rule rule;
-    struct SchemaSet *next; /* whose rule is still to be made */
+    struct SchemaSet *next; /* next set whose rule is not made yet */
 } SchemaSet;
 
 typedef struct Schemas {
     Rules *rules;
     Budget *budget;
     JsonForm form;
-    const ArgumentForm *arguments; /* NULL: the whole is JSON */
+    const ArgumentForm *arguments; /* NULL: values are JSON */
     Arena arena;
     const Json *root;
-    Map sets;      /* by members */
-    Map rewritten; /* schemas, by the address of those that they stand for */
+    Map sets;      /* members → set */
+    Map rewritten; /* address of a schema → the schema that replaces it */
     SchemaSet *pending, **pending_end;
 } Schemas;
 
-/* Keywords that cannot be kept are left out instead of being refused. */
+/* Unsupported keywords are ignored instead of refused. */
 static inline bool schema_is_lenient(const Schemas *s) { return s->arguments && s->arguments->lenient; }
-/* The error for a keyword of a schema: says where. Always false. */
-bool schema_refuse(Schemas *s, const Json *schema, const char *keyword, const char *why); /* it cannot be kept */
-bool schema_broken(Schemas *s, const Json *schema, const char *keyword, const char *why); /* it is not valid */
+/* Fails with the keyword's place in the schema. Always false. */
+bool schema_refuse(Schemas *s, const Json *schema, const char *keyword, const char *why); /* unsupported */
+bool schema_broken(Schemas *s, const Json *schema, const char *keyword, const char *why); /* invalid */
 
-/* A list of members that grows; NULL data: none yet. */
+/* A set in the making. */
 typedef struct MemberList {
     Member data[SCHEMA_MEMBERS_MAX];
     uint32_t count;
@@ -66,20 +66,20 @@ static inline void members_begin(MemberList *list, SchemaPlace place, uint32_t t
     list->place = place;
     list->types = types;
 }
-/* Adds a schema (an object, true or false) with all that it refers to. */
+/* Adds a schema (an object, true or false), its references and its allOf. */
 bool members_add(Schemas *s, MemberList *list, const Json *schema, uint64_t resolved);
-/* A member of another list, whose references and allOf are members of that list as well. */
+/* Adds a member of another list that also has the member's references and allOf. */
 bool members_keep(Schemas *s, MemberList *list, Member member);
-/* The set of a list, its rule to be made when it is new. NULL: a failure. */
+/* The set with these members; a new one is queued for its rule. NULL: the budget failed. */
 SchemaSet *schema_set(Schemas *s, const MemberList *list);
-Expr schema_set_expr(Schemas *s, const MemberList *list); /* what fits it */
+Expr schema_set_expr(Schemas *s, const MemberList *list); /* the values that satisfy the list */
 
-/* The next array or object that a reference such as "#/$defs/a" points to, or NULL. */
+/* The schema that a reference such as "#/$defs/a" points to; NULL: none. */
 const Json *schema_resolve(Schemas *s, const Json *schema, Slice reference);
-/* additionalProperties, or what unevaluatedProperties says where nothing else of the schema could evaluate a property;
- * the same of items. NULL: nothing. False: what is evaluated depends on the value. */
+/* additionalProperties, or unevaluatedProperties if no other keyword of the schema can evaluate a property; likewise
+ * for items. *rest NULL: neither. False: the evaluated properties depend on the value. */
 bool schema_rest(Schemas *s, const Json *schema, const char *keyword, const char *unevaluated, const Json **rest);
-/* A keyword that is a whole number of at least 0, or fallback; *bound stays below LEX_FOREVER. */
+/* The value of a keyword that is a non-negative integer, otherwise fallback; *bound < LEX_FOREVER. */
 bool schema_count(Schemas *s, const Json *schema, const char *keyword, uint32_t fallback, uint32_t *bound);
 /* The types that a set allows. */
 bool schema_types(Schemas *s, const SchemaSet *set, uint32_t *types);

@@ -1,4 +1,4 @@
-/* Written rules: what the spellings of EBNF have in common. Internal to text/grammar. */
+/* Reader of grammar sources, shared by GBNF and Lark. Internal to text/grammar. */
 #pragma once
 #include "base/buffer.h"
 #include "base/map.h"
@@ -13,15 +13,15 @@ typedef struct Source {
     Map names; /* to rules */
 } Source;
 
-bool source_fail(Source *s, ErrorCode code, const char *what); /* says where; always false */
+bool source_fail(Source *s, ErrorCode code, const char *what); /* names line and column; always false */
 static inline char source_peek(const Source *s) { return s->at < s->text.size ? s->text.data[s->at] : '\0'; }
 static inline bool source_ends(const Source *s) { return s->at >= s->text.size; }
 bool source_accept(Source *s, const char *text);
-/* A name: letters, digits and what is in more; empty: there is none. */
+/* A name of letters, digits and the characters of more; empty: none. */
 Slice source_name(Source *s, const char *more);
-Rule source_rule(Source *s, Slice name); /* by its name, made when it is new */
-/* Behind the opening quote: its text up to the closing one, escapes resolved, appended. */
+Rule source_rule(Source *s, Slice name); /* created if the name is new */
+/* After an opening quote: appends the text up to the closing quote, escapes resolved. */
 bool source_string(Source *s, char quote, Buffer *out);
-bool source_number(Source *s, uint32_t *number); /* false: there is none */
-/* *, +, ?, {n}, {n,}, {,m}, {n,m} behind e; *any: there was one. */
+bool source_number(Source *s, uint32_t *number); /* false: no number follows */
+/* e with the repetition operators that follow: *, +, ?, {n}, {n,}, {,m}, {n,m}. *any: there was one. */
 Expr source_repeat(Source *s, Expr e, bool *any);

@@ -1,38 +1,38 @@
-/* A vocabulary as tries, and what is known of free text before any grammar. Internal to text/grammar; what others call
- * is in grammar.h.
+/* A vocabulary as tries, and masks of free text that do not depend on a grammar. Internal to text/grammar; the public
+ * functions are in grammar.h.
  *
- * Most of what a model says in JSON is inside strings, where any plain character may follow any other; in names,
- * addresses and the like so may any letter or digit. Behind k characters of such an alphabet (lex.h) a lexeme is in the
- * same state whatever they were. So each token is taken apart into its leading characters of an alphabet and the rest:
- * tokens without a rest need only be counted, and of the others only the rest must be walked, once for all tokens that
- * end in it. */
+ * Most tokens of JSON are inside strings, where any plain character may follow any other; in names and addresses the
+ * same holds for letters and digits. After k characters of such an alphabet (lex.h) a lexeme is in the same state,
+ * whichever characters they were. Each token is therefore split into its leading characters of an alphabet and a rest:
+ * tokens without a rest are decided by their length, and for the other ones only the rest is walked, once for all
+ * tokens that share it. */
 #pragma once
 #include "text/grammar/grammar.h"
 #include "text/grammar/lex.h"
 
 typedef struct TrieNode {
-    uint32_t skip;  /* the node behind this one's descendants */
-    uint32_t first; /* index of its first token; the tokens end where the next node's begin */
+    uint32_t skip;  /* index after this node's descendants */
+    uint32_t first; /* index of its first token; its tokens end at the next node's first */
     uint16_t depth; /* bytes, at least 1 */
     uint8_t byte;
 } TrieNode;
 
-/* Nodes in the order of a walk that goes down first; one more behind the last. */
+/* Nodes in depth-first order, with a sentinel after the last. */
 typedef struct Trie {
     TrieNode *nodes;
     uint32_t count;
     int32_t *tokens;
-    uint16_t depth; /* the largest */
+    uint16_t depth; /* the deepest node's */
 } Trie;
 
 enum { RUN_MAX = 32, TOKEN_BYTES_MAX = 4096, TOKEN_BYTES_USUAL = 32 };
 
-/* Tokens by the characters of an alphabet that they begin with. */
+/* Tokens by their leading characters of an alphabet. */
 typedef struct Runs {
-    uint64_t *whole;       /* masks of the tokens that have no others: of at most 1…RUN_MAX − 1 of them, and all */
-    Trie rests;            /* what follows these characters in the other tokens */
-    Trie rest_of[RUN_MAX]; /* the same, by how many come before it */
-    Trie longer;           /* tokens that begin with RUN_MAX of them or more, as a whole */
+    uint64_t *whole; /* masks of tokens of this alphabet only: of at most 1, 2, … RUN_MAX − 1 characters, and all */
+    Trie rests;      /* the rests of the other tokens */
+    Trie rest_of[RUN_MAX]; /* rests by the number of leading characters */
+    Trie longer;           /* whole tokens with RUN_MAX leading characters or more */
 } Runs;
 
 struct Vocabulary {
@@ -42,8 +42,8 @@ struct Vocabulary {
     int32_t *ends;
     size_t end_count;
     Trie all;        /* every token */
-    Trie unusual;    /* those of more than TOKEN_BYTES_USUAL bytes */
-    uint64_t *usual; /* mask of the others */
+    Trie unusual;    /* tokens of more than TOKEN_BYTES_USUAL bytes */
+    uint64_t *usual; /* mask of tokens of at most TOKEN_BYTES_USUAL bytes */
     Runs runs[ALPHABET_COUNT];
 };
 
@@ -55,7 +55,7 @@ static inline bool vocabulary_is_end(const Vocabulary *v, int32_t id) {
         if (v->ends[i] == id) return true;
     return false;
 }
-/* Tokens of characters of an alphabet only: at most so many, or with RUN_MAX any number. */
+/* Mask of tokens with characters of an alphabet only: at most `chars` of them; RUN_MAX: any number. */
 static inline const uint64_t *vocabulary_whole(const Vocabulary *v, Alphabet alphabet, uint32_t chars) {
     return v->runs[alphabet].whole + (size_t)(chars - 1) * v->words;
 }
