@@ -27,12 +27,12 @@ static Lex without(Lexicon *x, Slice marker) {
 
 Lex argument_keys(const ArgumentForm *form, Lexicon *x) {
     if (form->syntax != ARGUMENTS_TAGGED) return regex(x, "[A-Za-z_][A-Za-z0-9_.-]{0,63}");
-    /* A marker that is one byte cannot stand in the key; a longer one ends it. */
+    /* A one-byte marker cannot be part of the key; a longer one ends it. */
     return lex_and2(x, regex(x, "[^\\x00-\\x20\\x7f](?:[^\\x00-\\x1f\\x7f]{0,126}[^\\x00-\\x20\\x7f])?"),
         without(x, form->key_end));
 }
 
-/* Texts that may be JSON, or what is taken for it, of these types. More than those at most. */
+/* Texts that a parser may read as JSON values of these types; a superset. */
 static Lex looks_like(Lexicon *x, uint32_t types) {
     static const struct {
         uint32_t types;

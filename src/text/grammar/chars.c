@@ -76,9 +76,9 @@ void chars_add_categories(Budget *budget, Chars *set, uint32_t categories) {
 
 /* --- Spellings ---------------------------------------------------------------------------------------------------- */
 
-/* Pushes lexes of the UTF-8 spellings of first…last onto the lexicon's work stack (lex_push). Splits the range, as
- * RE2's compiler does, until a piece is a sequence of byte ranges: all its characters have the same number of bytes,
- * and every combination of bytes from these ranges spells one of them. */
+/* Pushes lexemes of the UTF-8 encodings of first…last onto the lexicon's work stack (lex_push). Splits the range, as
+ * RE2's compiler does, until each piece is a sequence of byte ranges: all its characters have the same number of bytes,
+ * and every combination of bytes from these ranges encodes one of them. */
 static void push_utf8(Lexicon *x, uint32_t first, uint32_t last) {
     static const uint32_t ends[] = {0x7F, 0x7FF, 0xD7FF, 0xDFFF, 0xFFFF};
     for (size_t i = 0; i < COUNT_OF(ends); i++) {

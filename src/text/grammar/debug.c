@@ -35,7 +35,7 @@ static double cpu_us(void) {
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
-/* The tokens that are skipped where a state forces them: those of the text, or others that spell the same. */
+/* Tokens that forced bytes skip: the text's own, or other tokens with the same bytes. */
 typedef struct Skips {
     size_t tokens, same, to; /* to: the token up to which they go */
 } Skips;
@@ -57,7 +57,7 @@ static bool skip_forced(
     return ok;
 }
 
-/* Every token of the text must be in the mask before it; what the masks say and what is accepted must be the same. */
+/* Each token of the text must be in the mask before it; masks and accepted tokens must agree. */
 static bool check_text(Grammar *g, const Tokenizer *t, size_t words, Slice text, Buffer *out, Error *error) {
     Tokens ids = {0};
     uint64_t *mask = calloc(words + 1, sizeof *mask);

@@ -10,7 +10,7 @@
 
 static Expr parse_alternatives(Source *s, bool inside);
 
-/* Blanks and comments; line ends, too, where a rule cannot end: inside of groups and behind "|" and "::=". */
+/* White space and comments; also line ends where a rule cannot end: inside groups and after "|" and "::=". */
 static void skip(Source *s, bool lines) {
     for (; !source_ends(s); s->at++) {
         const char c = source_peek(s);

@@ -1,4 +1,4 @@
-/* Grammars: what others call. */
+/* Grammars: the public functions. */
 #include "text/grammar/grammar.h"
 
 #include <stdlib.h>
@@ -80,7 +80,7 @@ void grammar_free(Grammar *g) {
     free(g);
 }
 
-/* A call begins. What can be computed again is given up in time, so that what cannot finds room. */
+/* Begins a call. Drops recomputable tables early, so that the other ones have room. */
 static void begin(Grammar *g) {
     budget_begin(&g->budget, GRAMMAR_MASK_STEPS);
     if (g->budget.bytes < GRAMMAR_BYTES_MAX / 2) return;
@@ -129,7 +129,7 @@ bool grammar_accept_bytes(Grammar *g, GrammarState *state, Slice bytes, Error *e
     return true;
 }
 
-/* The state behind the bytes that must follow. */
+/* The state after the forced bytes. */
 static State find_forced(Grammar *g, State state, Buffer *bytes) {
     for (int i = 0; state && i < GRAMMAR_FORCED_MAX; i++) {
         const int byte = matcher_only_byte(&g->matcher, state);
@@ -152,8 +152,8 @@ static Slice token_bytes(const Grammar *g, int32_t id) {
     return id >= 0 && (size_t)id < v->count ? vocabulary_token(v, id) : (Slice){"", 0};
 }
 
-/* Appends the tokens of text from byte `from` to byte `to` at most. False: no token ends at the first. The tokenizer
- * may put something in front, or say a marker that stands for nothing here: that ends them. */
+/* Appends tokens of the text from byte `from`, at most up to byte `to`. False: no token boundary at `from`. A prefix
+ * that the tokenizer adds, or an unspelled marker, ends the tokens. */
 static bool take_tokens(const Grammar *g, const Tokens *all, Slice text, size_t from, size_t to, Tokens *tokens) {
     size_t at = 0;
     for (size_t i = 0; i < all->count; i++) {
@@ -178,8 +178,8 @@ bool grammar_jump_ahead_tokens(
     const size_t settled = !text.failed && forced.size && to ? masks_settled(&g->masks, to, forced) : 0;
     bool ok = !g->budget.failed || give(&g->budget, error);
     if (ok && text.failed) ok = fail(error, ERROR_MEMORY, "no memory for what must follow");
-    /* Where no token ends behind the one before, it was not the tokenizer that chose that one. What is cut inside of a
-     * character, or begins there, is left alone. */
+    /* Without a token boundary after `before`, another tokenization chose that token. Tokens that begin or end inside
+     * of a character are left out. */
     for (int alone = before.size == 0; ok && settled && alone < 2; alone++) {
         Tokens all = {0};
         const Slice part = alone ? forced : whole;

@@ -44,7 +44,7 @@ Expr json_form_list(const JsonForm *form, Expr element, uint32_t min, uint32_t m
     return EXPR_SEQ(r, element, expr_repeat(r, more, min ? min - 1 : 0, max == LEX_FOREVER ? max : max - 1));
 }
 
-/* As deep as JSON may be nested. */
+/* Recursion: as deep as JSON may be nested. */
 Expr json_form_value(const JsonForm *form, const Json *value) {
     Rules *r = form->rules;
     if (value->type < JSON_ARRAY) {

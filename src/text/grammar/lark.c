@@ -1,7 +1,6 @@
-/* Lark's rules. The source is read twice: first the heads, so that what a name means is known before it is used; then
- * the bodies. Terminals, whose names are in capitals, are lexemes and can hold terminals only; between the terminals of
- * rules may stand what %ignore names. Terminals are not the longest possible, as a lexer's are: any cut of the text
- * will do. */
+/* Lark's rules. The source is read twice: first the heads, so that every name is known, then the bodies. Terminals
+ * (names in capitals) are lexemes and contain terminals only; the terminals of %ignore may appear between the terminals
+ * of rules. Terminals are not longest matches, as a lexer's are: any split of the text is accepted. */
 #include "text/grammar/lark.h"
 
 #include <stdlib.h>
@@ -34,7 +33,7 @@ typedef struct Lark {
     Map terminal_names;
     Body *bodies;
     uint32_t body_count, body_capacity;
-    Expr ignored;  /* what may stand before and behind terminals, or EXPR_EMPTY */
+    Expr ignored;  /* allowed before and after terminals, or EXPR_EMPTY */
     bool terminal; /* a terminal's body is being read */
     int depth;     /* nesting of terminals in terminals */
 } Lark;
@@ -56,7 +55,7 @@ static void skip_line(Source *s) {
     while (!source_ends(s) && source_peek(s) != '\n') s->at++;
 }
 
-/* Blanks and comments; line ends, too, in groups, and before a line that goes on with "|". */
+/* White space and comments; also line ends in groups and before a line that begins with "|". */
 static void skip(Lark *l, bool lines) {
     Source *s = &l->source;
     size_t line_end = SIZE_MAX;
@@ -87,7 +86,7 @@ static Expr literal(Lark *l, Slice text, bool fold) {
     return expr_lex(l->source.rules, all);
 }
 
-/* "text", "text"i, "a".."z": behind the quote. */
+/* "text", "text"i, "a".."z": after the opening quote. */
 static Expr parse_text(Lark *l) {
     Source *s = &l->source;
     Buffer text = {0}, last = {0};
@@ -253,7 +252,7 @@ static Expr parse_atom(Lark *l) {
     return is_terminal((Slice){s->text.data + start, s->at - start}) ? spaced(l, e) : e;
 }
 
-/* ~ n and ~ n..m, and what all spellings have. */
+/* ~ n and ~ n..m, and the operators that all grammar sources share. */
 static Expr parse_repeat(Lark *l, Expr e, bool *any) {
     Source *s = &l->source;
     uint32_t min, max;
@@ -319,7 +318,7 @@ static bool terminal_add(Lark *l, Terminal terminal) {
     return true;
 }
 
-/* %import common.NAME, %import common.NAME -> OTHER, %import common (NAME, …): behind the word. */
+/* %import common.NAME, %import common.NAME -> OTHER, %import common (NAME, …): after the word %import. */
 static bool parse_import(Lark *l) {
     Source *s = &l->source;
     skip(l, false);
@@ -387,7 +386,7 @@ static bool read_definition(Lark *l) {
     while (source_accept(s, "?") || source_accept(s, "!")) {}
     const Slice name = source_name(s, "_");
     if (!name.size) return source_fail(s, ERROR_FORMAT, "expected a rule or a terminal");
-    if (source_accept(s, ".")) { /* a priority: of two ways to read the same text, which both are allowed here */
+    if (source_accept(s, ".")) { /* a priority chooses between two parses of a text; here both are allowed */
         source_accept(s, "-");
         source_number(s, &priority);
     }

@@ -294,7 +294,7 @@ static void sort_unique(LexList *list, uint32_t start) {
     list->count = start + kept;
 }
 
-/* All sets among them become one: their union or intersection. False: nothing can fit. */
+/* Merges all byte sets into one: their union or intersection. False: the result is the empty language. */
 static bool merge_sets(Lexicon *x, uint32_t start, LexKind kind) {
     LexList *w = &x->work;
     ByteSet set = {{0}};
@@ -323,7 +323,7 @@ static bool merge_sets(Lexicon *x, uint32_t start, LexKind kind) {
     return true;
 }
 
-/* Drops what changes nothing; a lexeme that decides alone is returned, else LEX_MIXED. */
+/* Drops neutral operands; returns a lexeme that alone decides the result, otherwise LEX_MIXED. */
 static Lex simplify(Lexicon *x, uint32_t start, LexKind kind) {
     LexList *w = &x->work;
     const Lex neutral = kind == LEX_IS_OR ? LEX_NONE : LEX_ALL, absorbing = kind == LEX_IS_OR ? LEX_ALL : LEX_NONE;

@@ -1,4 +1,4 @@
-/* Lexemes: derivatives, the rows made of them, and what is empty. */
+/* Lexemes: derivatives, their rows, and emptiness. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum { LIFE_UNKNOWN, LIFE_YES, LIFE_NO };
 
 static Lex derive(Lexicon *x, Lex a, uint8_t byte);
 
-/* Along a sequence for as long as its parts may be empty. */
+/* Along a sequence while its parts are nullable. */
 static Lex derive_cat(Lexicon *x, Lex a, uint8_t byte) {
     const uint32_t start = x->work.count;
     for (;;) {
@@ -196,7 +196,7 @@ static void repeat_row(Lexicon *x, Lex a, Lex *row) {
     }
 }
 
-/* And not the first of many that may be left out: this goes down along them. */
+/* Not the first of many optional parts: the caller descends along those. */
 static bool is_repeat(const Lexicon *x, Lex a) {
     const LexNode *n = &x->nodes[a];
     if (n->kind != LEX_IS_CAT) return n->kind == LEX_IS_REPEAT;
@@ -210,7 +210,7 @@ static const Lex *raw_row(Lexicon *x, Lex a) {
     Lex *row = budget_alloc(x->budget, 256 * sizeof *row);
     if (!row) return NULL;
     const ByteSet *set = lex_head(x, a);
-    if (set) { /* nothing to derive */
+    if (set) { /* no derivative needed */
         memset(row, 0, 256 * sizeof *row);
         for (int i = 0; i < 4; i++)
             for (uint64_t word = set->bits[i]; word; word &= word - 1)
@@ -295,7 +295,7 @@ const Lex *lex_row(Lexicon *x, Lex a) {
             last = row[b];
             alive = lex_live(x, last);
         }
-        if (x->budget->failed) return NULL; /* what is zero by now is so for good */
+        if (x->budget->failed) return NULL; /* zero derivatives stay zero */
         if (!alive) row[b] = LEX_NONE;
     }
     x->nodes[a].filtered = true;
@@ -312,7 +312,7 @@ bool lex_matches(Lexicon *x, Lex a, Slice bytes) {
 
 /* --- Alphabets --------------------------------------------------------------------------------------------- */
 
-/* The lexeme behind each of the byte sequences first…last, then rest continuations; LEX_MIXED when they differ. */
+/* The lexeme after each of the byte sequences first…last, then `rest` continuation bytes; LEX_MIXED: they differ. */
 static Lex behind_bytes(Lexicon *x, Lex a, uint8_t first, uint8_t last, int rest) {
     const Lex *row = a ? lex_row(x, a) : NULL;
     if (!row) return LEX_NONE;
@@ -327,7 +327,7 @@ static Lex behind_bytes(Lexicon *x, Lex a, uint8_t first, uint8_t last, int rest
 }
 
 static Lex behind_any(Lexicon *x, Lex a, Alphabet alphabet) {
-    /* UTF-8 (RFC 3629): for each first byte, what the second may be, and how many more there are. */
+    /* UTF-8 (RFC 3629): for each first byte the range of the second and the number of bytes after it. */
     static const struct {
         uint8_t first, last, second, second_last;
         int rest;
@@ -360,7 +360,7 @@ Lex lex_behind(Lexicon *x, Lex a, Alphabet alphabet) {
 
 /* --- Short texts -------------------------------------------------------------------------------------------------- */
 
-/* A repeat takes a byte a turn at least, so a count is lower by at most one behind each. */
+/* A repetition consumes at least one byte, so each byte lowers a count by at most one. */
 Lex lex_within(Lexicon *x, Lex a, uint32_t bytes) {
     const bool more = x->nodes[a].kind == LEX_IS_CAT;
     const LexNode n = x->nodes[more ? x->nodes[a].a : a];

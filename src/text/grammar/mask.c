@@ -1,7 +1,7 @@
-/* Masks: walks of the vocabulary's tries. An item's tokens do not depend on the other items of a state, so each is
- * treated in the way that suits it: free text by what the vocabulary knows of it, long counts as if they had no end,
- * what is nearly free text, or nearly what was walked for a little before, by the difference from that, and the rest of
- * the items by walking the whole trie with all of them at once. */
+/* Masks: walks of the vocabulary's tries. The tokens of an item do not depend on the other items of a state, so each
+ * item is handled in its cheapest way: free text by the vocabulary's own masks; large counts as unbounded ones; items
+ * close to free text, or to an item with a recent mask, by the difference to that; and all remaining items by one walk
+ * of the whole trie. */
 #include "text/grammar/mask.h"
 
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static void keep(Masks *masks, State state, const uint64_t *mask) {
  */
 typedef struct Cursor {
     Lex lex;     /* LEX_NONE: at is a State */
-    uint32_t at; /* else the Stack behind the lexeme */
+    uint32_t at; /* otherwise the stack after the lexeme */
 } Cursor;
 
 static inline bool is_dead(Cursor c) { return !c.lex && !c.at; }
@@ -119,12 +119,12 @@ static void walk(Matcher *m, const Trie *trie, Cursor from, uint64_t *mask) {
 
 /* --- Free text ---------------------------------------------------------------------------------------------------- */
 
-/* An item whose lexeme takes any character of an alphabet, and behind it any other, and so on to the end or for longer
- * than tokens are. chain: the lexemes behind 0, 1, 2 … characters. */
+/* An item whose lexeme accepts any character of an alphabet again and again, to its end or for longer than tokens are.
+ * chain: the lexemes after 0, 1, 2 … characters. */
 typedef struct Free {
     Alphabet alphabet;
     uint32_t count;
-    bool for_ever; /* they are all the same */
+    bool for_ever; /* all lexemes of the chain are equal */
     Lex chain[RUN_MAX];
 } Free;
 
@@ -132,7 +132,7 @@ static bool is_free_of(Matcher *m, Item item, Free *run) {
     Lex lex = item.lex;
     for (run->count = 0; run->count < RUN_MAX; run->count++) {
         const Lex next = lex_behind(m->lexicon, lex, run->alphabet);
-        /* Where the lexeme may be over, the characters could belong to what comes behind it. */
+        /* Where the lexeme may end, the characters could belong to its successor. */
         if ((run->count || next == lex) && lex_nullable(m->lexicon, lex) && item.stack) return false;
         run->chain[run->count] = lex;
         run->for_ever = next == lex && run->count == 0;
@@ -165,8 +165,8 @@ static void add_free(Masks *masks, Item item, const Free *run, uint64_t *mask) {
 
 /* --- Nearly free text --------------------------------------------------------------------------------------------- */
 
-/* Behind most plain characters the item's lexeme is free text for ever: what that is, or LEX_NONE. So it is with keys
- * that must differ from some names. */
+/* The free text that the item's lexeme becomes after most plain characters, or LEX_NONE. Keys that must differ from
+ * some names are of this kind. */
 static Lex nearly_free(Matcher *m, Item item) {
     enum { MOST = 60 };
     const Lex *row = lex_row(m->lexicon, item.lex);
@@ -183,7 +183,8 @@ static Lex nearly_free(Matcher *m, Item item) {
 
 static inline bool same_cursor(Cursor a, Cursor b) { return a.lex == b.lex && a.at == b.at; }
 
-/* mask has the tokens of `base`; makes them those of `from`. Where the two come together the verdicts are the same. */
+/* mask has the tokens of `base`; changes them to the tokens of `from`. Where both cursors meet, the results are equal.
+ */
 static void walk_difference(Matcher *m, const Trie *trie, Cursor from, Cursor base, uint64_t *mask) {
     struct {
         Cursor from, base;
@@ -228,7 +229,8 @@ static bool add_nearly_free(Masks *masks, Item item, uint64_t *mask) {
 
 /* --- Long strings ------------------------------------------------------------------------------------------------- */
 
-/* Where a count is too large for all tokens but a few: those few are walked, the rest is that of any such count. */
+/* Where a count is too large for all but a few tokens, only these are walked; the other bits are those of any such
+ * count. */
 static bool add_counted(Masks *masks, Item item, uint64_t *mask) {
     Matcher *m = masks->matcher;
     const Vocabulary *v = masks->vocabulary;
@@ -252,8 +254,8 @@ static bool is_wide(Masks *masks, Lex lex) {
     return live >= WIDE;
 }
 
-/* What was walked for not long ago and leads, behind most characters, to where the item leads: a few bytes before it in
- * the same string, as a rule. STATE_DEAD: nothing. */
+/* A recently computed state that, after most characters, leads to the same lexeme as the item: usually a few bytes
+ * earlier in the same string. STATE_DEAD: none. */
 static State find_relative(Masks *masks, Item item) {
     enum { MOST = 60 };
     Matcher *m = masks->matcher;
@@ -270,7 +272,7 @@ static State find_relative(Masks *masks, Item item) {
     return STATE_DEAD;
 }
 
-/* Kept as the mask of this item alone, as others may have it among theirs. */
+/* Stored as the mask of this item alone, which other states share. */
 static void add_wide(Masks *masks, Item item, uint64_t *mask) {
     Matcher *m = masks->matcher;
     const size_t words = masks->vocabulary->words;
@@ -292,7 +294,7 @@ static void add_wide(Masks *masks, Item item, uint64_t *mask) {
 
 /* --- Masks -------------------------------------------------------------------------------------------------------- */
 
-/* Any alphabet will do, but one that leaves little over comes first. */
+/* Any alphabet is correct; the one with the fewest rests is tried first. */
 static bool add_item_tokens(Masks *masks, Item item, uint64_t *mask) {
     enum { NARROW = 8 };
     const ByteSet *head = lex_head(masks->matcher->lexicon, item.lex);
@@ -332,7 +334,7 @@ static void compute(Masks *masks, State state, uint64_t *mask) {
     }
 }
 
-/* A state that the same tokens may follow. */
+/* A state with the same mask. */
 static State alike(Masks *masks, State state) {
     Matcher *m = masks->matcher;
     const StateNode s = m->states[state];
@@ -360,7 +362,7 @@ State masks_token(Masks *masks, State state, int32_t token) {
     return bytes.size ? state : STATE_DEAD;
 }
 
-/* A token that begins with the bytes goes on with one that may follow. */
+/* Whether a token that begins with these bytes continues with an allowed one. */
 static bool goes_on(const Masks *masks, State state, Slice bytes) {
     const Trie *trie = &masks->vocabulary->all;
     uint32_t begin = 0, end = trie->count;

@@ -100,8 +100,7 @@ static State intern(Matcher *m, bool ends) {
         if (s->count == count && s->ends == ends && !memcmp(m->items + s->first, items, count * sizeof *items))
             return i;
     }
-    m->states =
-        budget_grow(m->budget, m->states, &m->state_capacity, (uint64_t)m->state_count + 1, sizeof *m->states);
+    m->states = budget_grow(m->budget, m->states, &m->state_capacity, (uint64_t)m->state_count + 1, sizeof *m->states);
     m->items = budget_grow(m->budget, m->items, &m->item_capacity, (uint64_t)m->item_count + count, sizeof *m->items);
     if (m->budget->failed) return STATE_DEAD;
     uint32_t *bucket = &m->state_buckets[hash & (m->state_bucket_count - 1)];
@@ -117,7 +116,7 @@ static void add_item(Matcher *m, Item item) {
     if (m->found_count < m->found_capacity) m->found[m->found_count++] = item;
 }
 
-/* --- What may be read from a stack on ----------------------------------------------------------------------------- */
+/* --- Items readable from a stack ---------------------------------------------------------------------------------- */
 
 static void later(Matcher *m, Stack stack) {
     if (m->budget->failed || (stack && m->stacks[stack].seen == m->seen)) return;
@@ -127,7 +126,7 @@ static void later(Matcher *m, Stack stack) {
     if (m->pending_count < m->pending_capacity) m->pending[m->pending_count++] = stack;
 }
 
-/* A repeat that has been gone through count times. Beyond what its bounds tell apart, the count stands still. */
+/* A repeat after `count` repetitions. Beyond its bounds the count does not grow. */
 static void open_repeat(Matcher *m, const ExprNode *n, Expr expr, uint32_t count, Stack below) {
     const uint32_t done = count + 1, still = n->max == LEX_FOREVER ? n->min : n->max;
     if (count >= n->min || m->rules->nodes[n->a].nullable) later(m, below);
@@ -188,13 +187,13 @@ static void add_state(Matcher *m, State state, bool *ends) {
     *ends = *ends || s.ends;
 }
 
-/* items: not within m->items, or no state is made in between. The closures come first, as they use the same scratch. */
+/* items: outside of m->items, or no state is created meanwhile. Closures come first: they use the same scratch. */
 static State collect(Matcher *m, const Item *items, uint32_t count, bool ends) {
     for (uint32_t i = 0; i < count; i++)
         if (lex_nullable(m->lexicon, items[i].lex)) closure(m, items[i].stack);
     m->found_count = 0;
     for (uint32_t i = 0; i < count && !m->budget->failed; i++) {
-        /* What nothing can follow is over; the emptied lexeme itself leads nowhere. */
+        /* An item that is complete has no successors of its own. */
         if (items[i].lex != LEX_EMPTY) add_item(m, items[i]);
         if (lex_nullable(m->lexicon, items[i].lex)) add_state(m, m->stacks[items[i].stack].closure, &ends);
     }

@@ -68,7 +68,7 @@ static char digit_at(const Decimal *d, int whole, int place) {
     return index >= 0 && index < (int)d->count ? d->digits[index] : '0';
 }
 
-/* What may stand behind all digits of d: nothing (the number is d then), or digits that leave it d or make it more. */
+/* Continuations after all digits of d: none (the number is d), or digits that keep it d or make it larger. */
 static Lex behind_digits(Lexicon *x, bool fraction_begun, bool above, bool open, bool integer) {
     const Lex zeros = any_digits_of(x, '0', '0', 0), more = any_digits_of(x, '0', '9', 0);
     const Lex nonzero = lex_cat(x, zeros, lex_cat(x, digits(x, '1', '9'), more));
@@ -79,9 +79,8 @@ static Lex behind_digits(Lexicon *x, bool fraction_begun, bool above, bool open,
     return open ? fraction : optional(x, fraction);
 }
 
-/* Unsigned numbers with as many digits before the point as d, that are ≥ d (above) or ≤ d; open: and not d. From the
- * last digit to the first: a number whose digits were equal so far goes on with a digit that decides, or with the equal
- * one. */
+/* Unsigned numbers with as many digits before the point as d, ≥ d (above) or ≤ d; open: without d. Built from last
+ * to first digit: after equal digits follows a digit that decides, or the equal one. */
 static Lex beside(Lexicon *x, const Decimal *d, bool above, bool open, bool integer) {
     const int whole = d->point > 0 ? d->point : 1, length = (int)d->count + whole - d->point;
     const int places = d->count && length > whole ? length : whole;
@@ -95,7 +94,7 @@ static Lex beside(Lexicon *x, const Decimal *d, bool above, bool open, bool inte
             if (!integer) tail = lex_cat(x, tail, optional(x, point_then(x, any_digits_of(x, '0', '9', 1))));
         }
         const Lex other = above ? digits(x, (char)(digit + 1), '9') : digits(x, lowest, (char)(digit - 1));
-        /* Where d goes on behind the point, a number may end before: it is less than d then. */
+        /* Where d continues after the point, a shorter number is less than d. */
         if (place == whole - 1 && places > whole) {
             rest = integer ? LEX_NONE : point_then(x, rest);
             if (!above) rest = optional(x, rest);
@@ -122,8 +121,7 @@ static Lex half(Lexicon *x, const Decimal *d, bool above, bool open, bool intege
     return lex_or2(x, lex_cat(x, other, fraction), beside(x, d, above, open, integer));
 }
 
-/* Digits in front of the point and behind it, at most: a number that goes on is no answer. Those that a bound has are
- * allowed. */
+/* Most digits before and after the point, which bound the number's length. Digits of a bound are always allowed. */
 static void find_digits(const NumberRange *r, uint32_t *whole, uint32_t *fraction) {
     *whole = NUMBER_WHOLE_DIGITS_MAX;
     *fraction = NUMBER_FRACTION_DIGITS_MAX;

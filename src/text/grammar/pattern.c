@@ -10,7 +10,7 @@ typedef struct Lowering {
     Lexicon *x;
     Spelling spelling;
     int depth;
-    bool search; /* bare text: the match may stand anywhere in it */
+    bool search; /* text that is not JSON: the match may be anywhere in it */
     bool loose;  /* the alternative at hand may hold ^ and $ where they need not match: its shape is checked apart */
 } Lowering;
 
@@ -58,8 +58,8 @@ bool pattern_escape(Lexicon *x, Slice text, size_t *at, Chars *set, int64_t *cod
 
 /* --- To lexemes --------------------------------------------------------------------------------------------------- */
 
-/* In JSON a string begins and ends with quotes that cannot stand inside: they are what ^ and $ match. In bare text,
- * which is matched as a whole, ^ and $ at its edges say nothing, and elsewhere they cannot match. */
+/* In JSON, ^ and $ match the quotes, which cannot be inside of the string. Other text is matched as a whole: ^ and $ at
+ * its edges are no constraint, and elsewhere they cannot match. */
 static Lex lower(Lowering *p, const Node *node) {
     Lexicon *x = p->x;
     const uint32_t start = x->work.count;

@@ -40,7 +40,7 @@ Lex expr_as_lex(const Rules *r, Expr a) {
     return r->nodes[a].kind == EXPR_IS_LEX ? r->nodes[a].a : LEX_NONE;
 }
 
-/* The lexeme that it is, when that is small enough to be joined to others. */
+/* The expression's lexeme if it is small enough to be merged, otherwise LEX_NONE. */
 static Lex small_lex(const Rules *r, Expr a) {
     const Lex lex = expr_as_lex(r, a);
     return r->lexicon->nodes[lex].size <= EXPR_LEX_SIZE_MAX ? lex : LEX_NONE;
@@ -51,7 +51,7 @@ void expr_push(Rules *r, Expr a) {
     if (r->work_count < r->work_capacity) r->work[r->work_count++] = a;
 }
 
-/* Neighbours that are small lexemes become one; what is empty goes. False: nothing fits. */
+/* Merges neighbours that are small lexemes and drops empty texts. False: the sequence is unproductive. */
 static bool join_sequence(Rules *r, uint32_t start) {
     uint32_t kept = start;
     for (uint32_t i = start; i < r->work_count; i++) {
@@ -69,7 +69,7 @@ static bool join_sequence(Rules *r, uint32_t start) {
     return true;
 }
 
-/* All small lexemes become one; what cannot fit goes. */
+/* Merges all small lexemes into one and drops unproductive choices. */
 static void join_choice(Rules *r, uint32_t start) {
     uint32_t kept = start;
     Lex joined = LEX_NONE;

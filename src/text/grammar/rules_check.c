@@ -1,4 +1,4 @@
-/* Rules: what may be empty, what no text can fit, and rules that begin with themselves. */
+/* Rules: nullable rules, unproductive rules and left recursion. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@ static bool is_list(const ExprNode *n) { return n->kind == EXPR_IS_SEQ || n->kin
 
 /* --- Properties that spread from children to parents -------------------------------------------------------------- */
 
-/* Who uses an expression: for each, the parents, one behind the other. */
+/* The parents of each expression, one after another. */
 typedef struct Parents {
     uint32_t *first; /* by expression, and one more */
     Expr *list;
@@ -102,7 +102,7 @@ static void unroll(Rules *r, Rule rule) {
     for (uint32_t i = 0; i < count; i++) {
         const Expr e = n.kind == EXPR_IS_OR ? r->children[n.a + i] : body;
         const ExprNode whole = r->nodes[e];
-        if (!begins_with(r, e, rule) || whole.kind != EXPR_IS_SEQ) continue; /* a = a says nothing */
+        if (!begins_with(r, e, rule) || whole.kind != EXPR_IS_SEQ) continue; /* a = a has no effect */
         const uint32_t inner = r->work_count;
         for (uint32_t k = 1; k < whole.b; k++) expr_push(r, r->children[whole.a + k]);
         expr_push(r, expr_take(r, inner, EXPR_IS_SEQ));
@@ -113,14 +113,14 @@ static void unroll(Rules *r, Rule rule) {
 
 enum { WHITE, GRAY, BLACK };
 
-/* The i-th expression that may stand at the beginning of one, when all before it may; EXPR_NONE: no more. */
+/* The i-th expression that may begin an expression, if all before it are nullable; EXPR_NONE: no more. */
 static Expr beginning(const Rules *r, const ExprNode *n, uint32_t i) {
     if (i >= child_count(r, n)) return EXPR_NONE;
     if (n->kind == EXPR_IS_SEQ && i && !r->nodes[r->children[n->a + i - 1]].nullable) return EXPR_NONE;
     return child_at(r, n, i);
 }
 
-/* A rule that can come back to itself without a byte: such a parse would have no end. */
+/* A rule that reaches itself without consuming a byte: its parse would not terminate. */
 static bool find_circle(Rules *r, Expr root) {
     struct Frame {
         Expr expr;
@@ -139,7 +139,7 @@ static bool find_circle(Rules *r, Expr root) {
             r->nodes[top->expr].color = BLACK;
             depth--;
         } else if (!child) {
-            top->child = child_count(r, n); /* none behind it begins anything, or it is empty */
+            top->child = child_count(r, n); /* no later child begins the expression, or it is empty */
         } else if (r->nodes[child].color == WHITE) {
             r->nodes[child].color = GRAY;
             stack[depth++] = (struct Frame){child, 0};

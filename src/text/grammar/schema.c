@@ -8,7 +8,7 @@
 
 /* --- anyOf and oneOf ---------------------------------------------------------------------------------------------- */
 
-/* The set of the others and one branch. */
+/* The other members of the set and one branch. */
 static bool with_branch(
     Schemas *s, const SchemaSet *set, uint32_t index, uint64_t resolved, const Json *branch, MemberList *list) {
     members_begin(list, set->place, set->types);
@@ -98,7 +98,7 @@ static Expr strings(Schemas *s, const SchemaSet *set, Spelling spelling) {
     return s->budget->failed || !lex_live(x, all) ? EXPR_NONE : expr_lex(r, all);
 }
 
-/* As JSON: what a set allows of these types. */
+/* Values of these types that a set allows, as JSON. */
 static Expr json_values(Schemas *s, const SchemaSet *set, uint32_t types) {
     Rules *r = s->rules;
     Lexicon *x = r->lexicon;
@@ -116,7 +116,7 @@ static Expr json_values(Schemas *s, const SchemaSet *set, uint32_t types) {
 
 static Expr marker(Schemas *s, Slice text) { return expr_lex(s->rules, lex_literal(s->rules->lexicon, text)); }
 
-/* The value of an argument with what stands around it. */
+/* The value of an argument with its markers. */
 static Expr argument_value(Schemas *s, const SchemaSet *set, uint32_t types) {
     Rules *r = s->rules;
     const ArgumentForm *f = s->arguments;

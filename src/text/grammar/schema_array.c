@@ -11,7 +11,7 @@ static const Json *prefix_of(const Json *schema) {
     return prefix && prefix->type == JSON_ARRAY ? prefix : items && items->type == JSON_ARRAY ? items : NULL;
 }
 
-/* What a schema says of the elements behind its prefix; NULL: nothing. */
+/* The schema of the elements after the prefix; NULL: none. */
 static bool rest_of(Schemas *s, const Json *schema, const Json **rest) {
     const Json *items = json_get(schema, "items");
     const bool list = items && items->type == JSON_ARRAY;
@@ -35,7 +35,7 @@ static bool check_member(Schemas *s, const Json *schema, ArrayBounds *bounds) {
     return true;
 }
 
-/* The element at a place, or with index = UINT32_MAX any behind all prefixes. */
+/* The element at an index; UINT32_MAX: any element after all prefixes. */
 static Expr element(Schemas *s, const SchemaSet *set, uint32_t index) {
     MemberList list;
     members_begin(&list, PLACE_JSON, TYPE_ALL);
@@ -64,7 +64,7 @@ Expr schema_array(Schemas *s, const SchemaSet *set) {
         const Expr list = max ? json_form_list(&s->form, rest, min ? min : 1, max) : EXPR_NONE;
         return json_form_around(&s->form, "[]", min == 0, list);
     }
-    /* From the last element of the prefix to the first: each with what may follow it. */
+    /* From the last element of the prefix to the first, each with its continuations. */
     Expr tail = expr_repeat(r, EXPR_SEQ(r, s->form.comma, rest), min > prefix ? min - prefix : 0, max);
     for (uint32_t i = prefix - 1; i > 0 && budget_step(s->budget, 1); i--) {
         tail = EXPR_SEQ(r, s->form.comma, element(s, set, i), tail);

@@ -1,5 +1,5 @@
-/* What two schemas have in common. Only what is seen at once counts: types, texts, numbers, and properties that both,
- * or one against a closed other, require. */
+/* Whether two schemas share values. Only direct evidence counts: types, constants, numbers, and properties that both
+ * require, or one requires and the other, closed, does not name. */
 #include "text/grammar/schema_disjoint.h"
 
 #include "text/grammar/schema_scalar.h"

@@ -1,16 +1,16 @@
-/* Objects of JSON schemas. Properties come in the order of the schema, then those that only additionalProperties and
- * patternProperties speak of. */
+/* Objects of JSON schemas. Properties come in the order of the schema, then the keys of additionalProperties and
+ * patternProperties. */
 #include <stdlib.h>
 
 #include "text/grammar/schema_parts.h"
 #include "text/grammar/schema_scalar.h"
 
-enum { GRID_MAX = 1 << 16 }; /* property × count of those before it */
+enum { GRID_MAX = 1 << 16 }; /* properties × number of pairs before them */
 
 typedef struct Mention { /* a schema of a property */
     uint32_t member;
     const Json *value;
-    uint32_t next; /* the one before it of the same property, + 1 */
+    uint32_t next; /* index of the previous entry of the same property, + 1 */
 } Mention;
 
 typedef struct Property {
@@ -36,7 +36,7 @@ typedef struct Object {
     uint32_t mention_count, mention_capacity;
     Pattern *patterns;
     uint32_t pattern_count, pattern_capacity;
-    Lex key_limit;       /* what propertyNames say of keys, and in arguments what can be spelled */
+    Lex key_limit;       /* keys that propertyNames allows and, in arguments, that the syntax can spell */
     Spelling spelling;   /* the keys are spelled so */
     Expr begin, colon;   /* around a key */
     Expr comma;          /* between pairs */
@@ -143,7 +143,7 @@ static bool read_required(Object *o, const Json *schema) {
 /* The types of a key that no "properties" of the schema names. */
 static uint32_t argument_other_types(const Object *o) { return schema_member_types(o->s->root, (Slice){NULL, 0}); }
 
-/* Calls have the arguments that the tool names, unless it says that there may be others, or demands more than it names.
+/* Calls have the arguments that the tool names, unless the schema permits further ones or requires more than it names.
  */
 static bool is_closed(const Object *o) {
     return o->set->place == PLACE_ARGUMENTS && o->has_properties && o->min <= o->count;
@@ -201,7 +201,7 @@ static void make_pair(Object *o, Property *property) {
     buffer_free(&spelled);
 }
 
-/* Keys that are none of the properties' and match none of the patterns but those like `like`. */
+/* Keys that are no property and match no pattern except those like `like`. */
 static Lex other_keys(Object *o, const Pattern *like) {
     Schemas *s = o->s;
     Lexicon *x = s->rules->lexicon;
@@ -241,7 +241,7 @@ static void make_others(Object *o) {
 
 /* --- Order -------------------------------------------------------------------------------------------------------- */
 
-/* The others, as keys of objects must differ, count for one at most where a least number is asked for. */
+/* Keys differ, so where a minimum is asked for the other keys count as at most one pair. */
 static Expr more_others(Object *o, uint32_t min, uint32_t max, bool first) {
     Rules *r = o->s->rules;
     if (min > 1) return EXPR_NONE;
@@ -250,8 +250,8 @@ static Expr more_others(Object *o, uint32_t min, uint32_t max, bool first) {
     return EXPR_SEQ(r, o->others, expr_repeat(r, more, 0, max == LEX_FOREVER ? max : max - 1));
 }
 
-/* From the last property to the first: what may follow when `done` pairs came before it, for each number that the
- * bounds tell apart. next: as many expressions. */
+/* From the last property to the first: the continuations after `done` pairs, for each number that the bounds tell
+ * apart. next: [places] expressions. */
 static Expr in_order(Object *o, Expr *next, uint32_t places, uint32_t min, uint32_t max) {
     Rules *r = o->s->rules;
     for (uint32_t done = 0; done < places; done++)
@@ -261,7 +261,8 @@ static Expr in_order(Object *o, Expr *next, uint32_t places, uint32_t min, uint3
         const Property *p = &o->properties[i];
         const Expr begin_here = EXPR_SEQ(r, p->pair, next[places > 1 ? 1 : 0]);
         begin = p->required ? begin_here : EXPR_OR(r, begin_here, begin);
-        for (uint32_t done = 0; done < places; done++) { /* upwards: next[done + 1] is still that of the place behind */
+        for (uint32_t done = 0; done < places;
+             done++) { /* upwards: next[done + 1] still belongs to the following property */
             const bool full = max != LEX_FOREVER && done + 1 > max;
             const uint32_t then = done + 1 < places ? done + 1 : done;
             const Expr here = full ? EXPR_NONE : EXPR_SEQ(r, o->comma, p->pair, next[then]);

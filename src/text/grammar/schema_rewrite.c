@@ -1,12 +1,12 @@
-/* Written as text, which is then parsed: references in it are still those of the whole schema. A negation is never
- * wider than what it stands for: where a number's kind cannot be turned round, numbers are left out. */
+/* Rewritten as text, which is parsed again, so that references still resolve in the whole schema. A negation is never
+ * wider than its original: where a number's constraint cannot be negated, numbers are left out. */
 #include "text/grammar/schema_rewrite.h"
 
 enum { NEGATION_DEPTH_MAX = 32, NEGATION_BYTES_MAX = 1 << 20 };
 
 typedef struct Rewriter {
     Schemas *s;
-    const Json *schema; /* whose keywords are rewritten, for messages */
+    const Json *schema; /* schema of the rewritten keywords, for messages */
     const char *keyword;
     Buffer text;
     int depth;
@@ -45,7 +45,7 @@ static bool put_count(
     Rewriter *w, const char *type, const char *keyword, const Json *schema, const char *of, int step) {
     uint32_t count;
     if (!schema_count(w->s, schema, of, 0, &count)) return false;
-    if (count == 0 && step < 0) return true; /* nothing is less */
+    if (count == 0 && step < 0) return true; /* no count is lower */
     comma(w);
     buffer_printf(&w->text, "{\"type\":\"%s\",\"%s\":%lld}", type, keyword, (long long)count + step);
     return true;
@@ -167,7 +167,7 @@ static bool negate_each(Rewriter *w, const Json *list, const char *joined) {
     return true;
 }
 
-/* Keywords whose opposite no keyword says. */
+/* Keywords without an opposite keyword. */
 static bool refuse_opaque(Rewriter *w, Slice name) {
     static const char *const words[] = {"additionalProperties", "patternProperties", "propertyNames", "items",
         "prefixItems", "additionalItems", "contains", "uniqueItems", "multipleOf", "format", "if", "dependentRequired",
@@ -229,7 +229,7 @@ static bool negate_keyword(Rewriter *w, const Json *schema, Slice name, const Js
     return refuse_opaque(w, name);
 }
 
-/* A draft-4 flag beside a bound makes it another one. */
+/* A draft-4 flag beside a bound changes its meaning. */
 static bool check_flags(Rewriter *w, const Json *schema) {
     const Json *low = json_get(schema, "exclusiveMinimum"), *high = json_get(schema, "exclusiveMaximum");
     const bool flags = (low && low->type == JSON_BOOL) || (high && high->type == JSON_BOOL);
@@ -249,7 +249,7 @@ static bool negate(Rewriter *w, const Json *schema) {
     const size_t empty = w->text.size;
     for (JSON_EACH_PAIR(key, value, schema))
         if (!negate_keyword(w, schema, json_slice(key), value)) return false;
-    if (w->text.size == empty) put_text(w, "false"); /* anything fits it, so nothing does not */
+    if (w->text.size == empty) put_text(w, "false"); /* the schema allows everything, so its negation allows nothing */
     put_text(w, "]}");
     w->depth--;
     return true;
@@ -257,7 +257,7 @@ static bool negate(Rewriter *w, const Json *schema) {
 
 /* --- Keywords ----------------------------------------------------------------------------------------------------- */
 
-/* Without the property, or what follows from it. */
+/* Either without the property, or with the dependency. */
 static bool write_dependency(Rewriter *w, const Json *key, const Json *value) {
     comma(w);
     put_text(w, "{\"anyOf\":[{\"properties\":{");

@@ -40,7 +40,7 @@ static Lex any_string(Schemas *s, uint32_t min, uint32_t max, Spelling spelling)
     return min == 0 && max == LEX_FOREVER ? s->form.key : json_form_string(&s->form, min, max, true);
 }
 
-/* What a rewritten schema excludes; texts then stand in their one spelling. */
+/* Values that a rewritten schema excludes; the texts then have one spelling only. */
 static void push_negations(Schemas *s, const Json *schema, Spelling spelling) {
     Lexicon *x = s->rules->lexicon;
     const Json *pattern = json_get(schema, SCHEMA_NOT_PATTERN), *list = json_get(schema, SCHEMA_NOT_ENUM);

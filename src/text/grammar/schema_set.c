@@ -112,7 +112,7 @@ const Json *schema_resolve(Schemas *s, const Json *schema, Slice reference) {
         if (s->budget->failed) return NULL;
         node = child_named(node, name);
         rest = (Slice){rest.data + size, rest.size - size};
-        /* A schema with a name of its own is the root for what is in it; such references are not followed. */
+        /* A schema with its own $id is the root of its references; such references are not followed. */
         if (node && rest.size && json_get(node, "$id")) {
             schema_refuse(s, schema, "$ref", "references into a schema with an $id of its own are not supported");
             return NULL;
@@ -124,7 +124,7 @@ const Json *schema_resolve(Schemas *s, const Json *schema, Slice reference) {
 
 /* --- Members ------------------------------------------------------------------------------------------------------ */
 
-/* Keywords that say something of a value; the others of a schema are notes, names, or resolved into the set. */
+/* Keywords that constrain a value; other keywords are annotations, names, or resolved into the set. */
 static bool asserts(const Member *member) {
     static const char *const words[] = {"type", "enum", "const", "properties", "required", "additionalProperties",
         "patternProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems",
@@ -155,7 +155,7 @@ bool members_keep(Schemas *s, MemberList *list, Member member) {
     return true;
 }
 
-/* Goes down into what allOf and $ref name; what is met again on the way says nothing new. */
+/* Follows allOf and $ref; a schema that was met already adds nothing. */
 static bool add(Schemas *s, MemberList *list, MemberList *met, const Json *schema, uint64_t resolved) {
     if (schema->type == JSON_BOOL) {
         list->impossible = list->impossible || !schema->boolean;

@@ -1,4 +1,4 @@
-/* Types of members: what any part of a schema says of a key, references followed. */
+/* Types of members: the types that any part of a schema gives a key, references followed. */
 #include "text/grammar/schema_type.h"
 
 enum { SEARCH_DEPTH_MAX = 32, SEARCH_STEPS_MAX = 10000 };
@@ -6,7 +6,7 @@ enum { SEARCH_DEPTH_MAX = 32, SEARCH_STEPS_MAX = 10000 };
 typedef struct Search {
     const Json *root;
     Slice key;
-    uint32_t found; /* types of what was found */
+    uint32_t found; /* types found so far */
     bool any;       /* the key was found */
     int steps;
 } Search;
@@ -34,7 +34,7 @@ static uint32_t type_of(const Json *value) {
     return of[value->type];
 }
 
-/* "#", "#/a/b" without escapes; NULL: another reference, whose schema is not looked at. */
+/* "#" or "#/a/b" without escapes; NULL: another reference, which is not followed. */
 static const Json *resolve(const Search *s, const Json *reference) {
     if (!reference || reference->type != JSON_STRING || reference->size == 0) return NULL;
     Slice rest = json_slice(reference);

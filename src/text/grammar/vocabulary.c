@@ -45,7 +45,7 @@ static bool trie_build(Trie *trie, Entry *entries, size_t count) {
         for (; depth > same; depth--) trie->nodes[path[depth - 1]].skip = trie->count;
         for (; depth < text.size; depth++) {
             path[depth] = trie->count;
-            /* Only the last byte's node has tokens: those before it begin where it begins. */
+            /* Only the last byte's node has tokens; the nodes before it begin at the same index. */
             trie->nodes[trie->count++] =
                 (TrieNode){.byte = (uint8_t)text.data[depth], .depth = (uint16_t)(depth + 1), .first = (uint32_t)i};
         }
@@ -170,7 +170,7 @@ Vocabulary *vocabulary_new(const Slice *tokens, size_t count, const int32_t *end
     return NULL;
 }
 
-/* Appends what a token stands for. An id without a token is no error here: nothing stands for nothing. */
+/* Appends the bytes of a token. An id without a token has none, which is no error here. */
 static void append_token(const Tokenizer *t, int32_t id, const SpelledTokens *spelled, Buffer *bytes) {
     const size_t start = bytes->size;
     const bool special = tokenizer_is_special(t, id);
