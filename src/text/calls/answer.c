@@ -90,7 +90,7 @@ static bool is_tool(const AnswerParser *p, Slice name) {
     return false;
 }
 
-/* The answer was cut where a call begins: the call has its name, if that is whole, and nothing else is said. */
+/* The answer was cut at the beginning of a call: the call has its name, if that is complete, and nothing else. */
 static void begin_cut_call(AnswerParser *p, const CallHead *head, AnswerEvents *out) {
     if (head->name.size > 0 && is_tool(p, head->name)) {
         begin_call(p, head, false, out);
@@ -101,7 +101,7 @@ static void begin_cut_call(AnswerParser *p, const CallHead *head, AnswerEvents *
     p->looked = p->opened = 0;
 }
 
-/* Reads a call's beginning, which stands `at` bytes further. MORE: not yet. */
+/* Reads the beginning of a call at index `at`. MORE: incomplete. */
 static Verdict try_head(AnswerParser *p, size_t at, bool bare, AnswerEvents *out) {
     const Slice text = answer_from(rest_of(p), at);
     if (text.size < p->retry && !p->last) return VERDICT_MORE;
@@ -150,7 +150,7 @@ static bool step_behind_arguments(AnswerParser *p) {
     return over;
 }
 
-/* What stands between calls without a meaning of its own. */
+/* Skips text between calls that has no meaning. */
 static size_t skip_between(const AnswerParser *p, Slice text, size_t at) {
     const CallFormat *f = p->calls;
     while (at < text.size &&
@@ -180,7 +180,7 @@ static void back_to_content(AnswerParser *p, AnswerEvents *out) {
     p->looked = p->opened = p->retry = 0;
 }
 
-/* A marker behind a call. YES: it was read. */
+/* A marker after a call. YES: it was read. */
 static Verdict read_behind(AnswerParser *p, Slice said, size_t at) {
     const CallFormat *f = p->calls;
     const char *foot = f->syntax == CALL_NAMED ? f->foot : NULL;
@@ -262,7 +262,7 @@ static bool step_content(AnswerParser *p, AnswerEvents *out) {
     if (text.size > 0) p->trim = false;
     bool found = false;
     size_t size = p->calls ? answer_find(text, p->calls->open, &found) : text.size;
-    /* Behind calls, what a cut leaves of a marker is the beginning of another one. */
+    /* After calls, a cut marker is the beginning of another call. */
     const bool marker = p->last && p->cut && p->calls_seen > 0 && answer_trimmed((Slice){text.data, size}) == 0;
     if (!found && p->last && marker) {
         p->at = p->held.size;

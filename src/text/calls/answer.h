@@ -1,7 +1,7 @@
-/* An answer taken apart as it comes: reasoning, content, calls of tools. What comes out depends on the bytes alone, not
- * on how they were cut. A call that does not begin as its format says is content, unchanged; from where a call's name
- * is known it is a call, and its arguments come as JSON, as far as the model wrote JSON. White space around reasoning,
- * and around calls, is dropped. Threads: one at a time. */
+/* Incremental parser of answers: reasoning, content, tool calls. Its events depend on the bytes alone, not on how they
+ * are split. A call that does not begin as its format demands is content, unchanged; once its name is known it is a
+ * call, and its arguments are emitted as JSON, as far as the model wrote JSON. White space around reasoning and calls
+ * is dropped. Thread: one at a time. */
 #pragma once
 #include "base/buffer.h"
 #include "base/json.h"
@@ -31,7 +31,7 @@ typedef struct AnswerEvents {
 } AnswerEvents;
 
 void answer_events_clear(AnswerEvents *events);
-void answer_events_append(AnswerEvents *events, const AnswerEvents *more, int index); /* one of them */
+void answer_events_append(AnswerEvents *events, const AnswerEvents *more, int index); /* event `index` of more */
 void answer_events_free(AnswerEvents *events);
 static inline Slice answer_event_text(const AnswerEvents *events, int i) {
     return (Slice){events->text.data + events->list[i].begin, events->list[i].size};
@@ -41,18 +41,18 @@ typedef enum AnswerState {
     ANSWER_AT_START,
     ANSWER_IN_REASONING,
     ANSWER_IN_CONTENT,
-    ANSWER_AMONG_CALLS, /* behind `open`, or behind a call */
+    ANSWER_AMONG_CALLS, /* after `open`, or after a call */
     ANSWER_IN_ARGUMENTS,
-    ANSWER_BEHIND_ARGUMENTS, /* what else the object of a call says */
+    ANSWER_BEHIND_ARGUMENTS, /* further members of the call's object */
     ANSWER_IN_HEADER,        /* harmony */
     ANSWER_IN_MESSAGE,
 } AnswerState;
 
-/* How far a value is read: JSON, or what becomes JSON. */
+/* Progress within a value: JSON, or text that becomes JSON. */
 typedef struct AnswerValue {
     bool begun, in_string, escaped;
     int depth;
-    int item; /* loose values: what was written last, LooseItem */
+    int item; /* loose values: the last item written, LooseItem */
     bool comma;
     char quote; /* 0: the format's */
     char closers[ANSWER_DEPTH_MAX];
@@ -72,23 +72,24 @@ typedef struct AnswerParser {
     size_t retry;    /* size of what is held at which a long head is read again */
     bool fresh;      /* no content yet */
     bool trim;       /* white space that comes next is dropped */
-    bool last;       /* nothing more comes */
+    bool last;       /* the answer has ended */
     bool cut;        /* with `last`: the answer was cut by a limit, so that the beginning of a call is no text */
-    bool only_calls; /* calls are demanded: what is outside of them and of reasoning is no content */
+    bool only_calls; /* calls are demanded: text outside of calls and reasoning is dropped */
     int calls_seen;
     bool unannounced;        /* the call that began last; more such may follow */
-    AnswerEventKind message; /* harmony: what the message is */
+    AnswerEventKind message; /* harmony: kind of the message */
     char name[ANSWER_NAME_MAX + 1];
     AnswerValue value;
 } AnswerParser;
 
-/* calls and reasoning may be NULL; reasons: the prompt ends within open reasoning. tools outlives the parser. */
+/* calls and reasoning: nullable. reasons: the prompt ends within open reasoning. tools: borrowed, outlives the parser.
+ */
 void answer_open(
     AnswerParser *parser, const CallFormat *calls, const ReasoningFormat *reasoning, bool reasons, const Json *tools);
 void answer_close(AnswerParser *parser); /* safe on a zeroed one */
-/* Appends what became certain. Memory that ends is the events' failure. */
+/* Appends the decided events. Out of memory is the events' failure. */
 void answer_push(AnswerParser *parser, Slice text, AnswerEvents *out);
-/* What comes next is, as far as is known, reasoning. */
+/* Whether the following text is, as far as is known, reasoning. */
 static inline bool answer_reasons(const AnswerParser *p) {
     return p->state == ANSWER_IN_REASONING || (p->state == ANSWER_IN_MESSAGE && p->message == ANSWER_REASONING);
 }

@@ -1,4 +1,4 @@
-/* Harmony: an answer is a row of messages, each with a header that says what it is. Reference: openai-harmony. */
+/* Harmony: an answer is a series of messages, each with a header that gives its kind. Reference: openai-harmony. */
 #include "text/calls/answer_parts.h"
 
 enum { HEADER_MAX = 2 * ANSWER_NAME_MAX };

@@ -4,7 +4,7 @@ enum { NAME_TAIL_MAX = 64, KEY_MAX = 64 };
 
 static bool in_name(char c) { return (unsigned char)c > ' ' && !strchr("<>[](){}\"'=,`|", c); }
 
-/* A name at *at, which moves behind it. MORE: it may go on. */
+/* A name at *at, which is moved past it. MORE: it may continue. */
 static Verdict read_name(Slice text, const char *tail, size_t *at, Slice *name) {
     const size_t begin = *at;
     const char stop = tail ? tail[0] : 0;
@@ -15,7 +15,7 @@ static Verdict read_name(Slice text, const char *tail, size_t *at, Slice *name) 
     return name->size > 0 ? VERDICT_YES : VERDICT_NO;
 }
 
-/* Moves *at behind a marker that must come, with blanks in front of it. */
+/* Moves *at past a required marker and white space before it. */
 static Verdict read_marker(Slice text, const char *marker, size_t *at) {
     const size_t begin = answer_skip_blank(text, *at);
     const Verdict verdict = answer_match(answer_from(text, begin), marker);
@@ -23,7 +23,7 @@ static Verdict read_marker(Slice text, const char *marker, size_t *at) {
     return verdict;
 }
 
-/* What may stand between a name and the marker behind it: an index, an id. */
+/* Text allowed between a name and the marker after it: an index, an id. */
 static Verdict read_tail(const CallFormat *f, Slice text, size_t *at) {
     if (!f->name_tail) return VERDICT_YES;
     const Verdict tail = answer_match(answer_from(text, *at), f->name_tail);
@@ -83,7 +83,7 @@ static Verdict take_name(Slice value, CallHead *head) {
     return head->name.size <= ANSWER_NAME_MAX ? VERDICT_YES : VERDICT_NO;
 }
 
-/* One pair, *at behind it. YES: it is known where the arguments are. MORE with *whole: another pair follows. */
+/* One pair; *at is moved past it. YES: the arguments' place is known. MORE with *whole: another pair follows. */
 static Verdict read_pair(Slice text, bool bare, size_t *at, bool *whole, CallHead *head) {
     *whole = false;
     if (text.data[*at] != '"') return VERDICT_NO;

@@ -1,5 +1,5 @@
-/* Arguments as Python or a format's own braces have them become JSON, byte by byte. Whatever comes in, what goes out
- * is JSON once all brackets are closed. */
+/* Converts arguments in Python's or a format's own syntax to JSON, byte by byte. Whatever the input, the output is JSON
+ * once all brackets are closed. */
 #include "text/calls/answer_parts.h"
 
 typedef enum LooseItem { ITEM_NONE, ITEM_TEXT /* a string that may be a key */, ITEM_KEY, ITEM_VALUE } LooseItem;
@@ -140,7 +140,7 @@ static bool read_escape(Loose *l) {
         buffer_printf(&l->out, "\\%c", c);
     else if (c == '\'')
         buffer_byte(&l->out, c);
-    else if (c != '\n') { /* no escape: the backslash stands for itself */
+    else if (c != '\n') { /* no escape: a literal backslash */
         buffer_text(&l->out, "\\\\");
         l->at++;
         return true;
@@ -149,7 +149,7 @@ static bool read_escape(Loose *l) {
     return true;
 }
 
-/* False: more must come. */
+/* False: more input is needed. */
 static bool read_string(Loose *l) {
     AnswerValue *v = l->v;
     if (!v->quote) {

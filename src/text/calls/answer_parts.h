@@ -1,12 +1,12 @@
-/* What the parser's files share. Internal to text/calls. Each file calls only those above it:
+/* Shared parts of the parser's files. Internal to text/calls. Each file calls only those above it:
  *   answer_event      events
  *   answer_match      markers, strings, values
- *   answer_head       how a call begins
- *   answer_json       arguments that are JSON
- *   answer_loose      arguments as Python or braces have them
+ *   answer_head       beginnings of calls
+ *   answer_json       arguments in JSON
+ *   answer_loose      arguments in Python's syntax or with braces
  *   answer_tags       arguments between markers
  *   answer_channels   harmony
- *   answer            the rest */
+ *   answer            the parser */
 #pragma once
 #include "text/calls/answer.h"
 
@@ -20,7 +20,7 @@ size_t answer_skip_blank(Slice text, size_t at);
 size_t answer_trimmed(Slice text); /* its size without blanks at its end */
 /* Whether the text begins with the marker, in the table's spelling. MORE: so far it does. */
 Verdict answer_match(Slice text, const char *marker);
-/* Where the marker stands first; else where one may begin that is cut by the end of the text, *found false. */
+/* Index of the first occurrence of the marker; *found false: index of a prefix of it at the end of text. */
 size_t answer_find(Slice text, const char *marker, bool *found);
 /* Size of a JSON string that begins at its opening quote; size of any JSON value. 0: incomplete. */
 size_t answer_string_size(Slice text);
@@ -34,10 +34,11 @@ typedef struct CallHead {
     Slice arguments; /* that came before the name; then size is that of the whole call. data NULL: they follow */
 } CallHead;
 
-/* text: at a call's first byte. bare: nothing announced it. */
+/* text: from a call's first byte. bare: no marker came before it. */
 Verdict answer_head(const CallFormat *calls, Slice text, bool bare, CallHead *head);
 
-/* Each reads on in a call's arguments: *used bytes are done. True: the call's arguments are over. last: no more comes.
+/* Each continues a call's arguments; *used: bytes consumed. last: the answer has ended. True: the arguments are
+ * complete.
  */
 bool answer_json(AnswerValue *value, Slice text, bool last, AnswerEvents *out, size_t *used);
 bool answer_json_rest(AnswerValue *value, Slice text, size_t *used); /* rest of the enclosing object */

@@ -1,4 +1,4 @@
-/* Arguments that stand one by one between markers. Which are strings the format says, or the tool's schema. */
+/* Arguments between markers. The format, or the tool's schema, decides which of them are strings. */
 #include "base/arena.h"
 #include "text/calls/answer_parts.h"
 #include "text/grammar/schema_type.h"
@@ -85,7 +85,7 @@ static bool is_typed_string(const Argument *argument) {
     return memmem(argument->attributes.data, argument->attributes.size, "\"true\"", 6);
 }
 
-/* Where the marker behind a value stands. A value that cannot be a string goes to its own end: a string in it may hold
+/* Index of the marker after a value. A value that cannot be a string ends by its own syntax: a string in it may contain
  * the marker. */
 static size_t find_value_end(const CallFormat *f, Slice value, uint32_t types, bool *found) {
     const size_t begin = answer_skip_blank(value, 0);

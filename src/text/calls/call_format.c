@@ -6,7 +6,7 @@
     "\xEF\xBD\x9C"                                                                                                     \
     "DSML\xEF\xBD\x9C"
 
-/* Those with the more telling signs come first. */
+/* Formats with more specific markers come first. */
 static const CallFormat formats[] = {
     {.name = "minimax",
         .syntax = CALL_TAGGED,

@@ -1,10 +1,9 @@
-/* text/calls/: how models spell reasoning and calls of tools, and what that means.
+/* text/calls/: formats of reasoning and tool calls.
  *
- * A model's chat template decides in which format it was trained to call tools. A format is a row of a table, from
- * which its calls are read (answer.h) and grammars of them are written (call_grammar.h). In this folder lives what
- * knows such spellings, and nothing that knows a protocol of clients. Sources: the chat templates of the models; the
- * parsers of mlx-lm (tool_parsers/), vLLM (tool_parsers/) and llama.cpp (common/chat.cpp). Threads: any; all is
- * constant. */
+ * A model's chat template shows the format in which the model was trained to call tools. A format is a row of a table,
+ * from which calls are parsed (answer.h) and their grammars are written (call_grammar.h). The folder knows these
+ * formats and no client protocol. Sources: the chat templates of the models; the parsers of mlx-lm (tool_parsers/),
+ * vLLM (tool_parsers/) and llama.cpp (common/chat.cpp). Thread: any; all is constant. */
 #pragma once
 #include "base/slice.h"
 
@@ -36,11 +35,11 @@ typedef struct CallFormat {
     bool bare, forgetful;           /* an answer may begin with a call without `open`: as it should, or by mistake */
     const char *head, *neck, *foot; /* NULL: "" */
     const char *next;               /* between calls of a section, or between sections */
-    const char *name_tail;          /* what is between the name and neck begins with this */
+    const char *name_tail;          /* beginning of the text between the name and neck */
     const char *key_begin, *key_end, *value_begin, *value_end; /* TAGGED */
-    bool typed;                                                /* behind a key stands string="true" or string="false" */
-    const char *quote;                                         /* BRACES */
-    const char *plain;                                         /* in front of an answer without calls */
+    bool typed;        /* a key is followed by string="true" or string="false" */
+    const char *quote; /* BRACES */
+    const char *plain; /* in front of an answer without calls */
     CallIds ids;
 } CallFormat;
 
@@ -52,8 +51,8 @@ typedef struct ReasoningFormat {
 const CallFormat *call_format_of(Slice template_text);
 const ReasoningFormat *reasoning_format_of(Slice template_text);
 const CallFormat *call_format_named(const char *name); /* NULL: there is none */
-const CallFormat *call_format_at(int index);           /* NULL: behind the last */
-/* Where the end of a prompt stands. */
+const CallFormat *call_format_at(int index);           /* NULL: past the last */
+/* State of reasoning at the end of a prompt. */
 typedef enum PromptReasoning {
     PROMPT_REASONING_NONE,
     PROMPT_REASONING_OPEN,   /* the answer begins with reasoning */

@@ -59,7 +59,7 @@ static void write_tool(const CallFormat *f, int index, const CallTool *tool, Buf
     buffer_byte(out, '\n');
 }
 
-/* A group of calls, and what may come behind it. */
+/* A group of calls and its continuations. */
 static void write_section(const CallRules *r, const char *name, bool open, Buffer *out) {
     const CallFormat *f = r->format;
     const char *close = open && f->syntax != CALL_CHANNELS ? f->close : NULL;

@@ -1,4 +1,4 @@
-/* Grammars of calls, in a format's own spelling: names and arguments that are valid, and nothing else. */
+/* Grammars of tool calls in a format's own syntax, with valid names and arguments only. */
 #pragma once
 #include "base/buffer.h"
 #include "base/json.h"
@@ -7,7 +7,7 @@
 /* How much of a tool's schema the grammar keeps. */
 typedef enum CallKeeps {
     CALL_KEEPS_ALL,
-    CALL_KEEPS_PART,    /* all keywords but those that no grammar can keep */
+    CALL_KEEPS_PART,    /* all keywords that grammars support */
     CALL_KEEPS_NOTHING, /* any object will do */
 } CallKeeps;
 
@@ -23,9 +23,9 @@ typedef struct CallRules {
     int count;
     bool single;     /* at most one call */
     bool announced;  /* calls begin with `open`, also in formats that can do without */
-    bool bare;       /* calls begin without `open`: what is forgotten by models that forget it */
-    bool followed;   /* what comes behind a section, another one too, is not the grammar's to say */
-    Slice otherwise; /* a JSON schema: the answer may be that instead; data NULL: it may not */
+    bool bare;       /* calls begin without `open`, for models that omit it */
+    bool followed;   /* text after a section, another section included, is unconstrained */
+    Slice otherwise; /* a JSON schema: alternative to calls; data NULL: none */
 } CallRules;
 
 /* Appends rules in Lark's spelling of one call or more. Of announced and bare at least one is set. */

@@ -1,4 +1,4 @@
-/* Functions of the library, attributes and items: what the sandbox of jinja2 lets a template reach. */
+/* Library functions, attributes and items: everything that the sandbox of jinja2 allows a template to reach. */
 #include "text/jinja/run.h"
 
 typedef struct Params {

@@ -194,8 +194,7 @@ static Jv eval_call(Vm *vm, const JinjaNode *node, Jv caller) {
     return call(vm, callee, &args);
 }
 
-/* A filter or a test. input: what a filter block or a set block captured; only the innermost filter of it has no
- * node->a. */
+/* A filter or a test. input: the captured text of a filter or set block; only its innermost filter has no node->a. */
 static Jv eval_function(Vm *vm, const JinjaNode *node, Jv input) {
     Jv value = !node->a ? input : node->a->kind == NODE_FILTER ? eval_function(vm, node->a, input) : eval(vm, node->a);
     JinjaArgs args;

@@ -1,4 +1,4 @@
-/* Globals that every template has: jinja2's and those transformers adds. */
+/* Globals of every template: those of jinja2 and of transformers. */
 #include <stdlib.h>
 
 #include "text/jinja/library.h"

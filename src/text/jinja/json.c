@@ -44,7 +44,7 @@ Jv jinja_from_json(Vm *vm, const Json *json, uint8_t origin) {
     }
 }
 
-/* All of what data gave a part of counts as data. */
+/* If a part of the text is data, all of the value is data. */
 Jv jinja_json_read(Vm *vm, Jv text) {
     if (text.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, text);
     if (text.tag != JINJA_STR)

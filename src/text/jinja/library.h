@@ -1,4 +1,4 @@
-/* What templates can name: jinja2's filters, tests, methods and globals, and those transformers adds. */
+/* Names available to templates: filters, tests, methods and globals of jinja2, and additions of transformers. */
 #pragma once
 #include "text/jinja/run.h"
 

@@ -57,8 +57,8 @@ static Jv str_replace(Vm *vm, Jv s, const JinjaArgs *a) {
 
 static Jv str_join(Vm *vm, Jv s, const JinjaArgs *a) { return jinja_str_join(vm, s, a->values[0], false); }
 
-/* values: what is looked for, start and end, as find, count and startswith have them. The range as byte offsets; false
- * when an error was raised or start lies behind the end. */
+/* values: needle, start and end, as in find, count and startswith. The range as byte offsets. False: an error was
+ * raised, or start is after the end. */
 static bool str_range(Vm *vm, JinjaStr *s, const Jv *values, size_t *from, size_t *to) {
     Jv start = values[1], end = values[2];
     int64_t length = (int64_t)s->length, first = 0, last = length;

@@ -1,4 +1,4 @@
-/* The parser: what its three files share, of which each uses only those before it. */
+/* The parser: declarations shared by its three files; each uses only those before it. */
 #pragma once
 #include "text/jinja/syntax.h"
 

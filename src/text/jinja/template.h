@@ -31,11 +31,10 @@ typedef struct Rendered {
 } Rendered;
 void rendered_free(Rendered *rendered);
 
-/* variables: an object with messages and what else the template may ask for: tools, documents (absent = None),
- * bos_token, eos_token, add_generation_prompt, continue_final_message, enable_thinking, … "now" (local ISO time) sets
- * strftime_now. Strings among the variables are data, except bos_token, eos_token and other *_token values, which count
- * as template text, and so do a message's role when it is one of the usual names: templates build control tokens from
- * it, as '<|' + role + '|>'. */
+/* variables: an object with messages and the template's other inputs: tools, documents (absent = None), bos_token,
+ * eos_token, add_generation_prompt, continue_final_message, enable_thinking, … "now" (local ISO time) sets
+ * strftime_now. Strings in variables are data, except bos_token, eos_token and other *_token values, and roles with a
+ * usual name: these count as template text, as templates build control tokens from them ('<|' + role + '|>'). */
 NODISCARD bool template_render(const Template *template, const Json *variables, Rendered *out, Error *error);
 
 /* The chat template of a model directory: chat_template.jinja, else tokenizer_config.json (a string, or a list with

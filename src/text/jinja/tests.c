@@ -32,7 +32,7 @@ TEST_OF(sequence, is_sequence(v))
 TEST_OF(iterable, is_iterable(v))
 TEST_OF(callable, is_callable(v))
 
-/* Tests that compare it with another. */
+/* Tests that compare with another value. */
 #define TEST_OP(name, op)                                                                                              \
     static Jv test_##name(Vm *vm, Jv v, const JinjaArgs *a) {                                                          \
         bool result;                                                                                                   \

@@ -1,4 +1,4 @@
-/* Python's str operations on strings with origins: what a result takes from a string keeps that string's origin. */
+/* Python's str operations on strings with origins: a result keeps the origin of each part. */
 #include "base/utf8.h"
 #include "text/jinja/value.h"
 #include "text/unicode/unicode.h"
@@ -157,7 +157,7 @@ static bool push_part(Vm *vm, JinjaList *list, JinjaStr *s, size_t from, size_t 
     return jinja_step(vm, 1) && jinja_list_push(vm, list, jv_str(jinja_str_part(vm, s, from, to)));
 }
 
-/* By white space: what stands between runs of it, from one end of s or the other. */
+/* Splits at runs of white space, from the left or the right end. */
 static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, bool from_right, JinjaList *out) {
     size_t from = 0, to = s->size, next;
     for (;;) {

@@ -175,7 +175,7 @@ typedef struct JinjaTable {
     size_t count;
 } JinjaTable;
 
-/* What templates can name. Methods of one name stand together, one entry for each meaning. */
+/* Names available to templates. Methods of one name are adjacent, one entry per type. */
 typedef struct JinjaLibrary {
     const JinjaTable *filters, *tests, *methods, *globals;
 } JinjaLibrary;
@@ -187,7 +187,7 @@ typedef struct JinjaMethod {
     const JinjaFunction *function;
 } JinjaMethod;
 
-/* A lazy filter: the work happens when the first item is asked for, as in Python. */
+/* A lazy filter: it runs when the first item is requested, as in Python. */
 typedef struct JinjaIter {
     const JinjaFunction *function; /* to run first, or NULL */
     Jv source;

@@ -28,7 +28,7 @@ static uint32_t emit(Compiler *compiler, OpCode code) {
 
 static void compile_node(Compiler *compiler, const Node *node);
 
-/* Whether the node can match without consuming anything. */
+/* Whether the node can match the empty text. */
 static bool node_may_be_empty(const Node *node) {
     switch (node->kind) {
     case NODE_SET: return false;
@@ -48,7 +48,7 @@ static bool node_may_be_empty(const Node *node) {
     }
 }
 
-/* The body again and again; a round that consumes nothing ends the loop. */
+/* Repeats the body; an iteration that consumes nothing ends the loop. */
 static void compile_loop(Compiler *compiler, const Node *body, RepeatMode mode) {
     uint32_t split = emit(compiler, mode == REPEAT_LAZY ? OP_SPLIT_TO : OP_SPLIT);
     bool guarded = node_may_be_empty(body);
@@ -190,10 +190,10 @@ void regex_free(Regex *regex) {
 
 typedef enum ChoiceKind { CHOICE_GO, CHOICE_SHRINK, CHOICE_GROW, CHOICE_REGISTER } ChoiceKind;
 
-typedef struct RegexChoice { /* what to do when the match fails further on */
+typedef struct RegexChoice { /* continuation if the match fails later */
     uint8_t kind;
     uint32_t pc;   /* GO: where to go on. SHRINK, GROW: the run. REGISTER: which */
-    uint32_t left; /* GROW: characters that may still be taken */
+    uint32_t left; /* GROW: characters that may still be consumed */
     size_t at;     /* GO, GROW: the position. SHRINK: where the run ends now. REGISTER: its old value */
     size_t floor;  /* SHRINK: where the run may end at the least */
 } RegexChoice;
@@ -268,7 +268,7 @@ static bool assert_holds(const Matcher *matcher, AssertKind kind, size_t at) {
     return (before != word_at(matcher, at)) == (kind == ASSERT_WORD);
 }
 
-/* Takes as many characters as the run may; pushes what it could do otherwise. False: too few. */
+/* Consumes as many characters as the run allows and pushes the alternatives. False: too few. */
 static bool run_take(Matcher *matcher, uint32_t pc, size_t *at) {
     const Op *op = &matcher->regex->ops[pc];
     size_t position = *at, floor = *at;

@@ -29,7 +29,7 @@ void regex_free(Regex *regex);
 typedef struct RegexWork { /* scratch of one thread; zeroed to begin with */
     struct RegexChoice *stack;
     size_t depth, capacity;
-    uint64_t steps; /* what may still be spent: set before use */
+    uint64_t steps; /* remaining budget: set before use */
 } RegexWork;
 void regex_work_free(RegexWork *work);
 

@@ -164,7 +164,7 @@ static bool parse_hex(Parser *parser, bool u, uint32_t *code) {
     return true;
 }
 
-/* \d, \w, \s of ECMA-262 and their capitals, which are the rest; *found false: another letter. */
+/* \d, \w, \s of ECMA-262 and, in capitals, their complements; *found false: another letter. */
 static bool parse_ecma_set(Parser *parser, CharSet *set, uint32_t letter, bool *found) {
     static const UnicodeRange digits[] = {{'0', '9'}}, word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
                               space[] = {{9, 13}, {0x20, 0x20}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
@@ -325,7 +325,7 @@ CharSet *parser_class(Parser *parser) {
         whole->negated = negated;
         return charset_finish(whole);
     }
-    /* From the last to the first, for each needs the verdicts of what follows it. */
+    /* From the last to the first: each needs the results of its successors. */
     for (CharSet *done = NULL; done != whole;) {
         CharSet *set = whole;
         while (set->both != done) set = (CharSet *)set->both;

@@ -72,8 +72,8 @@ static Node *parse_atom_escape(Parser *parser) {
     return single ? node_of_code(parser, code) : node_of_set(parser, charset_finish(set));
 }
 
-/* Behind "(?": the letters of (?i), (?m-i:…) and so on. True when a group follows, false when the rest of the enclosing
- * group is meant; *failed for anything else. */
+/* After "(?": the letters of (?i), (?m-i:…) and so on. True: a group follows; false: the options apply to the rest of
+ * the enclosing group; *failed: anything else. */
 static bool parse_options(Parser *parser, bool *failed) {
     bool on = true;
     *failed = false;
@@ -184,8 +184,7 @@ static bool parse_count(Parser *parser, uint32_t *count) {
     return parser->at > start;
 }
 
-/* {n}, {n,}, {n,m}, of Oniguruma also {,m}. False and nothing consumed when it is not one: the brace is then a
- * character. */
+/* {n}, {n,}, {n,m}; Oniguruma also {,m}. False, nothing consumed: the brace is a character. */
 static bool parse_interval(Parser *parser, uint32_t *min, uint32_t *max, bool *exact) {
     const size_t start = parser->at++;
     const bool has_min = parse_count(parser, min), comma = (has_min || !parser->ecma) && parser_accept(parser, ",");
@@ -218,7 +217,7 @@ static bool check_repeated(Parser *parser, const Node *node, uint32_t min, uint3
     return true;
 }
 
-/* How the quantifier at hand repeats. In Oniguruma {n}? is an optional {n}, and {n,m}+ repeats what {n,m} takes. */
+/* Mode of the current quantifier. Oniguruma: {n}? is an optional {n}, and {n,m}+ repeats {n,m}. */
 static RepeatMode parse_mode(Parser *parser, bool interval, bool exact) {
     if ((parser->ecma || !exact) && parser_accept(parser, "?")) return REPEAT_LAZY;
     if (!parser->ecma && !interval && parser_accept(parser, "+")) return REPEAT_POSSESSIVE;
@@ -248,7 +247,7 @@ static Node *parse_repeats(Parser *parser, Node *node) {
 static Node *parse_sequence(Parser *parser) {
     Node *first = NULL, **tail = &first;
     while (!parser_at_end(parser) && parser_peek(parser) != '|' && parser_peek(parser) != ')') {
-        /* A brace behind nothing is a character; ECMA-262 does not repeat it. */
+        /* A brace without an operand is a character; ECMA-262 does not repeat it. */
         const bool brace = parser->ecma && parser_peek(parser) == '{';
         Node *node = parse_atom(parser);
         if (!brace) node = parse_repeats(parser, node);

@@ -1,4 +1,4 @@
-/* The state of the parser of regular expressions, and its parts: classes and escapes (regex_class.c), all else
+/* State of the regular-expression parser and its parts: classes and escapes (regex_class.c), everything else
  * (regex_parse.c). Internal to both. */
 #pragma once
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Regular expressions: what a class of characters holds. */
+/* Regular expressions: sets of characters. */
 #include <stdlib.h>
 
 #include "text/regex/regex_ast.h"

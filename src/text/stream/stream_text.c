@@ -5,7 +5,7 @@
 
 void stream_text_init(StreamText *stream) { *stream = (StreamText){.matched = -1}; }
 
-/* The stop string that begins earliest in text, the longest of those that begin there; *at: where. −1: none. */
+/* The stop string that begins first in text, the longest of several; *at: its index. −1: none. */
 static int find_stop(const StreamText *stream, Slice text, size_t *at) {
     int found = -1;
     for (int i = 0; i < stream->stop_count; i++) {
@@ -21,7 +21,7 @@ static int find_stop(const StreamText *stream, Slice text, size_t *at) {
     return found;
 }
 
-/* Where the earliest beginning of a stop string stands at the end of text; its size when there is none. */
+/* Index of the earliest prefix of a stop string at the end of text; the text's size: none. */
 static size_t find_beginning(const StreamText *stream, Slice text) {
     size_t earliest = text.size;
     for (int i = 0; i < stream->stop_count; i++) {

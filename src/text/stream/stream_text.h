@@ -1,7 +1,6 @@
-/* text/stream/: what happens to generated text on its way out.
+/* text/stream/: stop strings in generated text.
  *
- * From pieces of text to what a client may see: holds back what could be the beginning of a stop string.
- * In this folder lives what happens to generated text on its way out. Threads: one stream, one thread. */
+ * Holds back text that may be the beginning of a stop string. Thread: one stream, one thread. */
 #pragma once
 #include "base/buffer.h"
 #include "base/slice.h"
@@ -16,8 +15,8 @@ typedef struct StreamText {
 } StreamText;
 
 void stream_text_init(StreamText *stream);
-/* Appends to out what is certain; memory that ends for what is held back is out's failure, too. True when a stop string
- * was completed: the text ends just before it. */
+/* Appends the decided text. True: a stop string is complete; the text ends before it. Out of memory is out's failure.
+ */
 bool stream_text_push(StreamText *stream, Slice piece, Buffer *out);
-void stream_text_finish(StreamText *stream, Buffer *out); /* no more text: releases what was held */
+void stream_text_finish(StreamText *stream, Buffer *out); /* the text has ended: appends the held text */
 void stream_text_free(StreamText *stream);

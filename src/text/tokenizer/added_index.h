@@ -18,5 +18,5 @@ void added_index_free(AddedIndex *index);
 NODISCARD bool added_index_add(AddedIndex *index, Slice pattern, int32_t token);
 /* The longest token that begins at `at`, or −1. */
 int32_t added_index_match(const AddedIndex *index, Slice text, size_t at, size_t *end);
-/* The node behind this one by a byte, or 0. */
+/* The child of a node by a byte; 0: none. */
 uint32_t added_index_step(const AddedIndex *index, uint32_t node, uint8_t byte);

@@ -1,4 +1,4 @@
-/* Byte-pair encoding: the tables, and where words may be cut. */
+/* Byte-pair encoding: the tables, and the places at which words may be split. */
 #include "text/tokenizer/bpe.h"
 
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static int byte_of_name(Slice name) {
     return value;
 }
 
-/* Which bytes stand before a "▁" inside some token: a word may be split before any other "▁". */
+/* Notes the bytes before a "▁" inside of tokens: a word may be split before any other "▁". */
 static void note_spaces(Bpe *bpe, Slice token) {
     for (size_t at = 1; at + 3 <= token.size; at++) {
         const char *p = token.data + at;
@@ -90,7 +90,7 @@ static void note_spaces(Bpe *bpe, Slice token) {
     }
 }
 
-/* --- Where words may be cut ------------------------------------------------------------------------------------- */
+/* --- Split points of words -------------------------------------------------------------------------------------- */
 
 /* The places in a token that must not be cut: in front of a character of three bytes, whole or not, and between ASCII
  * characters. */
@@ -210,7 +210,7 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
         const int32_t *merge = merges + next * 3;
         __builtin_prefetch(&bpe->pairs[pair_slot(bpe, pair_key(merge[0], merge[1]))], 1);
         bpe->results[next] = (uint32_t)merge[2];
-        /* Such a merge joins what no spelling of the text shows. */
+        /* This merge joins tokens that no spelling of a text contains. */
         uint32_t odd = bpe->tokens[merge[0]].flags | bpe->tokens[merge[1]].flags;
         if (odd & BPE_TOKEN_BYTE || merge[0] == bpe->unk || merge[1] == bpe->unk)
             bpe->space_splits = bpe->wide_splits = false;

@@ -1,7 +1,7 @@
-/* Byte-pair encoding: a vocabulary, ranked merges, and from one word to ids. Linear in words of the usual length,
- * n log n in long ones. Two ways to read a word: by bytes (tokens are stored as the bytes they stand for; byte-level
- * vocabularies) or by characters (tokens are stored as spelled; SentencePiece style, with byte fallback).
- * Threads: immutable once built, but for the cache, which any thread may use. */
+/* Byte-pair encoding: a vocabulary, ranked merges, and the ids of one word. Linear in words of usual length, n log n in
+ * long ones. Words are read by bytes (tokens are stored as bytes; byte-level vocabularies) or by characters (tokens are
+ * stored as spelled; SentencePiece style, with byte fallback). Thread: immutable once built; any thread may use the
+ * cache. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,7 +42,7 @@ typedef struct Bpe {
     uint32_t size_max; /* bytes of the longest token */
     uint64_t *index;   /* open addressing: 44 bits of the hash above id + 1; 0: free */
     uint32_t index_mask;
-    bool ambiguous;  /* two tokens share those 44 bits */
+    bool ambiguous;  /* two tokens have these 44 bits */
     uint64_t *pairs; /* open addressing: left 20 bits, right 20 bits, rank + 1 24 bits; 0: free */
     uint64_t pairs_mask;
     uint32_t *results; /* by rank */
@@ -55,9 +55,9 @@ typedef struct Bpe {
     uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */
     double *scores;               /* UNIGRAM: by id */
     double unknown_score;         /* UNIGRAM: of a character without a token */
-    /* Where a word may be cut because no merge reaches over the place: in front of "▁" (by characters), unless the byte
-     * before it is in before_space; between two characters of three bytes, unless their pair is in bigrams or the two
-     * bytes at the seam are in seams; between two ASCII characters (by characters), unless they are in seams. */
+    /* Split points that no merge crosses: before "▁" (by characters), unless the byte before it is in before_space; between
+     * two characters of three bytes, unless their pair is in bigrams or the two bytes at the boundary are in seams; between
+     * two ASCII characters (by characters), unless they are in seams. */
     bool space_splits, wide_splits, ascii_splits;
     uint8_t before_space[256];
     uint64_t *bigrams;
@@ -69,8 +69,7 @@ void bpe_free(Bpe *bpe);
 int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal);
 /* The id of a token as tokenizer.json spells it, or −1. */
 int32_t bpe_find_spelled(const Bpe *bpe, Slice spelled);
-/* As bpe_find for bytes that are known to be some token's, as those of merges are; by their hash alone when that is
- * enough. */
+/* bpe_find for the bytes of an existing token, such as a merge's result; compares hashes alone where that is enough. */
 int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash, bool trusted);
 static inline Slice bpe_token(const Bpe *bpe, uint32_t id) {
     return (Slice){bpe->pool + bpe->tokens[id].offset, bpe->tokens[id].size};

@@ -27,7 +27,7 @@ static inline int32_t byte_rank(const Bpe *bpe, const char *two) {
     return bpe->byte_ranks[(uint8_t)two[0] << 8 | (uint8_t)two[1]];
 }
 
-/* Merges ids[0…count) in place and returns how many are left. bytes: what the ids stand for, one byte each; or NULL. */
+/* Merges ids[0…count) in place; returns the number left. bytes: one byte for each id, or NULL. */
 static size_t merge_short(const Bpe *bpe, int32_t *ids, size_t count, const char *bytes) {
     int32_t ranks[SHORT_WORD];
     for (size_t i = 0; i + 1 < count; i++) {
@@ -205,8 +205,8 @@ static bool start_bytes(const Bpe *bpe, Start *start, const char *bytes, size_t 
     return true;
 }
 
-/* Unknown characters become the unknown token, one for a run when fused, or nothing. An unknown token stays pending
- * until the next known character; bytes of fallback pass it by, as in the reference. */
+/* Unknown characters become the unknown token (one per run if fused) or nothing. An unknown token is pending until the
+ * next known character; fallback bytes do not end it, as in the reference. */
 static void start_word(const Bpe *bpe, Start *start, Slice word) {
     bool pending = false;
     for (size_t at = 0; at < word.size && !start->failed;) {
@@ -245,7 +245,7 @@ static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
     return true;
 }
 
-/* A word, or a part of one that may be merged by itself. */
+/* A word, or a part of one that merges independently. */
 static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
     if (word.size > CACHE_KEY_MAX) return merge_word(bpe, work, word, out);
     uint64_t hash = bpe_hash(bpe_seed(), word.data, word.size);
@@ -272,13 +272,13 @@ static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) 
     return true;
 }
 
-/* Whether a word may be cut at `at`, in front of a "▁". */
+/* Whether a word may be split before the "▁" at `at`. */
 static inline bool may_cut_space(const Bpe *bpe, Slice word, size_t at) {
     bool run = at >= 3 && memcmp(word.data + at - 3, "▁", 3) == 0;
     return bpe->space_splits && !run && !bpe->before_space[(uint8_t)word.data[at - 1]];
 }
 
-/* Whether a word may be cut at `at` ≥ 1, in front of a character. */
+/* Whether a word may be split before the character at `at` ≥ 1. */
 static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
     uint8_t byte = (uint8_t)word.data[at], before = (uint8_t)word.data[at - 1];
     if (byte < 0x80) return bpe->ascii_splits && before < 0x80 && !seam_has(bpe, before, byte);

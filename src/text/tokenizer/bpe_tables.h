@@ -49,7 +49,7 @@ static inline uint64_t bpe_hash(uint64_t seed, const char *bytes, size_t size) {
 
 static inline uint32_t bpe_hash_slot(uint64_t hash) { return (uint32_t)hash; }
 static inline uint64_t bpe_hash_tag(uint64_t hash) { return hash >> 20; }
-/* Tokens stored as spelled where the others are bytes hash apart from them. */
+/* Tokens stored as spelled have other hashes than tokens stored as bytes. */
 static inline uint64_t bpe_hash_literal(uint64_t hash, bool literal) { return literal ? ~hash : hash; }
 
 /* --- Merges ----------------------------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static inline int32_t pair_rank(const Bpe *bpe, int32_t left, int32_t right) {
 static inline bool is_wide_lead(uint8_t byte) { return (byte & 0xF0) == 0xE0; }
 static inline bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
-/* The bit of two characters of three bytes that stand next to each other, six bytes in all. */
+/* The bit of two adjacent characters of three bytes each. */
 static inline uint32_t bigram_bit(const char *six) {
     uint64_t bytes = 0;
     memcpy(&bytes, six, 6);

@@ -1,5 +1,5 @@
-/* From the JSON of tokenizer.json to what a Tokenizer is made of. node: the member's value, or NULL. Strings are copied
- * to arena. Threads: any; what is built belongs to one until it is shared. */
+/* Builds the parts of a Tokenizer from the JSON of tokenizer.json. node: the member's value, or NULL. Strings are
+ * copied to arena. Thread: any; a part has one owner until it is shared. */
 #pragma once
 #include "base/json.h"
 #include "text/tokenizer/internal.h"

@@ -3,7 +3,7 @@
 
 #include "base/utf8.h"
 
-/* Printable Latin-1 stands for itself; the other 68 bytes, in order, are U+0100 and on. */
+/* Printable Latin-1 maps to itself; the other 68 bytes map, in order, to U+0100 and above. */
 #define SELF(b) (((b) >= 33 && (b) <= 126) || ((b) >= 161 && (b) <= 172) || (b) >= 174)
 #define CODE(b) (SELF(b) ? (b) : (b) <= 32 ? 256 + (b) : (b) <= 160 ? 256 + 33 + (b)-127 : 256 + 67)
 #define CODES4(b) CODE(b), CODE(b + 1), CODE(b + 2), CODE(b + 3)

@@ -8,10 +8,10 @@
 #include "base/slice.h"
 
 extern const uint16_t byte_level_codes[256];
-/* Appends the bytes that spelled stands for; false when a character is not of the alphabet (nothing useful is written
- * then). out: room for spelled.size bytes. */
+/* Appends the bytes of a spelling. out: room for spelled.size bytes. False: a character outside of the alphabet; out is
+ * undefined. */
 bool byte_level_read(Slice spelled, char *out, size_t *size);
 /* Appends the spelling of bytes. */
 void byte_level_write(Slice bytes, Buffer *out);
-/* Appends the bytes that spelled stands for; a spelling outside the alphabet stands for itself. */
+/* Appends the bytes of a spelling; one outside of the alphabet is copied. */
 void byte_level_append(Slice spelled, Buffer *out);

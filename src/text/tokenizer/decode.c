@@ -106,7 +106,7 @@ struct Detokenizer {
     Tokens ids; /* WHOLE */
 };
 
-/* BYTES: what is decided goes out; an incomplete character waits unless this is the end. */
+/* BYTES: writes the decided bytes; an incomplete character waits unless the text ends. */
 static void emit_bytes(Detokenizer *d, Buffer *out, bool end) {
     Slice bytes = buffer_view(&d->bytes);
     size_t keep = end || !bytes.size ? 0 : utf8_incomplete_tail(bytes), size = bytes.size - keep, at = 0, start = 0;

@@ -1,5 +1,5 @@
-/* Encoding: added tokens are cut out of the text, what is between them is normalized, searched for the added tokens
- * that are matched after normalizing, pre-tokenized and merged. */
+/* Encoding: added tokens are split off, the text between them is normalised, searched for added tokens that match after
+ * normalisation, pre-tokenised and merged. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,8 +51,7 @@ static bool is_control(const Encoder *encoder, const AddedToken *token) {
     return token->control || encoder->seen[token - encoder->t->added];
 }
 
-/* The longest added token at `at`, or −1. A control token does not reach over a seam: what is before the seam counts.
- */
+/* The longest added token at `at`, or −1. A control token does not cross a boundary of spans. */
 static int32_t match_added(
     const Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, size_t at, size_t *end) {
     int32_t place = added_index_match(index, text, at, end);
@@ -69,7 +68,7 @@ static bool is_allowed(const Encoder *encoder, const AddedToken *token, const ui
 
 typedef bool (*GapFunction)(Encoder *encoder, Slice gap, const uint8_t *origin, bool first);
 
-/* Cuts the index's tokens out of text; what is between them goes to gap. */
+/* Splits the index's tokens off; the text between them goes to gap. */
 static bool split_added(
     Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, bool first, GapFunction gap) {
     size_t done = 0, from = 0;
@@ -110,7 +109,7 @@ static bool encode_normalized(Encoder *encoder, Slice text, const uint8_t *origi
 
 static bool encode_raw(Encoder *encoder, Slice text, const uint8_t *origin, bool first) {
     const Tokenizer *t = encoder->t;
-    if (!t->normalized.edges) origin = NULL; /* nothing will ask */
+    if (!t->normalized.edges) origin = NULL; /* unused below */
     if (!normalizer_run(&t->normalizer, &encoder->normal, &encoder->regex, &text, &origin, encoder->error))
         return false;
     if (!t->normalized.edges) return encode_normalized(encoder, text, origin, first);

@@ -18,8 +18,8 @@ typedef struct Finder {
 /* The next match that begins at `from` or later. As RegexResult. */
 RegexResult finder_next(const Finder *finder, RegexWork *work, Slice text, size_t from, size_t *start, size_t *end);
 void finder_free(Finder *finder);
-/* Where the search goes on behind a match: behind it, or, when it is empty, a character further; beyond the text at its
- * end. */
+/* Where the search continues after a match: at its end; after an empty match one character further; past the text at
+ * its end. */
 static inline size_t finder_resume(Slice text, size_t start, size_t end) {
     if (start < end) return end;
     do end++;

@@ -18,7 +18,7 @@ enum {
 
 typedef struct AddedToken {
     Slice content; /* as in the file */
-    Slice pattern; /* what is searched: the content, normalized when `normalized` */
+    Slice pattern; /* searched text: the content, normalised if `normalized` */
     int32_t id;
     bool single_word, left, right, normalized, special;
     bool control; /* special, or part of the chat template */
@@ -97,5 +97,5 @@ NODISCARD Tokenizer *tokenizer_parse(Slice json, Slice config, Error *error);
 const AddedToken *added_by_id(const Tokenizer *t, int32_t id); /* or NULL */
 /* A token as the vocabulary spells it, appended. False: no such id. */
 bool token_spelling(const Tokenizer *t, int32_t id, Buffer *out);
-/* The bytes of a token in a ByteLevel decoder, appended: a spelling outside the byte alphabet stands for itself. */
+/* Appends the bytes of a token in a ByteLevel decoder: a spelling outside of the byte alphabet is copied. */
 bool token_bytes(const Tokenizer *t, int32_t id, Buffer *out);

@@ -128,7 +128,7 @@ static size_t compose(NormalText *scratch, size_t count) {
     return kept;
 }
 
-/* A character that stays and joins nothing before it. */
+/* A character that no normalisation form changes or composes with its predecessor. */
 static bool is_inert(uint32_t code) { return code < 0xA0; }
 
 static bool run_form(const NormalizeStep *step, Pass *pass) {
@@ -168,9 +168,8 @@ static bool run_form(const NormalizeStep *step, Pass *pass) {
     return true;
 }
 
-/* Whether the form leaves the text as it is: true for all text below U+0300 (U+00A0 but for NFC), and for the
- * characters of `plain` in NFC, which neither decompose nor join or pass what stands before them; false when that must
- * be computed. */
+/* Whether a text is in the form already: true for all text below U+0300 (U+00A0 except for NFC) and, in NFC, for the
+ * characters of `plain`, which neither decompose nor compose nor reorder; false: unknown without computing it. */
 static bool form_is_identity(const NormalizeStep *step, Slice text) {
     static const UnicodeRange plain[] = {{0x391, 0x3A1}, {0x3A3, 0x3CE}, {0x400, 0x482}, {0x5D0, 0x5EA}, {0x620, 0x64A},
         {0x2002, 0x2027}, {0x2190, 0x2328}, {0x2330, 0x2ADB}, {0x3001, 0x3029}, {0x3042, 0x3096}, {0x30A2, 0x30FE},
@@ -202,7 +201,8 @@ static RegexResult run_replace(const NormalizeStep *step, Pass *pass, RegexWork 
         RegexResult result = finder_next(&step->finder, work, pass->in, from, &start, &end);
         if (result == REGEX_EXHAUSTED) return result;
         if (result == REGEX_NONE || pass->out->failed) break;
-        bool stutter = start == end && end == last_end; /* an empty match right behind the last match does not count */
+        bool stutter =
+            start == end && end == last_end; /* an empty match directly after the last match does not count */
         if (!stutter) {
             put_range(pass, at, start);
             put_bytes(pass, step->content.data, step->content.size, least_origin(pass, start, end));
@@ -351,7 +351,7 @@ static void run_precompiled(const NormalizeStep *step, Pass *pass) {
     }
 }
 
-/* Steps that often change nothing are asked first: no copy then. */
+/* A check first: steps that change nothing cost no copy. */
 static bool step_is_identity(const NormalizeStep *step, RegexWork *work, Slice text) {
     size_t start, end;
     switch (step->kind) {

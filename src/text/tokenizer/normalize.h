@@ -41,8 +41,7 @@ typedef struct Normalizer {
 
 void normalizer_free(Normalizer *normalizer);
 
-/* Scratch of one thread. origin: one byte for each byte of a text, the least of the origins of what it was made from.
- */
+/* Scratch of one thread. origin: [bytes of the text] the least origin of the bytes that each was made from. */
 typedef struct NormalText {
     Buffer text[2], origin[2];
     uint32_t *codes; /* code points of the stretch being composed */

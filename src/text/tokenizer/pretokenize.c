@@ -1,4 +1,4 @@
-/* Pre-tokenizing: a piece goes through the steps depth first, so that words reach the model as soon as they are cut. */
+/* Pre-tokenising: a piece passes the steps depth first, so that words reach the model at once. */
 #include "text/tokenizer/pretokenize.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ static inline bool pass_on(const Run *run, size_t step, Slice text, size_t start
     return word_encode(run->bpe, &run->work->bpe, piece, run->out) || no_memory(run);
 }
 
-/* The usual case, without bookkeeping: matches and what is between them are pieces of their own. */
+/* The usual case: matches and the text between them are separate pieces. */
 static bool split_isolated(const Run *run, size_t step, Slice text, bool first) {
     const PreStep *split = &run->pre->steps[step];
     size_t done = 0, from = 0, start = 0, end = 0;

@@ -1,5 +1,5 @@
-/* Pre-tokenizing: each step cuts a piece into pieces for the next one; what is left at the end are words for the model.
- * Threads: a PreTokenizer is immutable once built; each thread has its own PreWork. */
+/* Pre-tokenising: each step splits a piece for the next step; the last pieces are words for the model. Thread: a
+ * PreTokenizer is immutable once built; each thread has its own PreWork. */
 #pragma once
 #include "base/buffer.h"
 #include "text/tokenizer/bpe.h"

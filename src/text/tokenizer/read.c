@@ -250,7 +250,7 @@ static size_t spell_side(const MergeSide *side, char *out) {
     return size;
 }
 
-/* The id of the joined token. Merges mostly stand in the order of what they make: the last result and the next id are
+/* The id of the joined token. Merges are mostly in the order of their results: the last result and the next id are
  * tried before the index. */
 static int32_t joined_id(const Bpe *bpe, const MergeSide *left, const MergeSide *right, int32_t guess) {
     if (is_joined(bpe, guess, left, right)) return guess;

@@ -88,7 +88,7 @@ INLINE size_t skip_space(Text text, size_t at, bool newlines) {
     return end == text.size || last == at ? end : last;
 }
 
-/* ` ?[^\s…]+` for what is neither white space nor in `words`; 0: does not match here. */
+/* ` ?[^\s…]+` for characters that are neither white space nor in `words`; 0: no match. */
 INLINE size_t skip_other(Text text, size_t at, uint32_t words) {
     size_t start = at + (text.data[at] == ' ');
     size_t end = skip_set(text, start, ~(words | UNICODE_WHITE));
@@ -159,8 +159,8 @@ bool split_gpt2(const char *data, size_t size, size_t from, size_t *start, size_
     return true;
 }
 
-/* upper* lower+ at `at`: greedy, so when no lower follows the run of uppers, it ends behind the last character of the
- * run that counts as both. 0: no match. */
+/* upper* lower+ at `at`, greedy: if no lower follows the upper run, the match ends after the run's last character that
+ * counts as both. 0: no match. */
 INLINE size_t match_upper_lower(Text text, size_t at) {
     size_t end = at, length, both_end = 0;
     uint32_t set;

@@ -1,4 +1,4 @@
-/* Opening a tokenizer: its files, and what they say together. */
+/* Opening a tokenizer from its files. */
 #include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>

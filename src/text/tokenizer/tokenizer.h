@@ -62,9 +62,8 @@ NODISCARD bool tokenizer_decode(
  * tokenizer_decode. */
 typedef struct Detokenizer Detokenizer;
 NODISCARD Detokenizer *detokenizer_new(const Tokenizer *t, bool skip_special, Error *error);
-NODISCARD bool detokenizer_push(
-    Detokenizer *d, int32_t id, Buffer *out, Error *error);                   /* appends what became certain */
-NODISCARD bool detokenizer_finish(Detokenizer *d, Buffer *out, Error *error); /* and the rest */
+NODISCARD bool detokenizer_push(Detokenizer *d, int32_t id, Buffer *out, Error *error); /* appends decided bytes */
+NODISCARD bool detokenizer_finish(Detokenizer *d, Buffer *out, Error *error);           /* and the rest */
 void detokenizer_free(Detokenizer *d);
 
 int tokenizer_vocab(const Tokenizer *t); /* largest id + 1 */
@@ -73,5 +72,5 @@ int tokenizer_vocab(const Tokenizer *t); /* largest id + 1 */
 size_t tokenizer_longest(const Tokenizer *t);
 bool tokenizer_id(const Tokenizer *t, Slice token, int32_t *id); /* by its spelling in the vocabulary */
 bool tokenizer_is_special(const Tokenizer *t, int32_t id);
-/* The bytes that an id stands for inside a text (what a logprob entry shows): raw, may be part of a character. */
+/* Appends the raw bytes of an id inside of a text, possibly a part of a character; for logprob entries. */
 NODISCARD bool tokenizer_bytes(const Tokenizer *t, int32_t id, Buffer *out, Error *error);

@@ -1,8 +1,8 @@
-/* text/unicode/: what characters are, from one generated table.
+/* text/unicode/: character properties, from one generated table.
  *
- * What characters are: Unicode 16, as the reference tokenizer library sees it, pinned in one generated table
- * (tools/make_unicode_tables.py). The template language uses the same data, where Python has that of its own version.
- * This folder knows code points only; texts and UTF-8 are the callers'. Threads: any. */
+ * Unicode 16, as the reference tokenizer library has it, pinned in one generated table (tools/make_unicode_tables.py).
+ * The template language uses the same data, where Python uses that of its own version. This folder handles code points
+ * only; texts and UTF-8 are up to the callers. Thread: any. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,9 +70,9 @@ static inline uint32_t unicode_ascii_set(uint8_t byte) { return 1u << (unsigned)
 static inline uint32_t unicode_set(uint32_t code) { return 1u << unicode_category(code); }
 static inline bool unicode_is_number(uint32_t code) { return unicode_set(code) & UNICODE_N; }
 
-/* The property White_Space, which is \s of regular expressions and what Rust trims. */
+/* The property White_Space: \s of regular expressions, trim of Rust. */
 static inline bool unicode_is_white_space(uint32_t code) { return unicode_set(code) & UNICODE_WHITE; }
-/* White_Space and the separators U+001C…001F: str.isspace, and what Python strips and splits at. */
+/* White_Space and the separators U+001C…001F: isspace, strip and split of Python's str. */
 static inline bool unicode_is_python_space(uint32_t code) {
     return unicode_is_white_space(code) || (code >= 0x1C && code <= 0x1F);
 }
@@ -86,15 +86,15 @@ bool unicode_is_case_ignorable(uint32_t code); /* the property Case_Ignorable */
 bool unicode_is_digit(uint32_t code);          /* decimal digits, and superscripts and the like: str.isdigit */
 int unicode_decimal(uint32_t code);            /* 0…9 of a decimal digit, else -1 */
 
-/* One character for one; U+0130, whose lower case is two characters, stays as it is. */
+/* Simple mapping, one character to one; U+0130, whose lower case has two characters, is unchanged. */
 uint32_t unicode_lower(uint32_t code);
-/* Full mappings that look at nothing but the character: up to three characters. Return how many. */
+/* Full mappings without context: up to three characters. Return their number. */
 enum { UNICODE_CASE_MAX = 3 };
 int unicode_lower_full(uint32_t code, uint32_t out[UNICODE_CASE_MAX]);
 int unicode_upper_full(uint32_t code, uint32_t out[UNICODE_CASE_MAX]);
 int unicode_title_full(uint32_t code, uint32_t out[UNICODE_CASE_MAX]);
 uint32_t unicode_fold(uint32_t code); /* equal for characters that differ only in case */
-/* The characters whose fold is that of code, itself among them. Returns how many. */
+/* Characters with the same case folding as code, itself included. Returns their number. */
 enum { UNICODE_VARIANTS_MAX = 8 };
 size_t unicode_variants(uint32_t code, uint32_t out[UNICODE_VARIANTS_MAX]);
 
