@@ -14,13 +14,14 @@ typedef struct PartialNames {
 } PartialNames;
 
 NODISCARD bool partial_names(PartialNames *names, const char *directory, Error *error);
-/* The partial directory, made if need be and locked; -1 with the error set. same: false: another process renamed it
- * while this one waited, so that the lock (or -1) is worth nothing and the caller tries again. */
+/* Creates the partial directory if needed and locks it; −1: error is set. *same false: another process renamed it
+ * meanwhile, so the descriptor (or −1) is void and the caller tries again. */
 int partial_lock(const char *partial, bool *same, Error *error);
 void partial_clear(const char *directory);  /* removes its files; only plain files are ever written there */
 void partial_remove(const char *directory); /* and the directory */
 void partial_sync_parent(const char *path); /* the directory's new name is on the disk */
 
 typedef bool PartialBuild(void *context, const char *partial, Error *error);
-/* All of it: `build` writes the files. A directory that exists is an error; after one nothing is left. */
+/* Builds a whole directory: `build` writes the files. An existing directory is an error; after an error nothing is
+ * left. */
 NODISCARD bool partial_build(const char *directory, PartialBuild *build, void *context, Error *error);

@@ -19,7 +19,7 @@ typedef struct CheckpointOptions {
     bool typed;                  /* numbers are of `dtype`; else as config.json says, or as they are */
     DType dtype;                 /* F32, F16 or BF16 */
     uint64_t shard_bytes;        /* largest size of a file, unless one tensor is larger; 0: 5 GiB */
-    CheckpointProgress progress; /* may be NULL */
+    CheckpointProgress progress; /* nullable */
     void *context;
     void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */
 } CheckpointOptions;

@@ -99,7 +99,7 @@ static bool is_left_out(const Plan *plan, Slice key) {
         slice_is(key, "quantization") || slice_is(key, "quantization_config");
 }
 
-/* generation_config.json's ids go before those of config.json, unless there are none. */
+/* The ids of generation_config.json precede those of config.json, if it has any. */
 static bool has_ids(const Json *ids) {
     if (!ids || ids->type == JSON_NULL) return false;
     return ids->type == JSON_INTEGER ? ids->integer != 0 : ids->type != JSON_ARRAY || ids->size > 0;

@@ -41,7 +41,7 @@ static bool ends_with(const char *name, const char *end) {
     return size >= length && !strcmp(name + size - length, end);
 }
 
-/* The tokenizer, chat templates, settings of generation and of images; not the weights and what is written anew. */
+/* The tokenizer, chat templates, settings of generation and images; neither the weights nor the files written anew. */
 static bool is_copied(const char *name) {
     static const char *const ends[] = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py"};
     static const char *const anew[] = {"config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",

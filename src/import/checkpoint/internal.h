@@ -5,7 +5,7 @@
 #include "import/checkpoint/checkpoint.h"
 #include "model/loader/record.h"
 
-/* A module's weights, or another tensor, in the file that is written. */
+/* A module's weights, or another tensor, in the written file. */
 typedef struct Output {
     const Recorded *item;
     const char *name;      /* a tensor, or the module of a matrix */
@@ -30,7 +30,7 @@ typedef struct Plan {
     bool has_dtype;
     DType dtype;     /* numbers become this, where has_dtype */
     bool quantised;  /* config.json gets `quantization` */
-    QuantForm usual; /* what it says of modules that it does not name */
+    QuantForm usual; /* form of modules that the config does not name */
     int count;
     Output *outputs;      /* in the order of MLX's files */
     uint64_t total_bytes; /* the source's tensors */
@@ -39,19 +39,19 @@ typedef struct Plan {
 
 NODISCARD bool plan_make(Plan *plan);
 
-/* --- rules.c: what mlx-lm's classes say about modules by name --------------------------------------------------- */
+/* --- rules.c: mlx-lm's per-class rules for modules, by name ----------------------------------------------------- */
 
 typedef enum RuleAnswer { RULE_USUAL, RULE_PLAIN, RULE_8_BITS } RuleAnswer;
 /* Quantisation of a module of a family: as usual, not at all, or 8 bits in groups of 64. */
 RuleAnswer rule_of_module(const char *model_type, const char *module);
-/* Whether a tensor keeps its type of numbers whatever the others become. */
+/* Whether a tensor keeps its data type even if the other tensors are cast. */
 bool rule_keeps_dtype(const char *model_type, const char *name);
 /* Whether `plus`, which the model adds to a norm's weights, is added when the file is written. */
 bool rule_adds_plus(const char *model_type);
 /* The form that a recipe gives a module. layer: its number, 0 where it has none. */
 QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int layer, int layer_count);
-/* MLX's name of a module whose publisher has another; *second: set when its rows are those of two modules, one after
- * the other. The names are in the arena; NULL: no memory. */
+/* MLX's name of a module with a publisher's name; *second: set if its rows are those of two modules, concatenated.
+ * Names are in the arena. NULL: no memory. */
 const char *rule_rename(const Plan *plan, const char *module, bool bare, const char **second);
 /* Whether MLA's kv_b_proj becomes embed_q and unembed_out. */
 bool rule_divides(const char *model_type);

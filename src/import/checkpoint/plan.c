@@ -1,4 +1,4 @@
-/* What becomes what: names, shapes, types, quantised forms, and the order of tensors in the files. */
+/* The plan: names, shapes, types, quantised forms, and the order of tensors in the files. */
 #include <ctype.h>
 #include <stdlib.h>
 
@@ -44,7 +44,7 @@ static const char *text_name(const Plan *plan, const char *name) {
     return arena_printf(plan->arena, "%s%s", here, name);
 }
 
-/* The number behind "layers."; -1: there is none. */
+/* The number after "layers."; −1: none. */
 static int layer_of(const char *name) {
     const char *at = strstr(name, "layers.");
     return at && isdigit((unsigned char)at[strlen("layers.")]) ? (int)strtol(at + strlen("layers."), NULL, 10) : -1;
@@ -54,7 +54,7 @@ static int layer_of(const char *name) {
 
 static bool is_plain(const Weight *w) { return w->quant == QUANT_NONE; }
 
-/* The type of a quantised matrix's numbers when they are dequantised and nothing says another. */
+/* Data type of a dequantised matrix without a requested type. */
 static DType own_dtype(const Weight *w) {
     if (is_plain(w) || w->quant == QUANT_AFFINE || w->quant == QUANT_SYMMETRIC) return w->dtype;
     return w->quant == QUANT_K || w->quant == QUANT_K_SYMMETRIC ? DTYPE_F16 : DTYPE_BF16;
@@ -205,8 +205,8 @@ static bool is_written(const Plan *plan, const Recorded *item) {
     return !item->moved && !(item->whole && divided) && !(item->part && !divided);
 }
 
-/* mlx-lm multiplies this family's matrices by factors of the config; a file whose matrices are not counts as the
- * publisher's as long as its convolutions are PyTorch's. */
+/* mlx-lm multiplies matrices of this family by factors of the config; unscaled files count as the publisher's while
+ * their convolutions are in PyTorch's layout. */
 static bool is_scaled(const Plan *plan) {
     for (int i = 0; i < plan->count && !strcmp(plan->model_type, "falcon_h1"); i++) {
         const Output *o = &plan->outputs[i];

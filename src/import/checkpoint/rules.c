@@ -79,7 +79,7 @@ QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int 
     return (QuantForm){QUANT_AFFINE, more ? bits[recipe].high : bits[recipe].low, group};
 }
 
-/* How a module's name ends in publishers' files and in MLX's; `second`: what the second half of its rows is called. */
+/* Suffixes of a module's name in publishers' files and in MLX; second: name of the second half of its rows. */
 typedef enum RenameWhere {
     RENAME_ALWAYS,
     RENAME_BARE,  /* only a tensor without ".weight", as transformers saves experts since 5.0 */

@@ -246,7 +246,7 @@ static void room_free(Room *room) {
     for (int i = 0; i < 3; i++) free(room->unpacked[i]);
 }
 
-/* Scales or biases as they are, or in another type. */
+/* Copies scales or biases, converted to dtype if it differs. */
 static void copy_numbers(const void *from, DType own, uint8_t *to, DType dtype, int64_t count) {
     for (int64_t i = 0; own != dtype && i < count; i++) {
         float value;

@@ -293,7 +293,7 @@ void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, ui
         if (info->compact == QUANT_K_SYMMETRIC) {
             k_symmetric_block(type, blocks, codes, scales);
             scales += K_SYMMETRIC_BYTES;
-        } else if (info->compact == QUANT_MXFP4) { /* the scale, an exponent, then the codes, the same as MLX's */
+        } else if (info->compact == QUANT_MXFP4) { /* an exponent as scale, then the codes, as in MLX */
             nibbles_spread(blocks + 1, codes);
             *scales++ = blocks[0];
         } else {

@@ -1,5 +1,5 @@
-/* config.json from GGUF metadata: the fields that the family's rows name, then what all have: rotary embeddings, end
- * tokens, the forms of the matrices. */
+/* config.json from GGUF metadata: the fields in the family's rows, then the common ones: rotary embeddings, end tokens,
+ * the forms of the matrices. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static void fail_field(Writer *w, const char *key, const char *problem) {
     w->failed = true;
 }
 
-/* Whether the key has a number for each layer, which says what kind of layer it is. */
+/* Whether the key has a number per layer that gives the layer's kind. */
 static bool tells_kinds(const GgufModel *model, const char *key) {
     for (const GgufField *const *list = model->fields; *list; list++)
         for (const GgufField *field = *list; field->name; field++)
@@ -245,7 +245,7 @@ static bool has_tensor(const Writer *w, const char *name) {
     return false;
 }
 
-/* What the fields are computed from, and what a family without a field for it takes for granted. */
+/* Values from which fields are computed, with defaults of families without such fields. */
 static void read_sizes(Writer *w) {
     const GgufTensor *embedding = gguf_tensor(w->file, "token_embd.weight");
     GgufSizes *s = &w->sizes;
@@ -417,12 +417,12 @@ static void put_tokens(Writer *w) {
     if (gguf_integer(w->file, "tokenizer.ggml.padding_token_id", &id)) put_integer(w, "pad_token_id", id);
 }
 
-/* The commonest width is the default; modules of another width are named. */
+/* Equal forms: the most common one is the default; modules with another one are named. */
 static bool form_same(const Weight *a, const Weight *b) {
     return a->quant == b->quant && a->bits == b->bits && a->group == b->group;
 }
 
-/* The form that most matrices have is the rule, the others are exceptions. */
+/* The form of most matrices: the default; the other forms are exceptions. */
 static const Weight *most_used_form(const GgufPlan *plan) {
     const Weight *most = NULL;
     size_t most_uses = 0;

@@ -1,5 +1,5 @@
-/* The conversion itself, into a partial directory (import/partial.h). A process that finds the lock taken waits for it
- * and then finds the work done. */
+/* The conversion, into a partial directory (import/partial.h). A process that finds the lock taken waits for it and
+ * then finds the finished work. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -265,7 +265,7 @@ static int64_t modified_ns(const struct stat *status) {
 #endif
 }
 
-/* What identifies the source: written last, so that its presence says that all else is there. */
+/* Identification of the source, written last: its presence proves a complete conversion. */
 static bool marker_build(Buffer *out, const char *path, bool compact, Error *error) {
     struct stat status;
     if (stat(path, &status) != 0) {
@@ -276,8 +276,8 @@ static bool marker_build(Buffer *out, const char *path, bool compact, Error *err
     return !out->failed || fail(error, ERROR_MEMORY, "no memory for the source's mark");
 }
 
-/* directory exists: true when it is the finished conversion of this source. Otherwise stale says whether it may be
- * replaced, for which it must be a conversion, as the marker proves; if not, the error is set. */
+/* directory exists. True: it is the finished conversion of this source. False: *stale: it may be replaced, as its
+ * marker proves that it is a conversion; otherwise error is set. */
 static bool finished_check(
     const char *path, const char *directory, const GgufOptions *options, bool *stale, Error *error) {
     Buffer expected = {0}, found = {0};
@@ -318,7 +318,7 @@ static bool convert_into(const char *path, const char *partial, const GgufOption
     return ok;
 }
 
-/* At once for those who look: there is always one of the two, or a lock that they wait for. */
+/* Atomic for readers: one of the two directories always exists, or a lock to wait for. */
 static bool directory_replace(const char *directory, const char *partial, Error *error) {
     char old[PATH_BYTES_MAX + 16];
     snprintf(old, sizeof old, "%s.old", directory);
@@ -334,7 +334,7 @@ static bool directory_replace(const char *directory, const char *partial, Error 
 static bool convert_locked(
     const char *path, const char *directory, const char *partial, const GgufOptions *options, Error *error) {
     bool stale = false;
-    if (file_exists(directory)) { /* finished by another process just now, or to be replaced */
+    if (file_exists(directory)) { /* finished by another process meanwhile, or to be replaced */
         bool finished = finished_check(path, directory, options, &stale, error);
         if (!stale) {
             rmdir(partial);

@@ -17,10 +17,10 @@ typedef struct GgufOptions {
                      tensor.h; Q6_K is exact), which is a third smaller for Q4_K and as much faster to generate with */
     bool replace; /* for caches: a conversion of the file in another state or form, or by another version, is made anew
                    */
-    GgufProgress progress; /* may be NULL */
+    GgufProgress progress; /* nullable */
     void *context;
 } GgufOptions;
 
-/* directory appears only when whole (written under a temporary name beside it, then renamed); an existing directory is
- * an error unless it is a finished conversion of the same file (then nothing is done) or to be replaced. */
+/* Converts into directory, which appears only when complete (written under a temporary name, then renamed). An existing
+ * directory is an error unless it is the finished conversion of this file (nothing is done) or may be replaced. */
 NODISCARD bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error);

@@ -1,7 +1,5 @@
-/* The parts of the GGUF import, private to this folder: the parsed file, its block types, the plan of what becomes
- * what, and the writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h
- * there.
- */
+/* The parts of the GGUF import, private to this folder: the parsed file, its block types, the conversion plan, and the
+ * writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h there. */
 #pragma once
 #include "base/arena.h"
 #include "base/buffer.h"
@@ -59,7 +57,7 @@ typedef struct GgufType {
 } GgufType;
 
 const GgufType *gguf_type(uint32_t type); /* NULL: no such type is known */
-/* The names of those that can be converted, into `out`. */
+/* Writes the names of the convertible types into out. */
 void gguf_type_list(char *out, size_t size);
 /* count elements (whole blocks) as codes, one a byte, and per group a scale and a bias: w = scale·code + bias. */
 void gguf_blocks_convert(
@@ -153,7 +151,7 @@ typedef struct GgufOutput {
     const char *part;    /* "weight" or "bias"; "": the module's name is the tensor's */
     bool flat;           /* a vector that is a matrix of one row */
     Weight form;         /* how it is quantised: no data. Affine scales are F16 when that is exact, else F32 */
-    int64_t interleaved; /* rows per head whose halves are interleaved and must be put apart; 0: none */
+    int64_t interleaved; /* rows per head whose two halves are interleaved and must be separated; 0: none */
     bool minus_one;      /* stored with 1 added */
 } GgufOutput;
 
@@ -166,13 +164,13 @@ typedef struct GgufPlan {
 
 /* The family's model that the file holds. */
 NODISCARD bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char **model_type, Error *error);
-/* block_count without the blocks that predict further tokens, which nothing here uses. */
+/* block_count without the MTP blocks, which are not used. */
 int64_t gguf_layers(const GgufFile *file);
 /* The field of config.json with this name; NULL: the model has none. */
 const GgufField *gguf_field(const GgufModel *model, const char *name);
-/* Whether name is the pattern with a number for its '*', which goes to block (no '*': 0). */
+/* Whether name matches the pattern; *block: the number at its '*' (without '*': 0). */
 bool gguf_name_match(Slice name, const char *pattern, int *block);
-/* Names and shapes; everything that can be refused is refused here, before anything is written. */
+/* Names and shapes. Everything that can be refused is refused here, before anything is written. */
 NODISCARD bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error);
 /* The row of the source that becomes row of the output. */
 int64_t gguf_source_row(const GgufOutput *output, int64_t row);
@@ -210,6 +208,6 @@ typedef enum GgufTokenType {
 /* The type of token `id` as it acts: user-defined tokens that are control tokens in truth are CONTROL. */
 int32_t gguf_token_type(const GgufFile *file, int64_t id, Slice text, int32_t type);
 NODISCARD bool gguf_tokenizer_config(Buffer *out, const GgufFile *file, Error *error);
-/* The tokens that end an answer: eos first, then others known by key or by name. Returns how many, at most limit. */
+/* Tokens that end an answer: eos first, then those known by key or by name. Returns their number, at most limit. */
 int gguf_end_tokens(const GgufFile *file, int64_t *ids, int limit);
-void gguf_write_float(Buffer *out, double value); /* the shortest text that reads back as the same f32 */
+void gguf_write_float(Buffer *out, double value); /* the shortest text that parses to the same f32 */

@@ -1,4 +1,4 @@
-/* Which texts begin, or end, with which others, by sorting them. */
+/* Prefixes and suffixes among texts, by sorting. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static int entry_order(const void *a, const void *b) {
     return order ? order : (x.size > y.size) - (x.size < y.size);
 }
 
-/* In their order, what a text begins with is before it, and between them are only others that begin so. */
+/* In sorted order the prefixes of a text precede it, with only texts of the same prefix between. */
 static void nest(Entry *entries, uint32_t count) {
     if (count) qsort(entries, count, sizeof *entries, entry_order);
     for (uint32_t i = 0; i < count; i++) {

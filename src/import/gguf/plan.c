@@ -1,5 +1,5 @@
-/* What becomes what: the family of a file, its tensors' names as MLX has them, and the changes that llama.cpp's
- * converter made undone, all by the rows of the family (family/gguf.h). */
+/* The plan: the family of a file, the MLX names of its tensors, and the inverse of the changes that llama.cpp's
+ * converter makes, all by the rows of the family (family/gguf.h). */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static bool fail_unknown(const GgufFile *file, Error *error) {
     const char *type;
     list[0] = '\0';
     for (const GgufModel *model; (model = family_gguf(i, &type)) && size < sizeof list; i++) {
-        if (model->with_key) continue; /* its architecture is another's */
+        if (model->with_key) continue; /* another model has this architecture */
         size += (size_t)snprintf(list + size, sizeof list - size, "%s%s", size ? ", " : "", model->architecture);
     }
     return fail(error, ERROR_UNSUPPORTED, "architecture %.*s cannot be converted (these can: %s)",
@@ -47,8 +47,8 @@ bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char *
 
 /* --- Ignored metadata ------------------------------------------------------------------------------------------ */
 
-/* Keys of the architecture that are understood in every file, here or by the writer of config.json, beside those of the
- * model's fields. A key beyond these may change what the model computes, so it is refused. */
+/* Architecture keys that are handled in every file, beside those of the model's fields. Any other key may change the
+ * computation, so it is refused. */
 static const char *const known_keys[] = {
     ".vocab_size",
     ".attention.head_count", /* 0 where there is no attention */
@@ -169,7 +169,7 @@ bool gguf_name_match(Slice name, const char *pattern, int *block) {
     return digits && slice_is((Slice){rest.data + digits, rest.size - digits}, star + 1);
 }
 
-/* Tensors of the extra blocks behind the model's layers (MTP heads). */
+/* Tensors of MTP blocks after the model's layers. */
 static bool predicts_further(const GgufFile *file, Slice stem) {
     const Slice block = SLICE("blk.");
     int number;
@@ -194,12 +194,12 @@ static char *module_name(Arena *arena, const char *pattern, int block) {
     return arena_printf(arena, "%.*s%d%s", (int)(star - pattern), pattern, block, star + 1);
 }
 
-/* "blk.3.attn_q.weight" to module "model.layers.3.self_attn.q_proj", part "weight" and what is to be undone. dropped:
- * there is no output. */
+/* "blk.3.attn_q.weight" → module "model.layers.3.self_attn.q_proj", part "weight" and the inverse transformation.
+ * dropped: there is no output. */
 static bool name_convert(
     GgufOutput *output, GgufFile *file, const GgufModel *model, GgufChange *change, bool *dropped, Error *error) {
     Slice stem = output->source->name;
-    size_t last = stem.size; /* behind the last dot; 0 without one */
+    size_t last = stem.size; /* after the last dot; 0: no dot */
     while (last > 0 && stem.data[last - 1] != '.') last--;
     const Slice part = last ? (Slice){stem.data + last, stem.size - last} : (Slice){0};
     output->part = slice_is(part, "weight") ? "weight" : slice_is(part, "bias") ? "bias" : NULL;

@@ -25,14 +25,14 @@ typedef struct Token {
 
 typedef struct Merge {
     uint32_t left, right;               /* ids */
-    uint32_t piece;                     /* what they make */
+    uint32_t piece;                     /* result of the merge */
     uint32_t left_length, right_length; /* characters */
     float score;
 } Merge;
 
 typedef struct Vocabulary {
     GgufFile *file;
-    const GgufTokenizer *rules; /* what the file does not say */
+    const GgufTokenizer *rules; /* facts that the file lacks */
     Error *error;
     bool byte_level; /* "gpt2" */
     uint32_t count;
@@ -229,7 +229,7 @@ static bool ends_open(const Vocabulary *v, Ends *ends) {
     return fail(v->error, ERROR_MEMORY, "no memory to cut %u tokens", v->count);
 }
 
-/* Every way to cut a piece into two others is a merge. */
+/* Each split of a piece into two pieces is a merge. */
 static bool piece_split(Vocabulary *v, const Ends *ends, uint32_t id, size_t *capacity) {
     const Token *token = &v->tokens[id];
     uint32_t by_size[PIECE_BYTES_MAX + 1]; /* that it ends with */

@@ -15,7 +15,7 @@ enum {
     SHARED_FLOATS = 16 << 20, /* floats of partial results of distributed spans */
     ITEMS_PER_THREAD = 4,     /* tiles per thread below which spans are distributed */
     FEW_ROWS = 4,
-    ALONE_PRODUCTS = 1 << 17, /* products that one thread computes faster than it wakes another: some 5 µs */
+    ALONE_PRODUCTS = 1 << 17, /* one thread computes so many products before it could wake another: about 5 µs */
 };
 
 /* A query's result over some spans: largest score, sum of exponentials; the weighted values, per kind of page, are

@@ -49,7 +49,7 @@ void codes_plan(Job *job);
 int codes_end(const Job *job, const SequenceChunk *chunk, int position);
 /* Bytes of a query's record: one ScanQuery for the half of keys; MLA: then one for the rotated keys. */
 size_t codes_record_bytes(const KvLayout *layout);
-/* Makes the record of a query whose head is prepared. */
+/* Fills the record of a query whose head is prepared. */
 void codes_record(const Job *job, const SequenceChunk *chunk, int row, int head, ScanQuery *record);
 /* The shared record of a query, if spans are distributed; query: number in its chunk, in the order (row, head). */
 ScanQuery *codes_shared_record(const Job *job, const SequenceChunk *chunk, int kv_head, int query);

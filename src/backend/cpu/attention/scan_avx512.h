@@ -6,7 +6,7 @@ enum {
     INT_LANES = 16,
     SCAN_TILE = 6,        /* queries of a register tile */
     TILE_REGS = 4,        /* registers of codes of a register tile */
-    TOGETHER = 1,         /* quads of narrow codes whose products are added before they are widened */
+    TOGETHER = 1,         /* quads of narrow codes whose products are added before widening */
     KEYS_UNSIGNED = true, /* index − 128 as it is, with the offset */
 };
 /* Queries for which codes are looked up again in each tile. */

@@ -10,7 +10,7 @@ typedef struct LatentPart {
     const uint8_t *codes;
     const float *mean;
     uint8_t *bytes; /* [blocks of tokens][quads of dims][16][4] */
-    int behind;     /* width of the part whose record precedes this one's; 0: this is the first */
+    int behind;     /* width of the preceding part; 0: this is the first */
 } LatentPart;
 
 static const ScanQuery *record_of(const ScanPage *page, const LatentPart *part, int i) {

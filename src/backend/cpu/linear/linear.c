@@ -44,8 +44,8 @@ Plain linear_plain(const Weight *w) {
                                    : PLAIN_BF16;
 }
 
-/* The scales of the rows after these: they come from memory while these are unpacked and multiplied. Those that do not
- * exist are asked for as well, which is no fault. */
+/* Prefetches the scales of the following rows while these rows are computed. Rows past the end are prefetched too,
+ * which is no fault. */
 static void prefetch_scales(const Weight *w, int64_t row, int rows) {
     const size_t bytes = weight_scale_bytes(w);
     for (size_t at = 0; at < (size_t)rows * bytes; at += LINE_BYTES) {

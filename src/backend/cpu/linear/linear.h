@@ -24,7 +24,7 @@ enum {
     LINEAR_TILE_ROWS = 6,   /* most activation rows of a tile in registers */
 };
 
-/* How a row of int8 activations lies in memory. Kernels choose the layout that matches the bits of their weights. */
+/* Memory layout of a row of int8 activations. Kernels choose the layout that matches the bits of their weights. */
 typedef enum LinearLayout {
     LAYOUT_NATURAL, /* in order */
     LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */

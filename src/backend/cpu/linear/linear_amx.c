@@ -89,7 +89,7 @@ static bool batch_next(Batch *b, const Call *call) {
 typedef struct Issue {
     const Call *call;
     int32_t *ring;      /* sums[square % BATCH][row of the pair][weight row] */
-    int64_t square;     /* the next one; also that behind the last, which has no products */
+    int64_t square;     /* the next square; one past the last has no products */
     int64_t until;      /* it may go as far as this */
     int64_t at;         /* group */
     int row;            /* first activation row */
@@ -151,7 +151,7 @@ typedef struct Piece {
     const float *scales, *biases; /* groups PANEL apart */
     int count;                    /* groups */
     const float *start;           /* sums of the lane so far; NULL: none */
-    int merges;                   /* earlier lanes to be added: the last of them at `left`, the others before it */
+    int merges;                   /* earlier lanes to add: the last at `left`, the other ones before it */
     const float *left;
     float *to;
 } Piece;

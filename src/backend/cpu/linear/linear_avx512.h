@@ -76,7 +76,7 @@ INLINE void load_k(const uint8_t *records, int64_t count, __m512 *s, __m512 *b) 
     *b = _mm512_mul_ps(e, _mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(bytes, last, v)));
 }
 
-/* The forms whose bias is −2^(bits−1) times the scale. */
+/* Forms whose bias is −2^(bits−1) times the scale. */
 INLINE __m512 load_symmetric(const Weight *w, const uint8_t *scales, int64_t group, __mmask16 mask) {
     if (w->quant == QUANT_SYMMETRIC) return load_floats(scales + (size_t)group * 2, DTYPE_F16, mask);
     const uint8_t *record = scales + group / 16 * K_SYMMETRIC_BYTES;

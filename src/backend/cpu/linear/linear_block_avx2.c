@@ -162,7 +162,7 @@ static __attribute__((noinline)) void load_last_scales(const Weight *w, const ui
 /* Zeros that the first groups of a row add to, so that their sums need not be cleared. */
 static const __m256 nothing[LINEAR_FEW];
 
-/* Where a weight row begins; biases may be NULL. bytes: of all scales from there. */
+/* Start of a weight row; biases: nullable. bytes: of all scales from there. */
 typedef struct Place {
     const uint8_t *codes, *scales, *biases;
     int64_t bytes;

@@ -87,7 +87,7 @@ INLINE void block_groups(const Few *f, const uint8_t *p, int64_t group, int64_t 
     }
 }
 
-/* Where the groups of a weight row begin; biases may be NULL. */
+/* Start of the groups of a weight row; biases: nullable. */
 typedef struct Place {
     const uint8_t *codes, *scales, *biases;
     size_t far; /* how far ahead codes are fetched */

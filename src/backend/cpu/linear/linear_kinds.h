@@ -41,7 +41,7 @@
     F(CODES_8, 8, false, __VA_ARGS__)                                                                                  \
     F(CODES_E2M1, 4, true, __VA_ARGS__)
 
-/* Weights whose products take f32 activations. */
+/* Weight types whose products take f32 activations. */
 #define LINEAR_PLAINS(F, ...)                                                                                          \
     F(PLAIN_F32, __VA_ARGS__)                                                                                          \
     F(PLAIN_F16, __VA_ARGS__)                                                                                          \
@@ -97,11 +97,11 @@ INLINE uint8_t *place_codes(const Places *places, uint8_t *out, int64_t col, con
         (size_t)(col & ((1 << places->shift) - 1)) * (size_t)height;
 }
 
-/* Some rows of weights together: where the data of each begins, the bytes from there to the end of all; where in the
- * panel those of the first go. */
+/* Unpacks some rows of weights: the start of each row, the bytes from there to the end of all data, and the destination
+ * of the first row in the panel. */
 typedef void UnpackKernel(
     const Weight *w, const uint8_t *const *rows, const int64_t *left, const Places *places, uint8_t *out);
-/* The scales of the same: numbers of the rows. */
+/* The scales of these rows. */
 typedef void UnpackScales(
     const Weight *w, const int64_t *rows, const Places *places, int64_t groups, float *scales, float *biases);
 

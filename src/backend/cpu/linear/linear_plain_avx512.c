@@ -12,7 +12,7 @@ INLINE void load_e8m0(const uint8_t *scales, int64_t group, int64_t count, float
     _mm512_storeu_si512(out, _mm512_min_epu32(bits, _mm512_set1_epi32(0x7f800000)));
 }
 
-/* 16 elements of a row from col; mask: those that exist. */
+/* 16 elements of a row from col; mask: elements inside of the row. */
 INLINE __m512 load_plain(const Plain kind, const uint8_t *row, int64_t col, const __mmask16 mask) {
     if (kind == PLAIN_F32) return _mm512_maskz_loadu_ps(mask, row + 4 * col);
     if (kind == PLAIN_F16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + 2 * col));

@@ -40,7 +40,7 @@ INLINE void tile_steps(
     }
 }
 
-/* sums += the products of `steps` × 4 columns; fresh: there is nothing in them yet. */
+/* sums += products of `steps` × 4 columns; fresh: sums are still zero. */
 INLINE void tile_part(const uint8_t *p, const int8_t *q, const int steps, const bool two_planes, const bool fresh,
     const int rows, __m256i sums[TILE][2]) {
 #pragma GCC unroll 2

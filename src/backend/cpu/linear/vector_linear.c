@@ -1,9 +1,9 @@
 /* The operations that multiply, over one instruction set's kernels: embed, matmul, glu, matmul_add.
  *
- * Each is one run of the pool in two phases: the activation rows are normalised and quantised (shared out by rows, or
- * by groups when there is one), then, after a barrier, weight rows are shared out. Few activation rows: every weight
- * row is read once, in the file's layout. More: panels of weight rows are unpacked and met with tiles of activation
- * rows. Both give the same bits (linear.h). */
+ * Each runs once on the pool, in two phases: activation rows are normalised and quantised (shared by rows, or by groups
+ * for a single row); after a barrier, weight rows are shared. Few activation rows: every weight row is read once, in
+ * the file's layout. More: panels of weight rows are unpacked and multiplied with tiles of activation rows. Both give
+ * the same bits (linear.h). */
 #include <string.h>
 
 #include "base/math.h"
@@ -11,7 +11,7 @@
 
 enum {
     UNIT_ROWS = 16,       /* weight rows shared out together, few activation rows */
-    SINGLE_UNIT_ROWS = 4, /* the same of one or two */
+    SINGLE_UNIT_ROWS = 4, /* units of work for one or two rows */
     GRAIN_BYTES = 98304,  /* weights that a thread takes at a time */
     CALL_ROWS = 128,      /* weight rows per kernel call: results wait in L1 for their epilogue */
     CHUNK_LEAST = 64,     /* lines of activations that meet a panel, unless there are fewer */
