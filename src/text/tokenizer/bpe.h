@@ -55,9 +55,9 @@ typedef struct Bpe {
     uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */
     double *scores;               /* UNIGRAM: by id */
     double unknown_score;         /* UNIGRAM: of a character without a token */
-    /* Split points that no merge crosses: before "▁" (by characters), unless the byte before it is in before_space; between
-     * two characters of three bytes, unless their pair is in bigrams or the two bytes at the boundary are in seams; between
-     * two ASCII characters (by characters), unless they are in seams. */
+    /* Split points that no merge crosses: before "▁" (by characters), unless the byte before it is in before_space;
+     * between two characters of three bytes, unless their pair is in bigrams or the two bytes at the boundary are in
+     * seams; between two ASCII characters (by characters), unless they are in seams. */
     bool space_splits, wide_splits, ascii_splits;
     uint8_t before_space[256];
     uint64_t *bigrams;
