@@ -111,7 +111,7 @@ emulated() { emulated_build && tests/emulated.sh build; }
 # takes a part. Those of all other layers run once, under ASan and UBSan; fast and long run them in the release build.
 release_layers=(backend family cache engine)
 targets=()
-[ "$mode" != usual ] || targets=(apus stand-in faulty test_image test_tokenizer "${release_layers[@]/#/tests-}")
+[ "$mode" != usual ] || targets=(apus stand-in faulty test_{image,template,tokenizer} "${release_layers[@]/#/tests-}")
 
 tools/install.sh test || exit 1
 step python-environment tools/python_env.sh "$cache/venv" || finish
@@ -158,12 +158,12 @@ step unit unit build -L "^($(IFS='|'; echo "${release_layers[*]}"))\$"
 
 # Sanitizers: parsers, server, engine and allocations under ASan and UBSan, with a sample of models and backends; what has
 # threads under TSan. The vector kernels are those of the release build; ./test.sh long has them instrumented, and all tests.
-# test_engine_sharing compares numbers of real models in the engine: test_sharing (a fake model) and test_engine_model have
+# test_engine_sharing and test_speculation_model compare numbers of real models: test_sharing (a fake model) and test_engine_model have
 # its threads and its memory.
 kernels=-DAPUS_KERNELS=$PWD/build/libkernels.a
 asan_targets=(tests-{base,media,tensor,weights,cache,model,fit,import,text,hub,engine,chat,library,history,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,given})
 asan() {
-    unit build-asan -LE '^(backend|family)$' -E '^test_engine_sharing$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
+    unit build-asan -LE '^(backend|family)$' -E '^test_(engine_sharing|speculation_model)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
 step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step asan asan
 step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step tsan unit build-tsan -L '^threads$' -E '^test_engine_sharing$'

@@ -25,7 +25,7 @@ step() {
 step handed 1 4
 step rope 3 4
 step visible 3 4
-step vision 3 4
+step vision 3 4 gemma3 pixtral
 step pages 4 3
 step sums 5 4
 step generated 7 4 short
@@ -33,6 +33,7 @@ step prompts 3 4 520
 step whole 5 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
+    step vision 3 4
     step handed 2 1
     step speculation_model 7 4 --backend cuda llama
     step graph 2 4 0

@@ -14,8 +14,9 @@ done
 # Libraries that a Mac has from its SDK or from Homebrew: the headers of this machine's.
 libraries=$(mktemp -d)
 trap 'rm -rf "$libraries"' EXIT
-ln -s /usr/include/{jpeglib,jmorecfg,jerror,png,pngconf,pnglibconf}.h "/usr/include/$(uname -m)-linux-gnu/jconfig.h" "$libraries/"
-for name in curl openssl editline webp; do
+ln -s /usr/include/{jpeglib,jmorecfg,jerror,png,pngconf,pnglibconf,sndfile,soxr,sqlite3,qrencode}.h \
+    "/usr/include/$(uname -m)-linux-gnu"/{jconfig,mpg123,fmt123}.h /usr/include/opus/*.h "$libraries/"
+for name in curl openssl editline webp ogg vorbis; do
     mkdir "$libraries/$name"
     for place in /usr/include/"$name" /usr/include/"$(uname -m)"-linux-gnu/"$name"; do
         [ ! -d "$place" ] || ln -sf "$place"/* "$libraries/$name/"
@@ -25,7 +26,7 @@ echo 'ASSET(0, "/", "index.html", "text/html", "0", false)' >"$libraries/assets.
 
 # The same warnings as CMakeLists.txt. clang 14 knows no _Float16 on x86-64, which a header declares functions of.
 flags=(-fsyntax-only -std=gnu17 -Isrc -isystem "$headers" -isystem "$libraries" -D_GNU_SOURCE= '-DAPUS_VERSION="0"'
-    '-DAPUS_WEB_DIRECTORY="."' -D_Float16=float -Werror -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes
+    '-DAPUS_WEB_DIRECTORY="."' -DAPUS_SQLITE=1 -DAPUS_QRENCODE=1 -D_Float16=float -Werror -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes
     -Wmissing-prototypes -Wundef -Wno-unused-parameter -Wno-gnu-statement-expression)
 avx512="-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi -mgfni"
 

@@ -219,6 +219,7 @@ static void test_kinds(CpuBackend *cpus, int count) {
     for (size_t c = 0; c < made; c++)
         for (size_t g = 0; g < COUNT_OF(GROUPS); g++) {
             const Case *k = &cases[c];
+            if (test_sampled() && k->quant == QUANT_AFFINE && (c + g) % 2) continue;
             const bool records = k->quant == QUANT_K || k->quant == QUANT_K_SYMMETRIC;
             const int64_t cols = records ? (int64_t)K_COLS * (1 + (int64_t)g)
                 : k->quant == QUANT_NONE ? GROUPS[g] * 17 + 3

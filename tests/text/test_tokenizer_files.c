@@ -45,7 +45,8 @@ static void test_json(void) {
 
 static void test_vocab(void) {
     check_refused("{\"model\":{\"vocab\":{},\"merges\":[]}}", "model.vocab is empty");
-    check_refused("{\"model\":{\"vocab\":[],\"merges\":[]}}", "model.vocab: expected an object");
+    check_refused("{\"model\":{\"vocab\":[],\"merges\":[]}}", "model.vocab is empty");
+    check_refused("{\"model\":{\"vocab\":7,\"merges\":[]}}", "model.vocab: expected an object");
     check_refused(
         "{\"model\":{\"vocab\":{\"a\":99999999999},\"merges\":[]}}", "model.vocab: the id 99999999999 is above");
     check_refused("{\"model\":{\"vocab\":{\"a\":99999999999999999999999},\"merges\":[]}}",
@@ -85,7 +86,8 @@ static void test_fields(void) {
     check_refused("{\"model\":{\"byte_fallback\":1," MODEL_END, "model.byte_fallback must be true or false");
     check_refused("{\"model\":{\"end_of_word_suffix\":\"</w>\"," MODEL_END, "model.end_of_word_suffix");
     check_refused("{\"model\":{\"unk_token\":5," MODEL_END, "model.unk_token must be a string");
-    check_refused("{\"normalizer\":{\"type\":\"Precompiled\"}," MODEL, "normalizer: the type \"Precompiled\"");
+    check_refused("{\"normalizer\":{\"type\":\"Nmt\"}," MODEL, "normalizer: the type \"Nmt\"");
+    check_refused("{\"normalizer\":{\"type\":\"Precompiled\"}," MODEL, "precompiled_charsmap must be a string");
     check_refused(
         "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Nmt\"}]}," MODEL,
         "normalizer: normalizers[1]");

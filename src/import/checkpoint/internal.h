@@ -50,6 +50,8 @@ bool rule_keeps_dtype(const char *model_type, const char *name);
 bool rule_adds_plus(const char *model_type);
 /* The form that a recipe gives a module. layer: its number, 0 where it has none. */
 QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int layer, int layer_count);
+/* The reason why models of this type cannot be converted; NULL: they can. */
+const char *rule_refuses(const char *model_type);
 /* MLX's name of a module with a publisher's name; *second: set if its rows are those of two modules, concatenated.
  * Names are in the arena. NULL: no memory. */
 const char *rule_rename(const Plan *plan, const char *module, bool bare, const char **second);

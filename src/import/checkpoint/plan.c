@@ -34,10 +34,11 @@ static DType dtype_of(const Plan *plan, const char *name, DType own) {
 
 /* --- Names ------------------------------------------------------------------------------------------------------ */
 
-/* In files with more parts than text MLX has the text model under language_model. */
+/* In files with more parts than text MLX has the text model under language_model; mlx-lm's gemma3n keeps the names. */
 static const char *text_name(const Plan *plan, const char *name) {
     static const char nested[] = "model.language_model.", here[] = "language_model.";
     const bool parts = json_get(plan->config, "text_config") || json_get(plan->config, "vision_config");
+    if (!strcmp(plan->model_type, "gemma3n")) return name;
     if (!parts || load_is_media(slice_of(name)) || !strncmp(name, here, strlen(here))) return name;
     if (!strncmp(name, nested, strlen(nested)))
         return arena_printf(plan->arena, "language_model.model.%s", name + strlen(nested));
@@ -230,5 +231,8 @@ bool plan_make(Plan *plan) {
         return fail(plan->error, ERROR_UNSUPPORTED,
             "falcon_h1: its matrices have to be multiplied by the factors of "
             "config.json, which is not supported: convert it with mlx_lm.convert");
+    const char *reason = rule_refuses(plan->model_type);
+    if (reason)
+        return fail(plan->error, ERROR_UNSUPPORTED, "%s: %s: convert it with mlx_lm.convert", plan->model_type, reason);
     return put_in_order(plan);
 }

@@ -22,7 +22,8 @@ static const Rule rules[] = {
     {{"granitemoe", "granitemoehybrid"}, "block_sparse_moe.router.layer", RULE_8_BITS},
     {{"jamba"}, "router", RULE_8_BITS},
     {{"lfm2_moe"}, "feed_forward.gate", RULE_8_BITS},
-    {{"minimax", "minimax_m2"}, "block_sparse_moe.gate", RULE_8_BITS},
+    {{"minimax", "minimax_m2", "minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"}, "block_sparse_moe.gate",
+        RULE_8_BITS},
     {{"Klear", "kimi_linear", "qwen3_moe", "qwen3_vl_moe", "mellum"}, "mlp.gate", RULE_8_BITS},
     {{"qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, "mlp.gate", RULE_8_BITS},
     {{"qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, "shared_expert_gate", RULE_8_BITS},
@@ -77,6 +78,13 @@ QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int 
     const bool value = strstr(module, "v_proj") || strstr(module, "v_a_proj") || strstr(module, "v_b_proj");
     const bool more = strstr(module, "lm_head") || (important && (value || strstr(module, "down_proj")));
     return (QuantForm){QUANT_AFFINE, more ? bits[recipe].high : bits[recipe].low, group};
+}
+
+const char *rule_refuses(const char *model_type) {
+    static const char *const indexed[TYPES_MAX] = {
+        "deepseek_v32", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"};
+    if (!strcmp(model_type, "dbrx")) return "mlx-lm has a matrix for each expert, which is not supported";
+    return has_type(indexed, model_type) ? "its indexer is not read and would be lost" : NULL;
 }
 
 /* Suffixes of a module's name in publishers' files and in MLX; second: name of the second half of its rows. */
