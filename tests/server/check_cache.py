@@ -66,7 +66,7 @@ def check_fields(server):
 
 def check_coded(server):
     status, _, body = server.request(
-        "POST", "/v1/completions", {"model": server.name, "prompt": LONG, "max_tokens": 2, "kv_cache": "turbo"}
+        "POST", "/v1/completions", {"model": server.name, "prompt": LONG * 2, "max_tokens": 2, "kv_cache": "turbo"}
     )
     cache = json.loads(body)["timings"]["kv_cache"]
     check(cache["coded_bytes"] > 0 and cache["noise"] > 0 and 0 <= cache["layers_raised"] <= 24, cache)
