@@ -132,19 +132,11 @@ static bool check_url(const FetchRule *rule, const char *url, Error *error) {
 static bool prepare(CURL *easy, Fetch *fetch, const char *url, char *reason, Error *error) {
     const int64_t left_ms = (fetch->end_ns - clock_ns()) / 1000000;
     if (left_ms <= 0) return fail(error, ERROR_IO, "the server takes longer than %d s", FETCH_SECONDS);
-    curl_easy_reset(easy);
-#if LIBCURL_VERSION_NUM >= 0x075500
-    bool ok = !curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-    bool ok = !curl_easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-    ok = ok && !curl_easy_setopt(easy, CURLOPT_URL, url) && !curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L) &&
-        !curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) &&
-        !curl_easy_setopt(easy, CURLOPT_PROXY, "") && /* a proxy would resolve names by itself */
+    bool ok = http_reset(easy, url);
+    ok = ok && !curl_easy_setopt(easy, CURLOPT_PROXY, "") && /* a proxy would resolve names by itself */
         !curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket) &&
         !curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, fetch) &&
         !curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take) && !curl_easy_setopt(easy, CURLOPT_WRITEDATA, fetch) &&
-        !curl_easy_setopt(easy, CURLOPT_USERAGENT, "apus/" APUS_VERSION) &&
         !curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, (long)FETCH_CONNECT_S) &&
         !curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)left_ms) &&
         !curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, reason);

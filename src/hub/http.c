@@ -178,6 +178,18 @@ static size_t take_header(char *data, size_t one, size_t size, void *context) {
 
 /* --- One request ------------------------------------------------------------------------------------------------- */
 
+bool http_reset(CURL *easy, const char *url) {
+    curl_easy_reset(easy);
+#if LIBCURL_VERSION_NUM >= 0x075500
+    bool ok = !curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    bool ok = !curl_easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+    return ok && !curl_easy_setopt(easy, CURLOPT_URL, url) && !curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L) &&
+        !curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) &&
+        !curl_easy_setopt(easy, CURLOPT_USERAGENT, "apus/" APUS_VERSION);
+}
+
 bool http_prepare(const HttpClient *client, CURL *easy, const char *url, HttpHead *head, Error *error) {
     Origin here, endpoint;
     const bool known = origin_of(url, &here) && origin_is_http(&here);
@@ -187,17 +199,10 @@ bool http_prepare(const HttpClient *client, CURL *easy, const char *url, HttpHea
     origin_free(&here);
     if (!known) return fail(error, ERROR_FORMAT, "not an address to download from: %.200s", url);
     *head = (HttpHead){.range_begin = -1, .range_total = -1, .retry_after_s = -1};
-    curl_easy_reset(easy);
-#if LIBCURL_VERSION_NUM >= 0x075500
-    bool ok = !curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-    bool ok = !curl_easy_setopt(easy, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-    ok = ok && !curl_easy_setopt(easy, CURLOPT_URL, url) && !curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L) &&
-        !curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) && !curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header) &&
+    bool ok = http_reset(easy, url);
+    ok = ok && !curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header) &&
         !curl_easy_setopt(easy, CURLOPT_HEADERDATA, head) &&
         !curl_easy_setopt(easy, CURLOPT_HTTPHEADER, token ? client->with_token : client->plain) &&
-        !curl_easy_setopt(easy, CURLOPT_USERAGENT, "apus/" APUS_VERSION) &&
         !curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, (long)client->settings->connect_s) &&
         !curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L) &&
         !curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)client->settings->stall_s) &&

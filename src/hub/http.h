@@ -32,6 +32,8 @@ void http_close(HttpClient *client);
 /* A line of an answer's head: "HTTP/…" begins a new one. */
 void http_head_line(HttpHead *head, Slice line);
 
+/* Options of every request: the URL, HTTP and HTTPS alone, no redirects followed. False: no memory. */
+NODISCARD bool http_reset(CURL *easy, const char *url);
 /* Prepares a transfer of url, whose head will be filled; reset first, so that an old handle (and its connections) can
  * be used again. false: no memory, or the url is nothing to ask. */
 NODISCARD bool http_prepare(const HttpClient *client, CURL *easy, const char *url, HttpHead *head, Error *error);

@@ -100,19 +100,27 @@ static bool read_detail(const Json *object, const char *param, bool *low, ApiErr
         api_fail(error, 400, "invalid_value", path, "Invalid value for '%s': expected 'low', 'high' or 'auto'.", path);
 }
 
-bool image_read_chat(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
-    static const char *const outer[] = {"type", "image_url"}, *const inner[] = {"url", "detail"};
-    ChatMedia media = {.type = SLICE("image_url")};
+/* A part {"type": name, name: {"url": …}}; of an image also with "detail". */
+static bool read_url_part(
+    MessageBuilder *b, ContentKind kind, const char *name, const Json *part, const char *param, ApiError *error) {
+    static const char *const inner[] = {"url", "detail"};
+    const char *const outer[] = {"type", name};
+    const bool image = kind == CONTENT_IMAGE;
+    ChatMedia media = {.type = slice_of(name)};
     char object[API_PARAM_MAX], field[API_PARAM_MAX];
     Slice url;
-    snprintf(object, sizeof object, "%.100s.image_url", param);
+    snprintf(object, sizeof object, "%.100s.%s", param, name);
     snprintf(field, sizeof field, "%.110s.url", object);
-    const Json *image = member_get(part, "image_url");
-    if (!image) return api_missing(object, error);
-    return check_members(part, outer, COUNT_OF(outer), param, error) && api_type(image, JSON_OBJECT, object, error) &&
-        check_members(image, inner, COUNT_OF(inner), object, error) &&
-        read_detail(image, object, &media.low_detail, error) && member_read_text(image, "url", object, &url, error) &&
-        add_url(b, CONTENT_IMAGE, url, &media, param, field, error);
+    const Json *value = member_get(part, name);
+    if (!value) return api_missing(object, error);
+    return check_members(part, outer, COUNT_OF(outer), param, error) && api_type(value, JSON_OBJECT, object, error) &&
+        check_members(value, inner, image ? 2 : 1, object, error) &&
+        (!image || read_detail(value, object, &media.low_detail, error)) &&
+        member_read_text(value, "url", object, &url, error) && add_url(b, kind, url, &media, param, field, error);
+}
+
+bool image_read_chat(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
+    return read_url_part(b, CONTENT_IMAGE, "image_url", part, param, error);
 }
 
 bool image_read_responses(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
@@ -168,18 +176,7 @@ bool audio_read_input(MessageBuilder *b, const Json *part, const char *param, Ap
 }
 
 bool audio_read_url(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
-    static const char *const outer[] = {"type", "audio_url"}, *const inner[] = {"url"};
-    ChatMedia media = {.type = SLICE("audio_url")};
-    char object[API_PARAM_MAX], field[API_PARAM_MAX];
-    Slice url;
-    snprintf(object, sizeof object, "%.100s.audio_url", param);
-    snprintf(field, sizeof field, "%.110s.url", object);
-    const Json *audio = member_get(part, "audio_url");
-    if (!audio) return api_missing(object, error);
-    return check_members(part, outer, COUNT_OF(outer), param, error) && api_type(audio, JSON_OBJECT, object, error) &&
-        check_members(audio, inner, COUNT_OF(inner), object, error) &&
-        member_read_text(audio, "url", object, &url, error) &&
-        add_url(b, CONTENT_AUDIO, url, &media, param, field, error);
+    return read_url_part(b, CONTENT_AUDIO, "audio_url", part, param, error);
 }
 
 bool image_read_list(MessageBuilder *b, const Json *list, const char *param, ApiError *error) {
