@@ -203,6 +203,8 @@ typedef enum ActivationKind {
     ACT_SILU_LIMITED, /* gated products only: silu(min(g, a))·u, u = up within ±b */
 } ActivationKind;
 
+enum { ACTIVATION_KINDS = ACT_SILU_LIMITED + 1 };
+
 typedef struct Activation {
     ActivationKind kind;
     float a, b, c; /* parameters of the kind; 0 where it has none */
@@ -663,6 +665,15 @@ typedef struct BackendOps {
     void (*close)(Backend *);
 } BackendOps;
 
+/* Parts of operations that a backend may lack; models that need one are refused (model/bound.c). Whole operations are
+ * NULL in the table instead. */
+typedef enum Capability {
+    CAPABILITY_ACTIVATIONS,                                         /* one for each ActivationKind, in its order */
+    CAPABILITY_CHUNKED = CAPABILITY_ACTIVATIONS + ACTIVATION_KINDS, /* Attention.chunked */
+    CAPABILITY_SQRT_SOFTPLUS,                                       /* ROUTE_SQRT_SOFTPLUS */
+    CAPABILITY_INPUT_WEIGHTS,                                       /* Experts.weigh_inputs */
+} Capability;
+
 enum { BACKEND_DESCRIPTION_MAX = 96 };
 
 struct Backend { /* first member of every backend's own struct */
@@ -673,13 +684,11 @@ struct Backend { /* first member of every backend's own struct */
     bool exact;          /* f32 throughout: activations are not rounded, KV pages are f32 */
     bool bf16_pages;     /* full-precision KV pages are bf16 instead of f16 */
     bool sources;        /* experts may come from a source */
-    /* Set of 1 << ActivationKind that no operation computes; models that need one are refused. */
-    uint32_t missing_activations;
-    bool no_chunked;       /* Attention.chunked is not computed; the same */
-    bool no_sqrt_softplus; /* ROUTE_SQRT_SOFTPLUS is not computed; the same */
-    bool no_input_weights; /* Experts.weigh_inputs is not computed; the same */
+    uint32_t missing;    /* set of 1 << Capability */
     char description[BACKEND_DESCRIPTION_MAX];
 };
+
+static inline bool backend_lacks(const Backend *backend, int capability) { return backend->missing >> capability & 1; }
 
 typedef struct BackendOptions {
     /* "cpu", "cuda", "cuda:N" or "auto", a GPU where one is found; NULL: "cpu" */

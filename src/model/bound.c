@@ -153,7 +153,7 @@ static const Activation *activation_of(const Component *component) {
 }
 
 bool bound_activation(const Backend *backend, Activation activation, const char *where, Error *error) {
-    if (!(backend->missing_activations >> activation.kind & 1)) return true;
+    if (!backend_lacks(backend, CAPABILITY_ACTIVATIONS + activation.kind)) return true;
     return fail(error, ERROR_UNSUPPORTED, "%s: the backend %s cannot compute the activation %s", where,
         backend->ops->name, activation_name(activation));
 }
@@ -166,11 +166,15 @@ static const char *missing_operation(const Backend *backend, const Component *co
     case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
     case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;
     case COMPONENT_MOE:
-        if (component->moe.score == ROUTE_SQRT_SOFTPLUS && backend->no_sqrt_softplus) return "experts' scores";
-        return component->moe.weigh_inputs && backend->no_input_weights ? "weights of experts' inputs" : NULL;
+        if (component->moe.score == ROUTE_SQRT_SOFTPLUS && backend_lacks(backend, CAPABILITY_SQRT_SOFTPLUS))
+            return "experts' scores";
+        return component->moe.weigh_inputs && backend_lacks(backend, CAPABILITY_INPUT_WEIGHTS)
+            ? "weights of experts' inputs"
+            : NULL;
     case COMPONENT_ATTENTION:
         if (component->attention.head_gate && !ops->gate_heads) return "gates of attention heads";
-        return component->attention.op.chunked && backend->no_chunked ? "chunked attention" : NULL;
+        return component->attention.op.chunked && backend_lacks(backend, CAPABILITY_CHUNKED) ? "chunked attention"
+                                                                                             : NULL;
     default: return NULL;
     }
 }

@@ -498,7 +498,7 @@ static void test_mixtures(void) {
 }
 
 static Backend *without_relu(Backend *inner, Error *error) {
-    inner->missing_activations = 1u << ACT_RELU;
+    inner->missing = 1u << (CAPABILITY_ACTIVATIONS + ACT_RELU);
     return inner;
 }
 
