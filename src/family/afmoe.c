@@ -1,5 +1,6 @@
 /* AFMoE (Trinity): sandwich norms, norms on q and k, gated attention; RoPE only in layers with a window; experts chosen
  * by biased scores after the first layers. Reference: mlx_lm/models/afmoe.py. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 #include <math.h>
@@ -56,4 +57,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family afmoe_family = {.load = load};
+const Family afmoe_family = {.load = load, .gguf = &afmoe_gguf};

@@ -1,5 +1,6 @@
 /* Apertus: norms on the heads of q and k, a feed-forward network without a gate whose xIELU has parameters of its
  * layer. Reference: mlx_lm/models/apertus.py, activations.py. */
+#include "family/gguf_models.h"
 #include "family/dense.h"
 
 #include <math.h>
@@ -34,4 +35,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family apertus_family = {.load = load};
+const Family apertus_family = {.load = load, .gguf = &apertus_gguf};

@@ -1,8 +1,12 @@
 /* Ling and Ring (bailing_moe): q, k and v fused, scores of softmax or of sigmoids, biases and groups in some.
  * Reference: mlx_lm/models/bailing_moe.py. */
+#include "family/gguf_models.h"
 #include "family/bailing.h"
 
 Component bailing_attention(Loader *ld, const Dims *d, const Bailing *b, const Rope *rope) {
+    if (load_has(ld, "self_attn.q_proj.weight")) /* from GGUF */
+        return (Component){
+            .kind = COMPONENT_ATTENTION, .attention = family_attention(ld, d, "o_proj", rope, b->qkv_bias, b->bias)};
     AttentionComponent attention = family_fused_attention(ld, d, "attention.query_key_value", rope, b->qkv_bias);
     attention.o = load_linear(ld, "attention.dense", d->hidden, (int64_t)d->heads * d->head_dim, b->bias);
     if (b->norms) {
@@ -71,4 +75,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family bailing_moe_family = {.load = load};
+const Family bailing_moe_family = {.load = load, .gguf = &bailing_moe_gguf};

@@ -1,6 +1,7 @@
 /* DBRX: layer norms without biases, values of q, k and v kept within bounds, experts whose weights have the sum 1.
  * Publishers' files have all experts' matrices one below the other, down's transposed. References:
  * mlx_lm/models/dbrx.py; transformers/models/dbrx. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 typedef struct Dbrx {
@@ -84,4 +85,4 @@ static void load(Loader *ld, Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
 }
 
-const Family dbrx_family = {.load = load};
+const Family dbrx_family = {.load = load, .gguf = &dbrx_gguf};

@@ -1,5 +1,6 @@
 /* Families that differ from a llama in what a Dense says, and in nothing else. References: the files of mlx_lm/models
  * with their names. */
+#include "family/gguf_models.h"
 #include "family/dense.h"
 
 /* Layer norms whose weights are stored minus one. */
@@ -139,4 +140,4 @@ const Family telechat3_family = {.load = load_telechat3};
 const Family helium_family = {.load = load_helium};
 const Family mimo_family = {.load = load_mimo};
 const Family internlm3_family = {.load = load_internlm3};
-const Family hunyuan_v1_dense_family = {.load = load_hunyuan_v1_dense};
+const Family hunyuan_v1_dense_family = {.load = load_hunyuan_v1_dense, .gguf = &hunyuan_dense_gguf};

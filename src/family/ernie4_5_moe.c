@@ -1,6 +1,7 @@
 /* ERNIE 4.5 MoE: neighbours rotate, experts in a range of layers, their weights always normalised.
  * Reference: mlx_lm/models/ernie4_5_moe.py; the bias for the choice, which it leaves out and Baidu's files have:
  * transformers/models/ernie4_5_moe. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 static bool has_experts(int layer, int first, int last, int every) {
@@ -63,4 +64,4 @@ static void load(Loader *ld, Spec *spec) {
     load_mtp_head(ld, spec, &(Block){.dims = &d, .rope = rope, .bias = bias, .out_bias = bias, .mlp_bias = bias});
 }
 
-const Family ernie4_5_moe_family = {.load = load};
+const Family ernie4_5_moe_family = {.load = load, .gguf = &ernie4_5_moe_gguf};

@@ -1,5 +1,6 @@
 /* EXAONE MoE (K-EXAONE): norms on q and k, windows; only layers with a window rotate, unless there is none.
  * Reference: mlx_lm/models/exaone_moe.py. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 static bool has_experts(Loader *ld, const Json *list, int i) {
@@ -42,4 +43,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family exaone_moe_family = {.load = load};
+const Family exaone_moe_family = {.load = load, .gguf = &exaone_moe_gguf};

@@ -2,6 +2,7 @@
  * input of the token's own in every layer, sparse activations in the first layers; the last layers attend to keys and
  * values of earlier ones. References: transformers/models/gemma3n (what it was trained as), mlx_lm/models/gemma3n.py,
  * which clips coefficients that transformers clips in training only. */
+#include "family/gguf_models.h"
 #include "family/audio.h"
 #include "family/gemma.h"
 
@@ -128,4 +129,4 @@ static void load(Loader *ld, Spec *spec) {
     audio_load_gemma3n(ld, spec);
 }
 
-const Family gemma3n_family = {.load = load};
+const Family gemma3n_family = {.load = load, .gguf = &gemma3n_gguf};

@@ -4,6 +4,7 @@
  * experts beside a feed-forward network. References: mlx_lm/models/gemma4_text.py, gemma4.py;
  * transformers/models/gemma4.
  */
+#include "family/gguf_models.h"
 #include "family/audio.h"
 #include "family/gemma.h"
 #include "family/vision.h"
@@ -156,4 +157,4 @@ static void load(Loader *ld, Spec *spec) {
     audio_load_gemma4(ld, spec);
 }
 
-const Family gemma4_family = {.load = load};
+const Family gemma4_family = {.load = load, .gguf = &gemma4_gguf};

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GGUF_LISTS_MAX = 8 };
+enum { GGUF_LISTS_MAX = 10 };
 
 /* --- Tensors --------------------------------------------------------------------------------------------------- */
 
@@ -20,6 +20,12 @@ typedef enum GgufChange {
     GGUF_FLAT,            /* a matrix of one row became a vector */
     GGUF_NAMED,           /* the module's name is the tensor's: nothing follows it */
     GGUF_RATE,            /* GGUF_NAMED, and −e^x was applied: kept so under the module's name without "_log" */
+    GGUF_HEADS_APART,     /* rows of q, k and v, head by head: all of q came first, then all of k, then all of v */
+    GGUF_STACKED,         /* modules became one stack; '#' in the module's name is the number of the matrix */
+    GGUF_QKV,             /* modules became one, below each other; '#' in the module's name is q, k or v */
+    GGUF_GATE_UP,         /* the same of each matrix of two stacks; '#' is gate or up */
+    GGUF_METADATA,        /* GGUF_NAMED, and the numbers went into an array of metadata: one for each block */
+    GGUF_UNUSED,          /* the tensor is not used here; no module */
 } GgufChange;
 
 /* A module's name in both formats, without ".weight" or ".bias"; '*' is the number of the block. */
@@ -40,6 +46,20 @@ typedef enum GgufFieldKind {
     GGUF_FIELD_LACKS,   /* whether it has not */
     GGUF_FIELD_LAYERS,  /* list of the kinds of layers */
     GGUF_FIELD_LETTERS, /* text of the kinds of layers, which have one letter each */
+    GGUF_FIELD_FLAGS,   /* list with `text` for layers that are flagged and `otherwise` for the others, both as JSON.
+                           Flagged: those with the tensor `key`, if there is a '*' in it; else the metadata `key` has a
+                           flag for each layer, or n: all but every nth are flagged. Absent: `absent` is n; 0: no list */
+    GGUF_FIELD_WHERE,   /* the integer of the layers that `flags` flags, or does not (`unflagged`), which must be the
+                           same in them; no such layers: config.json does not have the field */
+    GGUF_FIELD_LIST,    /* list of integers, one for each layer */
+    GGUF_FIELD_NUMBERS, /* the same of numbers, each changed by `each`; key absent: config.json lacks the field */
+    GGUF_FIELD_COUNT,   /* an integer that may be 0; neither key nor `absent`: config.json lacks the field */
+    GGUF_FIELD_AT_0,    /* the integer of the first layer */
+    GGUF_FIELD_VARIES,  /* whether the integers of the layers are not all the same */
+    GGUF_FIELD_ROWS,    /* rows of the tensor `key`; no such tensor: config.json lacks the field */
+    GGUF_FIELD_PARTS,   /* whether some layer has the tensor `key` but not `or_key` */
+    GGUF_FIELD_EQUAL,   /* not a field: the number of `key`, if there is one, must be that of `or_key` */
+    GGUF_FIELD_IGNORED, /* not a field: nothing here depends on `key` */
     GGUF_FIELD_FIRST,   /* first layer with the tensor `key`; no such layer: config.json does not have the field */
     GGUF_FIELD_EVERY,   /* distance of layers with the tensor `key`, which must be regular; the same */
 } GgufFieldKind;
@@ -57,18 +77,24 @@ typedef struct GgufSizes {
     int64_t layers;               /* without those that predict further tokens */
     int64_t plain_dims;           /* MLA: dims of a head's query that are not rotated */
     int64_t ssm_inner, ssm_heads; /* .ssm.inner_size and .ssm.time_step_rank; 0: absent */
+    int64_t experts;              /* 0: none */
+    double plain_frequencies;     /* part of the factors of rope_freqs.weight that are 1; without it: 1 */
+    double embedding_scale, residual_scale, logit_scale; /* 0: absent */
 } GgufSizes;
 
 /* A key begins with "." where the architecture's name stands before it. */
 typedef struct GgufField {
-    const char *name; /* in config.json */
+    const char *name; /* in config.json; "a.b": b of the object a, whose fields follow each other */
     GgufFieldKind kind;
     const char *key;    /* where the value is; NULL: `absent` is the value */
     const char *or_key; /* where it is when `key` is absent */
     double absent;      /* the value when both are; 0: that is an error */
     bool optional;      /* absent or 0 in the file: config.json does not have the field */
     const char *text, *otherwise;
-    const GgufLayerKind *kinds; /* for GGUF_FIELD_LAYERS and GGUF_FIELD_LETTERS; ends with an empty row */
+    const GgufLayerKind *kinds;    /* for GGUF_FIELD_LAYERS and GGUF_FIELD_LETTERS; ends with an empty row */
+    const struct GgufField *flags; /* for GGUF_FIELD_WHERE */
+    bool unflagged;
+    double (*each)(double number);             /* for GGUF_FIELD_NUMBERS; NULL: as they are */
     double (*compute)(const GgufSizes *sizes); /* the value, if not NULL; 0: config.json does not have the field */
 } GgufField;
 
@@ -92,9 +118,12 @@ typedef struct GgufModel {
     const char *architecture; /* general.architecture, which also begins the keys */
     const char *with_key;     /* goes before the others of its architecture when the file has this key */
     int64_t with_value;       /* and this number there; 0: any but 0 */
+    const char *with_text;    /* or this text; NULL: the number decides */
     bool yarn_bounds_exact;   /* YaRN's bounds are not rounded, which the file does not say */
     bool latent;              /* heads have MLA's sizes, given by its fields */
     bool no_rope;             /* nothing is rotated; the file may have keys of a rotary embedding */
+    bool rope_in_fields;      /* the fields say all about rotary embeddings */
+    bool queries_scaled;      /* YaRN has mscale, and queries may grow with the position (Llama 4's scaling) */
     bool own_head; /* the embedding cannot be the output matrix, because it is scaled: output.weight must be there */
     const char *class_name;                  /* in the field `architectures` of config.json */
     const GgufName *names[GGUF_LISTS_MAX];   /* the last entry stays NULL */

@@ -1,6 +1,7 @@
 /* GLM-4 (0414), GLM-4 9B (glm), GLM-4.1V (glm4v) and GLM-OCR: gate and up in one matrix, half of each head rotates in
  * pairs of neighbours; GLM-4 has sandwich norms. References: mlx_lm/models/glm4.py; transformers/models/glm (in
  * mlx_lm/models/glm.py whole heads rotate). */
+#include "family/gguf_models.h"
 #include "family/dense.h"
 #include "family/vision.h"
 
@@ -72,8 +73,7 @@ static const GgufField fields[] = {
     {0},
 };
 
-/* GGUF's "chatglm" is made from THUDM's own files, whose attention is one matrix: those are refused. */
-const Family glm_family = {.load = load_glm};
+const Family glm_family = {.load = load_glm, .gguf = &glm_gguf};
 const Family glm4v_family = {.load = load_glm4v};
 const Family glm_ocr_family = {.load = load_glm_ocr};
 

@@ -2,6 +2,7 @@
  * network without a gate. Publishers' GPT-2 files have their matrices transposed. References: transformers/models/gpt2,
  * gpt_bigcode (whose q, k and v lie head by head where there are as many of each); mlx_lm/models/gpt2.py,
  * gpt_bigcode.py. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 #include <math.h>
@@ -122,5 +123,5 @@ static void load_gpt_bigcode(Loader *ld, Spec *spec) {
     load_model(ld, spec, &s);
 }
 
-const Family gpt2_family = {.load = load_gpt2};
-const Family gpt_bigcode_family = {.load = load_gpt_bigcode};
+const Family gpt2_family = {.load = load_gpt2, .gguf = &gpt2_gguf};
+const Family gpt_bigcode_family = {.load = load_gpt_bigcode, .gguf = &gpt_bigcode_gguf};

@@ -2,6 +2,7 @@
  * both parts of a layer read the residual at once, each through its own norm. q, k and v are one matrix, head by head.
  * References: mlx_lm/models/gpt_neox.py, whose GELU is always the tanh form; hidden_act: transformers/models/gpt_neox.
  */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 static Activation load_activation(Loader *ld) {
@@ -73,4 +74,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family gpt_neox_family = {.load = load};
+const Family gpt_neox_family = {.load = load, .gguf = &gpt_neox_gguf};

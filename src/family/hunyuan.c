@@ -2,6 +2,7 @@
  * used with their parts of the softmax over all. Models whose layers share keys and values (use_cla) are refused.
  * Reference: transformers/models/hunyuan_v1_moe; mlx_lm/models/hunyuan.py, which does not divide the weights by their
  * sum. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 static const MoeNames names = {
@@ -58,4 +59,4 @@ static void load_hunyuan(Loader *ld, Spec *spec) { load(ld, spec, false); }
 static void load_v1(Loader *ld, Spec *spec) { load(ld, spec, true); }
 
 const Family hunyuan_family = {.load = load_hunyuan};
-const Family hunyuan_v1_moe_family = {.load = load_v1};
+const Family hunyuan_v1_moe_family = {.load = load_v1, .gguf = &hunyuan_moe_gguf};

@@ -1,6 +1,7 @@
 /* Llama 2 and 3, Mistral, Ministral 3: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py,
  * which knows a sliding window only together with layer_types. Llama has none otherwise; Mistral was trained with it in
  * every layer (transformers/models/mistral). */
+#include "family/gguf_models.h"
 #include "family/vision.h"
 
 static void load(Loader *ld, Spec *spec, bool window_everywhere) {
@@ -74,7 +75,7 @@ static void idefics3_load(Loader *ld, Spec *spec) {
 }
 
 const Family idefics3_family = {.load = idefics3_load};
-const Family ministral3_family = {.load = ministral3_load};
+const Family ministral3_family = {.load = ministral3_load, .gguf = &ministral3_gguf};
 const Family mistral3_family = {.load = mistral3_load};
 const Family pixtral_family = {.load = pixtral_load};
 
@@ -83,7 +84,8 @@ const Family llama_family = {
     .gguf = &(const GgufModel){.architecture = "llama",
         .class_name = "LlamaForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, gguf_llama}},
+        .fields = {gguf_sizes, gguf_rms, gguf_llama},
+        .other = &internlm2_gguf},
 };
 
 /* In GGUF a llama too; only the window tells, and only Mistral's model applies it to every layer. */

@@ -2,6 +2,7 @@
  * grow with the position. Experts beside a shared one, whose inputs are weighed. The dense text models (MobileLLM-R1)
  * have no experts and no chunks. References: transformers/models/llama4 (what it was trained as: the norm of q and k
  * has the model's eps); mlx_lm/models/llama4_text.py for dense models. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 typedef struct Llama4 {
@@ -90,4 +91,4 @@ static void load(Loader *ld, Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
 }
 
-const Family llama4_family = {.load = load};
+const Family llama4_family = {.load = load, .gguf = &llama4_gguf};

@@ -1,5 +1,6 @@
 /* MiMo-V2-Flash: layers with a window and those without have their own heads and rotary base, values narrower than
  * keys, sinks in the first kind; DeepSeek-V3's MoE blocks. Reference: mlx_lm/models/mimo_v2_flash.py. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 #include <math.h>
@@ -88,4 +89,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family mimo_v2_flash_family = {.load = load};
+const Family mimo_v2_flash_family = {.load = load, .gguf = &mimo_v2_flash_gguf};

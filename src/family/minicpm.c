@@ -1,6 +1,7 @@
 /* MiniCPM: a llama whose embeddings, residuals and last hidden states have factors. Reference:
  * mlx_lm/models/minicpm.py, where a tied output matrix reads the last states undivided; transformers and MiniCPM's own
  * code divide them. */
+#include "family/gguf_models.h"
 #include "family/dense.h"
 
 #include <math.h>
@@ -17,4 +18,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family minicpm_family = {.load = load};
+const Family minicpm_family = {.load = load, .gguf = &minicpm_gguf};

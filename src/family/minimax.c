@@ -1,6 +1,7 @@
 /* MiniMax-M2: norms over the whole of q and of k, partly rotated heads, experts in every layer chosen by biased
  * sigmoids. Files of MiniMax-Text-01 may have the same model_type (minimax_text_01.c): they have layers with q, k and v
  * in one matrix. Reference: mlx_lm/models/minimax.py. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 static const MoeNames names = {
@@ -53,4 +54,4 @@ static void load(Loader *ld, Spec *spec) {
             &(Block){.dims = &d, .rope = rope, .q_norm = q_norm, .k_norm = k_norm, .norm_full = norms, .moe = &moe});
 }
 
-const Family minimax_family = {.load = load};
+const Family minimax_family = {.load = load, .gguf = &minimax_gguf};

@@ -1,4 +1,5 @@
 /* Families that are a DeepSeek-V2 or V3 with few changes. */
+#include "family/gguf_models.h"
 #include "family/mla.h"
 
 #include <math.h>
@@ -66,8 +67,8 @@ static void load_deepseek_v32(Loader *ld, Spec *spec) {
     mla_load_blocks(ld, spec, &s);
 }
 
-const Family minicpm3_family = {.load = load_minicpm3};
-const Family deepseek_v32_family = {.load = load_deepseek_v32};
-const Family glm4_moe_lite_family = {.load = load_glm4_moe_lite};
+const Family minicpm3_family = {.load = load_minicpm3, .gguf = &minicpm3_gguf};
+const Family deepseek_v32_family = {.load = load_deepseek_v32, .gguf = &deepseek_v32_gguf};
+const Family glm4_moe_lite_family = {.load = load_glm4_moe_lite, .gguf = &glm4_moe_lite_gguf};
 const Family youtu_llm_family = {.load = load_youtu_llm};
-const Family mistral4_family = {.load = mistral4_load};
+const Family mistral4_family = {.load = mistral4_load, .gguf = &mistral4_gguf};

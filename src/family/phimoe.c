@@ -1,5 +1,6 @@
 /* Phi-3.5-MoE and Phi-mini-MoE: layer norms, biases, experts chosen one after the other by a sparse mixer.
  * Reference: mlx_lm/models/phimoe.py. */
+#include "family/gguf_models.h"
 #include "family/family.h"
 
 static const MoeNames moe_names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
@@ -36,4 +37,4 @@ static void load(Loader *ld, Spec *spec) {
             &(Block){.dims = &d, .norms = &norms, .rope = rope, .bias = true, .out_bias = true, .moe = &moe});
 }
 
-const Family phimoe_family = {.load = load};
+const Family phimoe_family = {.load = load, .gguf = &phimoe_gguf};

@@ -1,5 +1,6 @@
 /* Qwen 1: gate and up count together as the intermediate size. Scaling of long texts is left out, as in the reference,
  * mlx_lm/models/qwen.py. */
+#include "family/gguf_models.h"
 #include "family/dense.h"
 
 static void load(Loader *ld, Spec *spec) {
@@ -25,4 +26,4 @@ static void load(Loader *ld, Spec *spec) {
     if (bias) spec->head.bias = load_vector(ld, "lm_head.bias", spec->vocab, 0);
 }
 
-const Family qwen_family = {.load = load};
+const Family qwen_family = {.load = load, .gguf = &qwen_gguf};

@@ -1,5 +1,6 @@
 /* Qwen2-VL and Qwen2.5-VL: Qwen2 with positions in three dimensions and a vision tower. Files have the text model's
  * fields in text_config or beside vision_config. Reference: transformers, models/qwen2_vl and models/qwen2_5_vl. */
+#include "family/gguf_models.h"
 #include "family/vision.h"
 
 static void load_text(Loader *ld, Spec *spec) {
@@ -31,5 +32,5 @@ static void load_2_5(Loader *ld, Spec *spec) {
     vision_load_qwen2_5(ld, spec);
 }
 
-const Family qwen2_vl_family = {.load = load_2};
+const Family qwen2_vl_family = {.load = load_2, .gguf = &qwen2_vl_gguf};
 const Family qwen2_5_vl_family = {.load = load_2_5};

@@ -1,5 +1,6 @@
 /* Qwen3-VL, dense: Qwen3 with positions in three dimensions, whose first layers take rows of the vision tower
  * (DeepStack). Reference: transformers, models/qwen3_vl. */
+#include "family/gguf_models.h"
 #include "family/vision.h"
 
 static void load(Loader *ld, Spec *spec) {
@@ -18,4 +19,4 @@ static void load(Loader *ld, Spec *spec) {
     vision_load_qwen3(ld, spec);
 }
 
-const Family qwen3_vl_family = {.load = load};
+const Family qwen3_vl_family = {.load = load, .gguf = &qwen3_vl_gguf};

@@ -2,6 +2,7 @@
  * have a shared expert behind a gate. Qwen3-VL-MoE is Qwen3-MoE with positions in three dimensions and a vision tower.
  * Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in Qwen2, and the sliding window, which
  * they lack: transformers/models/qwen2_moe, qwen3_moe; transformers/models/qwen3_vl_moe. */
+#include "family/gguf_models.h"
 #include "family/vision.h"
 
 /* What both have. */
@@ -122,4 +123,4 @@ const Family qwen3_moe_family = {
         .tokenizer = {.pre = "qwen2"}},
 };
 
-const Family qwen3_vl_moe_family = {.load = load_qwen3_vl};
+const Family qwen3_vl_moe_family = {.load = load_qwen3_vl, .gguf = &qwen3_vl_moe_gguf};

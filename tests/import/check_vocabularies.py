@@ -191,6 +191,52 @@ MODELS = {
     "refact": ([DIGITS, byte_level(True)], False, False),
     "starcoder": ([DIGITS, byte_level(True)], False, False),
 }
+# Pre-tokenizers without a published vocabulary here, over that of GPT-2: names of GGUF, and the patterns as the models'
+# tokenizer.json, or for kimi-k2 the tiktoken file's code, has them.
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + SHORT + "?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + SHORT + "?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+NO_HAN = O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("[\\r\\n/]", "[\\r\\n]")
+DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+ASIAN = "[一-鿿㐀-䶿豈-\ufaff぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-\ud7afᄀ-ᇿ]+"
+BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
+EDGE = r"[^\r\n\p{L}\p{N}]?"
+SPACES = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4))
+THREE = split(r"\p{N}{1,3}")
+KANA = split("[一-龥\u3040-ゟ゠-ヿ]+")
+PATTERNS = {
+    "kimi-k2": [split(r"[\p{Han}]+|" + NO_HAN), byte_level(False)],
+    "tiny_aya": [split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(O200K), byte_level(False)],
+    "afmoe": [split(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"), split(ASIAN), split(DEEPSEEK3), byte_level(False)],
+    "bloom": [split(BLOOM), byte_level(False)],
+    "viking": [split(BLOOM), DIGITS, byte_level(False)],
+    "minicpm5": [THREE, split(rf"{SHORT}|{EDGE}\p{{L}}+|\p{{N}}+|{REST}"), byte_level(False)],
+    "laguna": [split("[^\n]+|[\n]+"), split(rf"{SHORT}|{EDGE}\p{{L}}+|\p{{N}}|{REST}"), byte_level(False)],
+    "jais-2": [
+        split(
+            rf"{SHORT}|{EDGE}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{SPACES}"
+            r"|\s{1,2}(?!\S)|\s{1}"
+        ),
+        byte_level(False),
+    ],
+    "spark2_5": [
+        THREE,
+        KANA,
+        split(DEEPSEEK3.replace("[\\r\\n]*|\\s*[\\r\\n]+", "|[\\r\\n]")),
+        DIGITS,
+        byte_level(False),
+    ],
+    "youtu": [
+        split("[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+"),
+        split(O200K.replace("{1,3}", "")),
+        byte_level(False),
+    ],
+}
 PUBLISHED = {"deepseek_v3": "deepseek-v3", "gptoss": "gpt-4o", "llama3_1": "llama-bpe", "qwen3": "qwen2"}
 
 
@@ -236,7 +282,7 @@ def array(name, kind, items):
     return key(name, ARRAY, struct.pack("<IQ", kind, len(items)) + b"".join(items))
 
 
-def rebuild(program, work, pre, tokens, types, merges):
+def rebuild(program, work, pre, tokens, types, merges, model="gpt2"):
     """The directory that a GGUF file with this vocabulary becomes."""
     path, target = work / "model.gguf", work / "model"
     shutil.rmtree(target, ignore_errors=True)
@@ -250,7 +296,7 @@ def rebuild(program, work, pre, tokens, types, merges):
     keys = [key(f"llama.{name}", U32, struct.pack("<I", size)) for name, size in sizes.items()]
     keys += [
         key("general.architecture", STRING, text_bytes("llama")),
-        key("tokenizer.ggml.model", STRING, text_bytes("gpt2")),
+        key("tokenizer.ggml.model", STRING, text_bytes(model)),
         key("llama.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5)),
         key("tokenizer.ggml.pre", STRING, text_bytes(pre)),
         key("tokenizer.ggml.add_bos_token", BOOL, b"\0"),
@@ -368,6 +414,28 @@ def check_vocabulary(path, name, options, work):
     return wrong + compare(name, "library", options.tokenizer, directory, texts, want)
 
 
+def check_patterns(path, options, work):
+    values = Metadata(path).values
+    tokens, types, merges = (values[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type", "merges"))
+    texts, wrong = strings(options.count, [], options.seed), 0
+    for name, steps in PATTERNS.items():
+        directory = rebuild(options.program, work, name, tokens, types, merges)
+        reference = library(tokens, types, merges, (steps, False, name in ("minicpm5", "youtu")))
+        want = [encoding.ids for encoding in reference.encode_batch(texts, add_special_tokens=False)]
+        wrong += compare(name, "library, GPT-2's vocabulary", options.tokenizer, directory, texts, want)
+    return wrong
+
+
+def check_gemma4(path, options, work):
+    """SentencePiece with the merges in the file."""
+    values = Metadata(path).values
+    tokens, types, merges = (values[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type", "merges"))
+    directory = rebuild(options.program, work, "gemma4", tokens, types, merges, "gemma4")
+    texts = path.with_suffix(".gguf.inp").read_text(encoding="utf-8").split(SEPARATOR)
+    want = [[int(i) for i in line.split()] for line in path.with_suffix(".gguf.out").read_text().split("\n")]
+    return compare("gemma-4", "published ids", options.tokenizer, directory, texts, want[: len(texts)])
+
+
 def check_published(name, pre, options, work):
     import tokenizers
 
@@ -408,6 +476,8 @@ def main():
             wrong += check_vocabulary(
                 options.vocabularies / f"ggml-vocab-{name}.gguf", name, options, pathlib.Path(work)
             )
+        wrong += check_patterns(options.vocabularies / "ggml-vocab-gpt-2.gguf", options, pathlib.Path(work))
+        wrong += check_gemma4(options.vocabularies / "ggml-vocab-gemma-4.gguf", options, pathlib.Path(work))
         for name, pre in PUBLISHED.items():
             wrong += check_published(name, pre, options, pathlib.Path(work))
     print(f"{wrong} wrong")

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "import/gguf/internal.h"
 
-enum { END_TOKENS_MAX = 16 };
+enum { END_TOKENS_MAX = 16, PLACE_MAX = 96 };
 
 typedef struct Writer {
     Buffer *out;
@@ -16,6 +16,8 @@ typedef struct Writer {
     const GgufPlan *plan;
     Error *error;
     bool failed;
+    char place[PLACE_MAX]; /* the object whose fields are being written: "a.b."; "": config.json itself */
+    bool first;            /* nothing is in it yet */
     GgufSizes sizes;
 } Writer;
 
@@ -73,7 +75,36 @@ static double field_number_or(Writer *w, const char *key, double otherwise) {
 
 /* --- Writing fields -------------------------------------------------------------------------------------------- */
 
-static void put_key(Writer *w, const char *name) { buffer_printf(w->out, ",\n  \"%s\": ", name); }
+static void put_own_key(Writer *w, Slice name) {
+    buffer_printf(w->out, "%s\n  \"%.*s\": ", w->first ? "" : ",", SLICE_ARGS(name));
+    w->first = false;
+}
+
+/* Closes and opens objects as a field's name "a.b.c" wants it; returns its last part. */
+static const char *put_place(Writer *w, const char *name) {
+    const char *last = strrchr(name, '.');
+    const size_t size = last ? (size_t)(last - name) + 1 : 0;
+    size_t same = 0;
+    CHECK(size < PLACE_MAX);
+    for (size_t i = 0; i < size && w->place[i] == name[i]; i++)
+        if (name[i] == '.') same = i + 1;
+    for (size_t i = same; w->place[i]; i++)
+        if (w->place[i] == '.') buffer_byte(w->out, '}');
+    if (w->place[same]) w->first = false;
+    for (size_t next; same < size; same = next) {
+        next = (size_t)(strchr(name + same, '.') - name) + 1;
+        put_own_key(w, (Slice){name + same, next - same - 1});
+        buffer_byte(w->out, '{');
+        w->first = true;
+    }
+    snprintf(w->place, sizeof w->place, "%.*s", (int)size, name);
+    return name + size;
+}
+
+static void put_key(Writer *w, const char *name) {
+    const char *own = put_place(w, name);
+    put_own_key(w, slice_of(own));
+}
 
 static void put_integer(Writer *w, const char *name, int64_t value) {
     put_key(w, name);
@@ -128,14 +159,15 @@ static void put_llama3_scaling(Writer *w, const GgufTensor *tensor, double base)
     floats_to_f32(factors, tensor->data, tensor->info->dtype, tensor->cols);
     float scale = 1;
     for (int64_t i = 0; i < tensor->cols; i++) scale = fmaxf(scale, factors[i]);
-    for (size_t i = 0; i < COUNT_OF(contexts); i++) {
-        if (!factors_equal(factors, tensor->cols, base, (double)scale, 1, 4, contexts[i])) continue;
+    for (size_t i = 0; i < 2 * COUNT_OF(contexts); i++) {
+        const double context = contexts[i / 2], high = i % 2 ? 1 : 4; /* Llama 4 has no frequencies between */
+        if (!factors_equal(factors, tensor->cols, base, (double)scale, 1, high, context)) continue;
         put_key(w, "rope_scaling");
         buffer_text(w->out, "{\"rope_type\": \"llama3\", \"factor\": ");
         gguf_write_float(w->out, (double)scale);
         buffer_printf(w->out,
-            ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": %d}",
-            (int)contexts[i]);
+            ", \"low_freq_factor\": 1.0, \"high_freq_factor\": %.1f, \"original_max_position_embeddings\": %d}", high,
+            (int)context);
         return;
     }
     if (!w->failed) fail(w->error, ERROR_UNSUPPORTED, "tensor rope_freqs.weight is not a scaling as Llama 3 has it");
@@ -171,9 +203,10 @@ static void put_yarn_option(Writer *w, const char *name, const char *key) {
     gguf_write_float(w->out, field_number_or(w, key, 0));
 }
 
-/* The converter leaves out mscale, which is mscale_all_dim in all models there are, and keeps a tenth of that. */
+/* The converter leaves out mscale, which is mscale_all_dim in all models there are, and keeps that, or a tenth of it.
+ */
 static void put_yarn_mscale(Writer *w) {
-    const double all = field_number_or(w, ".rope.scaling.yarn_log_multiplier", 0) / 0.1;
+    const double all = field_number_or(w, ".rope.scaling.yarn_log_multiplier", 0) / (w->plan->model->latent ? 0.1 : 1);
     if (all == 0) return;
     buffer_text(w->out, ", \"mscale\": ");
     gguf_write_float(w->out, all);
@@ -214,7 +247,8 @@ static void put_rope_scaling(Writer *w, double base) {
         put_yarn_option(w, "beta_fast", ".rope.scaling.yarn_beta_fast");
         put_yarn_option(w, "beta_slow", ".rope.scaling.yarn_beta_slow");
         if (w->plan->model->yarn_bounds_exact) buffer_text(w->out, ", \"truncate\": false");
-        if (w->plan->model->latent)
+        if (w->plan->model->queries_scaled) put_yarn_option(w, "llama_4_scaling_beta", ".attention.temperature_scale");
+        if (w->plan->model->latent || w->plan->model->queries_scaled)
             put_yarn_mscale(w);
         else
             put_yarn_option(w, "attention_factor", ".rope.scaling.yarn_attn_factor");
@@ -245,6 +279,31 @@ static bool has_tensor(const Writer *w, const char *name) {
     return false;
 }
 
+/* The number that all layers have, or the first that is not 0 where they differ: fields of layers say each. */
+static int64_t size_or(Writer *w, const char *key, int64_t minimum, int64_t otherwise) {
+    const GgufValue *value = gguf_value(w->file, key);
+    int64_t number = 0, own;
+    if (!value || !value->array || gguf_integer(w->file, key, &number))
+        return field_integer_or(w, key, minimum, otherwise);
+    for (uint64_t i = 0; i < value->count && number == 0; i++)
+        if (gguf_element(w->file, key, i, value->count, &own)) number = own;
+    if (number < minimum || number > INT32_MAX) fail_field(w, key, "is out of range");
+    return number;
+}
+
+/* Part of the factors that are 1: the others are so large that their frequencies stand still. */
+static double read_plain_frequencies(const GgufFile *file) {
+    const GgufTensor *factors = gguf_tensor(file, "rope_freqs.weight");
+    if (!factors || factors->info->bits || factors->rank != 1) return 1;
+    int64_t plain = 0;
+    for (int64_t i = 0; i < factors->cols; i++) {
+        float factor;
+        floats_to_f32(&factor, factors->data + (size_t)i * dtype_bytes(factors->info->dtype), factors->info->dtype, 1);
+        plain += factor == 1;
+    }
+    return (double)plain / (double)factors->cols;
+}
+
 /* Values from which fields are computed, with defaults of families without such fields. */
 static void read_sizes(Writer *w) {
     const GgufTensor *embedding = gguf_tensor(w->file, "token_embd.weight");
@@ -252,28 +311,37 @@ static void read_sizes(Writer *w) {
     s->hidden = field_integer(w, ".embedding_length", 1);
     (void)field_integer(w, ".block_count", 1);
     s->layers = gguf_layers(w->file);
-    const bool attends = gguf_field(w->plan->model, "num_attention_heads");
-    s->heads = attends ? field_integer(w, ".attention.head_count", 1) : 0;
-    s->kv_heads = field_integer_or(w, ".attention.head_count_kv", 1, s->heads);
+    if (s->layers > GGUF_BLOCKS_MAX) fail_field(w, ".block_count", "is out of range");
+    const GgufModel *model = w->plan->model;
+    const bool attends = gguf_model_reads(model, SLICE(".attention.head_count"));
+    if (attends && !gguf_value(w->file, ".attention.head_count")) fail_field(w, ".attention.head_count", "is missing");
+    s->heads = attends ? size_or(w, ".attention.head_count", 1, 1) : 0;
+    s->kv_heads = size_or(w, ".attention.head_count_kv", 1, s->heads);
     s->head_dim = field_integer_or(w, ".attention.key_length", 2, s->heads > 0 ? s->hidden / s->heads : 0);
     s->rotary_dims = field_integer_or(w, ".rope.dimension_count", 2, s->head_dim);
     s->vocab = embedding->rows;
     s->plain_dims = field_integer_or(w, ".attention.key_length_mla", 2, s->head_dim) - s->rotary_dims;
     s->ssm_inner = field_integer_or(w, ".ssm.inner_size", 1, 0);
     s->ssm_heads = field_integer_or(w, ".ssm.time_step_rank", 1, 0);
+    s->experts = field_integer_or(w, ".expert_count", 0, 0);
+    s->plain_frequencies = read_plain_frequencies(w->file);
+    s->embedding_scale = field_number_or(w, ".embedding_scale", 0);
+    s->residual_scale = field_number_or(w, ".residual_scale", 0);
+    s->logit_scale = field_number_or(w, ".logit_scale", 0);
     if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
     if (!attends) return;
-    if (w->plan->model->latent) {
+    if (model->latent) {
         if (s->plain_dims < 1) fail_field(w, ".rope.dimension_count", "is more than a head has");
         return;
     }
-    if (field_integer_or(w, ".attention.value_length", 2, s->head_dim) != s->head_dim) {
+    if (!gguf_field(model, "v_head_dim") &&
+        field_integer_or(w, ".attention.value_length", 2, s->head_dim) != s->head_dim) {
         fail_field(w, ".attention.value_length", "differs from key_length");
     }
-    if (!gguf_field(w->plan->model, "head_dim") && s->head_dim * s->heads != s->hidden) {
+    if (!gguf_model_reads(model, SLICE(".attention.key_length")) && s->head_dim * s->heads != s->hidden) {
         fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
     }
-    const bool whole = !w->plan->model->no_rope && !gguf_field(w->plan->model, "partial_rotary_factor");
+    const bool whole = !model->no_rope && !gguf_model_reads(model, SLICE(".rope.dimension_count"));
     if (whole && s->rotary_dims != s->head_dim) {
         fail_field(w, ".rope.dimension_count", "is not the size of a head");
     }
@@ -301,6 +369,7 @@ static void put_bool_field(Writer *w, const GgufField *field) {
     bool value = field->absent != 0;
     if (field->key && gguf_value(w->file, field->key) && !gguf_bool(w->file, field->key, &value))
         fail_field(w, field->key, "is not true or false");
+    if (field->compute) value = field->compute(&w->sizes) != 0;
     put_bool(w, field->name, value);
 }
 
@@ -381,9 +450,133 @@ static void put_regular(Writer *w, const GgufField *field, bool distance) {
     put_integer(w, field->name, distance ? every : first);
 }
 
+/* ---- fields of layers ---- */
+
+static int64_t blocks_of(const GgufFile *file) {
+    int64_t blocks = 0;
+    (void)gguf_integer(file, ".block_count", &blocks);
+    return blocks;
+}
+
+/* Whether there is a list of flags, so that flag_of() may be asked. */
+static bool has_flags(const Writer *w, const GgufField *field) {
+    return strchr(field->key, '*') || gguf_value(w->file, field->key) || field->absent != 0;
+}
+
+static bool flag_of(Writer *w, const GgufField *field, int64_t layer) {
+    if (strchr(field->key, '*')) return layer_has(w, field->key, layer);
+    const GgufValue *value = gguf_value(w->file, field->key);
+    bool flag = false;
+    if (value && value->array) {
+        if (!gguf_flag(w->file, field->key, (uint64_t)layer, (uint64_t)blocks_of(w->file), &flag))
+            fail_field(w, field->key, "is not one flag for each layer");
+        return flag;
+    }
+    const int64_t every = field_integer_or(w, field->key, 0, (int64_t)field->absent);
+    return every == 0 || layer % every < every - 1;
+}
+
+static void put_flags(Writer *w, const GgufField *field) {
+    if (!has_flags(w, field)) return;
+    put_key(w, field->name);
+    for (int64_t i = 0; i < w->sizes.layers && !w->failed; i++)
+        buffer_printf(w->out, "%s%s", i ? ", " : "[", flag_of(w, field, i) ? field->text : field->otherwise);
+    buffer_byte(w->out, ']');
+}
+
+static void put_where(Writer *w, const GgufField *field) {
+    int64_t number, common = 0;
+    for (int64_t i = 0; i < w->sizes.layers && !w->failed; i++) {
+        if (flag_of(w, field->flags, i) == field->unflagged) continue;
+        if (!gguf_element(w->file, field->key, (uint64_t)i, (uint64_t)blocks_of(w->file), &number) || number < 1 ||
+            number > INT32_MAX)
+            fail_field(w, field->key, "is missing, or not one number for each layer");
+        else if (common && number != common)
+            fail_field(w, field->key, "differs among layers of one kind");
+        common = number;
+    }
+    if (common && !w->failed) put_integer(w, field->name, common);
+}
+
+static void put_list(Writer *w, const GgufField *field) {
+    int64_t number = 0;
+    put_key(w, field->name);
+    for (int64_t i = 0; i < w->sizes.layers && !w->failed; i++) {
+        if (!gguf_element(w->file, field->key, (uint64_t)i, (uint64_t)blocks_of(w->file), &number) || number < 0 ||
+            number > INT32_MAX)
+            fail_field(w, field->key, "is missing, or not one number for each layer");
+        buffer_printf(w->out, "%s%lld", i ? ", " : "[", (long long)number);
+    }
+    buffer_byte(w->out, ']');
+}
+
+static void put_numbers(Writer *w, const GgufField *field) {
+    const GgufValue *value = gguf_value(w->file, field->key);
+    if (!value) return;
+    if (!value->array || value->kind != GGUF_F32 || value->count != (uint64_t)blocks_of(w->file)) {
+        fail_field(w, field->key, "is not one number for each layer");
+        return;
+    }
+    put_key(w, field->name);
+    for (int64_t i = 0; i < w->sizes.layers; i++) {
+        float number;
+        memcpy(&number, value->data + (size_t)i * sizeof number, sizeof number);
+        const double own = field->each ? field->each((double)number) : (double)number;
+        if (!isfinite(own)) fail_field(w, field->key, "has a number that is not finite");
+        buffer_text(w->out, i ? ", " : "[");
+        gguf_write_float(w->out, own);
+    }
+    buffer_byte(w->out, ']');
+}
+
+static void put_count(Writer *w, const GgufField *field) {
+    const bool here = gguf_value(w->file, field->key);
+    if (here || field->absent != 0)
+        put_integer(w, field->name, field_integer_or(w, field->key, 0, (int64_t)field->absent));
+}
+
+static void put_at_0(Writer *w, const GgufField *field) {
+    int64_t number = 0;
+    if (!gguf_element(w->file, field->key, 0, (uint64_t)blocks_of(w->file), &number) || number < 1 ||
+        number > INT32_MAX)
+        fail_field(w, field->key, "is missing, or not one number for each layer");
+    put_integer(w, field->name, number);
+}
+
+static void put_rows(Writer *w, const GgufField *field) {
+    const GgufTensor *tensor = gguf_tensor(w->file, field->key);
+    if (tensor) put_integer(w, field->name, tensor->rows);
+}
+
+static bool has_parts(const Writer *w, const GgufField *field) {
+    for (int64_t i = 0; i < w->sizes.layers; i++)
+        if (layer_has(w, field->key, i) && !layer_has(w, field->or_key, i)) return true;
+    return false;
+}
+
+static void check_equal(Writer *w, const GgufField *field) {
+    char problem[96];
+    snprintf(problem, sizeof problem, "differs from %s", field->or_key + 1);
+    if (gguf_value(w->file, field->key) && field_number_or(w, field->key, 0) != field_number_or(w, field->or_key, 0))
+        fail_field(w, field->key, problem);
+}
+
 static void put_field(Writer *w, const GgufField *field) {
     double value = 0;
     switch (field->kind) {
+    case GGUF_FIELD_FLAGS: put_flags(w, field); return;
+    case GGUF_FIELD_WHERE: put_where(w, field); return;
+    case GGUF_FIELD_LIST: put_list(w, field); return;
+    case GGUF_FIELD_NUMBERS: put_numbers(w, field); return;
+    case GGUF_FIELD_COUNT: put_count(w, field); return;
+    case GGUF_FIELD_AT_0: put_at_0(w, field); return;
+    case GGUF_FIELD_VARIES:
+        put_bool(w, field->name, gguf_value(w->file, field->key) && !gguf_integer(w->file, field->key, &(int64_t){0}));
+        return;
+    case GGUF_FIELD_ROWS: put_rows(w, field); return;
+    case GGUF_FIELD_PARTS: put_bool(w, field->name, has_parts(w, field)); return;
+    case GGUF_FIELD_EQUAL: check_equal(w, field); return;
+    case GGUF_FIELD_IGNORED: return;
     case GGUF_FIELD_TEXT: put_text_field(w, field); return;
     case GGUF_FIELD_BOOL: put_bool_field(w, field); return;
     case GGUF_FIELD_CHOICE: put_choice(w, field); return;
@@ -468,7 +661,8 @@ bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error 
     }
     double base = field_number_or(&w, ".rope.freq_base", 10000);
     if (base <= 0) fail_field(&w, ".rope.freq_base", "is not positive");
-    if (!plan->model->no_rope) {
+    put_place(&w, "");
+    if (!plan->model->no_rope && !plan->model->rope_in_fields) {
         put_number(&w, "rope_theta", base);
         if (!w.failed) put_rope_scaling(&w, base);
     }

@@ -170,6 +170,18 @@ bool gguf_element(const GgufFile *file, const char *key, uint64_t index, uint64_
     return element_integer(value, value->array ? index : 0, out);
 }
 
+bool gguf_flag(const GgufFile *file, const char *key, uint64_t index, uint64_t count, bool *out) {
+    const GgufValue *value = gguf_value(file, key);
+    int64_t number = 0;
+    if (!value || !value->array || value->count != count) return false;
+    if (value->kind == GGUF_BOOL)
+        number = value->data[index];
+    else if (!gguf_element(file, key, index, count, &number))
+        return false;
+    *out = number != 0;
+    return true;
+}
+
 bool gguf_number(const GgufFile *file, const char *key, double *out) {
     const GgufValue *value = gguf_value(file, key);
     int64_t integer;

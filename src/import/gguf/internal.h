@@ -14,7 +14,8 @@ enum {
     GGUF_GROUP = 32,       /* elements that share scale and bias after conversion */
     GGUF_SUPERBLOCK = 256, /* elements of the largest block */
     GGUF_DIMS_MAX = 4,
-    GGUF_STEPS_MAX = 6, /* steps of one pre-tokenizer */
+    GGUF_BLOCKS_MAX = 4096, /* layers of a model */
+    GGUF_STEPS_MAX = 6,     /* steps of one pre-tokenizer */
 };
 
 /* --- Block types (blocks.c) ------------------------------------------------------------------------------------ */
@@ -138,6 +139,8 @@ bool gguf_integer(const GgufFile *file, const char *key, int64_t *value);
 bool gguf_layers_integer(const GgufFile *file, const char *key, int64_t *value);
 /* Element `index` of an array of `count`, or a number for all. */
 bool gguf_element(const GgufFile *file, const char *key, uint64_t index, uint64_t count, int64_t *value);
+/* The same of an array of flags, which may be numbers. */
+bool gguf_flag(const GgufFile *file, const char *key, uint64_t index, uint64_t count, bool *value);
 bool gguf_number(const GgufFile *file, const char *key, double *value);
 bool gguf_bool(const GgufFile *file, const char *key, bool *value);
 bool gguf_string(const GgufFile *file, const char *key, Slice *value);
@@ -152,6 +155,9 @@ typedef struct GgufOutput {
     bool flat;           /* a vector that is a matrix of one row */
     Weight form;         /* how it is quantised: no data. Affine scales are F16 when that is exact, else F32 */
     int64_t interleaved; /* rows per head whose two halves are interleaved and must be separated; 0: none */
+    int64_t half;        /* rows of each matrix that this output has of a stack whose matrices have twice as many */
+    bool second;         /* the second half of them */
+    int64_t apart;       /* rows per head of q, k and v, which must come head by head; 0: they are as they should be */
     bool minus_one;      /* stored with 1 added */
 } GgufOutput;
 
@@ -168,6 +174,8 @@ NODISCARD bool gguf_model_find(const GgufFile *file, const GgufModel **model, co
 int64_t gguf_layers(const GgufFile *file);
 /* The field of config.json with this name; NULL: the model has none. */
 const GgufField *gguf_field(const GgufModel *model, const char *name);
+/* Whether a field of the model is made from the key. */
+bool gguf_model_reads(const GgufModel *model, Slice key);
 /* Whether name matches the pattern; *block: the number at its '*' (without '*': 0). */
 bool gguf_name_match(Slice name, const char *pattern, int *block);
 /* Names and shapes. Everything that can be refused is refused here, before anything is written. */

@@ -5,8 +5,6 @@
 
 #include "import/gguf/internal.h"
 
-enum { BLOCKS_MAX = 4096 };
-
 /* --- Which model it is ----------------------------------------------------------------------------------------- */
 
 static bool fail_unknown(const GgufFile *file, Error *error) {
@@ -26,6 +24,8 @@ static bool fail_unknown(const GgufFile *file, Error *error) {
 static bool has_key(const GgufFile *file, const GgufModel *model) {
     int64_t number;
     bool flag;
+    Slice text;
+    if (model->with_text) return gguf_string(file, model->with_key, &text) && slice_is(text, model->with_text);
     if (!gguf_value(file, model->with_key)) return false;
     if (gguf_bool(file, model->with_key, &flag)) return flag;
     if (!gguf_integer(file, model->with_key, &number)) return model->with_value == 0;
@@ -78,21 +78,23 @@ static const char *const known_keys[] = {
     ".pooling_type",
 };
 
-static bool field_reads(const GgufModel *model, Slice key) {
+bool gguf_model_reads(const GgufModel *model, Slice key) {
     for (const GgufField *const *list = model->fields; *list; list++) {
         for (const GgufField *field = *list; field->name; field++) {
             if ((field->key && slice_is(key, field->key)) || (field->or_key && slice_is(key, field->or_key)))
                 return true;
         }
     }
-    return model->with_key && slice_is(key, model->with_key);
+    return false;
 }
 
 static bool key_known(const GgufModel *model, Slice key) {
     for (size_t i = 0; i < COUNT_OF(known_keys); i++) {
         if (slice_is(key, known_keys[i])) return true;
     }
-    return (model->latent && slice_is(key, ".rope.scaling.yarn_log_multiplier")) || field_reads(model, key);
+    if ((model->latent || model->queries_scaled) && slice_is(key, ".rope.scaling.yarn_log_multiplier")) return true;
+    if (model->queries_scaled && slice_is(key, ".attention.temperature_scale")) return true;
+    return gguf_model_reads(model, key) || (model->with_key && slice_is(key, model->with_key));
 }
 
 static bool keys_check(const GgufFile *file, const GgufModel *model, Error *error) {
@@ -106,7 +108,8 @@ static bool keys_check(const GgufFile *file, const GgufModel *model, Error *erro
     }
     int64_t number;
     bool causal;
-    if (gguf_integer(file, ".expert_count", &number) && number > 0 && !field_reads(model, SLICE(".expert_count"))) {
+    if (gguf_integer(file, ".expert_count", &number) && number > 0 &&
+        !gguf_model_reads(model, SLICE(".expert_count"))) {
         return fail(error, ERROR_UNSUPPORTED, "%s.expert_count is %lld: such a model has no experts here",
             model->architecture, (long long)number);
     }
@@ -148,14 +151,14 @@ int64_t gguf_layers(const GgufFile *file) {
     return further > 0 && further < blocks ? blocks - further : blocks;
 }
 
-/* The number at the start of text: its digits, or 0 when it is none of 0 … BLOCKS_MAX − 1 as one writes it. */
+/* The number at the start of text: its digits, or 0 when it is none of 0 … GGUF_BLOCKS_MAX − 1 as one writes it. */
 static size_t number_parse(Slice text, int *number) {
     size_t digits = 0;
     *number = 0;
-    while (digits < text.size && text.data[digits] >= '0' && text.data[digits] <= '9' && *number < BLOCKS_MAX) {
+    while (digits < text.size && text.data[digits] >= '0' && text.data[digits] <= '9' && *number < GGUF_BLOCKS_MAX) {
         *number = *number * 10 + (text.data[digits++] - '0');
     }
-    return *number >= BLOCKS_MAX || (digits > 1 && text.data[0] == '0') ? 0 : digits;
+    return *number >= GGUF_BLOCKS_MAX || (digits > 1 && text.data[0] == '0') ? 0 : digits;
 }
 
 bool gguf_name_match(Slice name, const char *pattern, int *block) {
@@ -181,7 +184,7 @@ static bool predicts_further(const GgufFile *file, Slice stem) {
 static const GgufName *name_find(const GgufModel *model, Slice stem, int *block) {
     for (const GgufName *const *list = model->names; *list; list++) {
         for (const GgufName *name = *list; name->gguf; name++) {
-            if (gguf_name_match(stem, name->gguf, block)) return name;
+            if (name->change != GGUF_METADATA && gguf_name_match(stem, name->gguf, block)) return name;
         }
     }
     return NULL;
@@ -197,7 +200,7 @@ static char *module_name(Arena *arena, const char *pattern, int block) {
 /* "blk.3.attn_q.weight" → module "model.layers.3.self_attn.q_proj", part "weight" and the inverse transformation.
  * dropped: there is no output. */
 static bool name_convert(
-    GgufOutput *output, GgufFile *file, const GgufModel *model, GgufChange *change, bool *dropped, Error *error) {
+    GgufOutput *output, GgufFile *file, const GgufModel *model, const GgufName **row, bool *dropped, Error *error) {
     Slice stem = output->source->name;
     size_t last = stem.size; /* after the last dot; 0: no dot */
     while (last > 0 && stem.data[last - 1] != '.') last--;
@@ -216,10 +219,12 @@ static bool name_convert(
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that a %s model has",
             SLICE_SHOWN(output->source->name), model->architecture);
     }
-    *change = name->change;
+    *row = name;
+    *dropped = name->change == GGUF_UNUSED;
+    if (*dropped) return true;
     if (bare) output->part = "";
     char *module = module_name(&file->arena, name->module, block);
-    char *log = module && *change == GGUF_RATE ? strrchr(module, '_') : NULL;
+    char *log = module && name->change == GGUF_RATE ? strrchr(module, '_') : NULL;
     if (log) *log = 0;
     output->module = module;
     return output->module || fail(error, ERROR_MEMORY, "no memory for the names");
@@ -227,9 +232,11 @@ static bool name_convert(
 
 /* --- What happens to the elements ------------------------------------------------------------------------------ */
 
+static int64_t rows_of(const GgufTensor *tensor) { return tensor->rank == 1 ? tensor->cols : tensor->rows; }
+
 static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange change, Error *error) {
     const GgufTensor *tensor = output->source;
-    int64_t heads = 0, rows = tensor->rank == 1 ? tensor->cols : tensor->rows;
+    int64_t heads = 0, rows = rows_of(tensor);
     bool found = change == GGUF_KV_HEADS_PAIRED && gguf_layers_integer(file, ".attention.head_count_kv", &heads);
     if (!found && !gguf_integer(file, ".attention.head_count", &heads)) {
         return fail(error, ERROR_FORMAT, "%.*s.attention.head_count is missing", SLICE_SHOWN(file->architecture));
@@ -239,6 +246,15 @@ static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange chan
             SLICE_SHOWN(tensor->name), (long long)rows, (long long)heads);
     }
     output->interleaved = rows / heads;
+    return true;
+}
+
+static bool apart_plan(GgufOutput *output, const GgufFile *file, Error *error) {
+    int64_t heads = 0, rows = rows_of(output->source);
+    if (!gguf_integer(file, ".attention.head_count", &heads) || heads <= 0 || rows % (3 * heads))
+        return fail(error, ERROR_FORMAT, "tensor %.*s: %lld rows are not those of q, k and v of %lld heads",
+            SLICE_SHOWN(output->source->name), (long long)rows, (long long)heads);
+    output->apart = rows / (3 * heads);
     return true;
 }
 
@@ -271,6 +287,7 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
     const GgufTensor *tensor = output->source;
     bool paired = change == GGUF_HEADS_PAIRED || change == GGUF_KV_HEADS_PAIRED;
     if (paired && !heads_plan(output, file, change, error)) return false;
+    if (change == GGUF_HEADS_APART && !apart_plan(output, file, error)) return false;
     output->minus_one = change == GGUF_PLUS_ONE && strcmp(output->part, "bias") != 0;
     output->flat = change == GGUF_FLAT && tensor->rank == 1;
     if (!tensor->info->bits) return true;
@@ -297,9 +314,151 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
 
 int64_t gguf_source_row(const GgufOutput *output, int64_t row) {
     int64_t size = output->interleaved;
+    if (output->half) {
+        const int64_t matrix = row / output->half;
+        return (2 * matrix + output->second) * output->half + row % output->half;
+    }
+    if (output->apart) {
+        const int64_t each = output->apart, all = rows_of(output->source) / 3;
+        return row / each % 3 * all + row / (3 * each) * each + row % each;
+    }
     if (!size) return row;
     int64_t head = row / size, within = row % size, half = within / (size / 2), pair = within % (size / 2);
     return head * size + 2 * pair + half;
+}
+
+/* --- Tensors that are not one tensor of the file --------------------------------------------------------------- */
+
+/* An output like another one, of a tensor of its own, with text in place of the '#' of its module's name; NULL: no
+ * memory. */
+static GgufTensor *source_add(GgufPlan *plan, GgufFile *file, GgufOutput like, const char *text) {
+    const char *mark = strchr(like.module, '#');
+    GgufTensor *source = arena_alloc(&file->arena, 1, sizeof *source);
+    char *module = mark ? arena_printf(&file->arena, "%.*s%s%s", (int)(mark - like.module), like.module, text, mark + 1)
+                        : arena_copy(&file->arena, slice_of(like.module));
+    if (!source || !module) return NULL;
+    *source = *like.source;
+    like.source = source;
+    like.module = module;
+    plan->outputs[plan->count++] = like;
+    return source;
+}
+
+/* Rows from `first` on as an output of their own. */
+static bool rows_add(
+    GgufPlan *plan, GgufFile *file, const GgufOutput *whole, const char *text, int64_t first, int64_t rows) {
+    GgufTensor *source = source_add(plan, file, *whole, text);
+    if (!source) return false;
+    const int64_t all = rows_of(source);
+    const size_t row_bytes = source->bytes / (size_t)all;
+    source->stack = 0;
+    *(source->rank == 1 ? &source->cols : &source->rows) = rows;
+    source->bytes = row_bytes * (size_t)rows;
+    source->data += row_bytes * (size_t)first;
+    plan->outputs[plan->count - 1].form.rows = rows;
+    return true;
+}
+
+/* Each matrix of a stack. */
+static bool stack_divide(GgufPlan *plan, GgufFile *file, const GgufOutput *whole, Error *error) {
+    const int64_t count = whole->source->stack ? whole->source->stack : 1, rows = whole->source->rows / count;
+    char text[24];
+    for (int64_t i = 0; i < count; i++) {
+        snprintf(text, sizeof text, "%lld", (long long)i);
+        if (!rows_add(plan, file, whole, text, i * rows, rows)) return fail(error, ERROR_MEMORY, "no memory");
+    }
+    return true;
+}
+
+static bool qkv_divide(GgufPlan *plan, GgufFile *file, const GgufOutput *whole, Error *error) {
+    const int64_t rows = rows_of(whole->source);
+    int64_t heads = 0, hidden = 0, size = 0;
+    (void)gguf_integer(file, ".attention.head_count", &heads);
+    (void)gguf_integer(file, ".embedding_length", &hidden);
+    if (!gguf_integer(file, ".attention.key_length", &size)) size = heads > 0 ? hidden / heads : 0;
+    const int64_t q = heads > 0 && heads < INT32_MAX && size > 0 && size < INT32_MAX ? heads * size : 0;
+    if (q <= 0 || q >= rows || (rows - q) % 2)
+        return fail(error, ERROR_FORMAT, "tensor %.*s: %lld rows are not those of q, k and v",
+            SLICE_SHOWN(whole->source->name), (long long)rows);
+    const int64_t kv = (rows - q) / 2;
+    return (rows_add(plan, file, whole, "q", 0, q) && rows_add(plan, file, whole, "k", q, kv) &&
+               rows_add(plan, file, whole, "v", q + kv, kv)) ||
+        fail(error, ERROR_MEMORY, "no memory");
+}
+
+static bool gate_up_divide(GgufPlan *plan, GgufFile *file, const GgufOutput *whole, Error *error) {
+    const int64_t count = whole->source->stack ? whole->source->stack : 1, each = whole->source->rows / count;
+    if (each % 2)
+        return fail(error, ERROR_FORMAT, "tensor %.*s: %lld rows are not those of gate and up",
+            SLICE_SHOWN(whole->source->name), (long long)each);
+    for (int i = 0; i < 2; i++) {
+        GgufTensor *source = source_add(plan, file, *whole, i ? "up" : "gate");
+        if (!source) return fail(error, ERROR_MEMORY, "no memory");
+        GgufOutput *output = &plan->outputs[plan->count - 1];
+        source->rows /= 2;
+        source->bytes /= 2;
+        output->form.rows = source->rows;
+        output->half = each / 2;
+        output->second = i == 1;
+    }
+    return true;
+}
+
+/* A number of each layer, which metadata have, as a tensor. */
+static bool metadata_plan(GgufPlan *plan, GgufFile *file, const GgufName *name, Error *error) {
+    const GgufValue *value = gguf_value(file, name->gguf);
+    const int64_t layers = gguf_layers(file);
+    if (!value || !value->array || value->kind != GGUF_F32 || layers > GGUF_BLOCKS_MAX ||
+        value->count < (uint64_t)layers)
+        return fail(error, ERROR_FORMAT, "%s is missing, or not one number for each layer", name->gguf);
+    for (int64_t i = 0; i < layers; i++) {
+        const GgufTensor like = {.name = slice_of(name->gguf),
+            .type = TYPE_F32,
+            .info = gguf_type(TYPE_F32),
+            .cols = 1,
+            .rows = 1,
+            .rank = 1,
+            .data = value->data + (size_t)i * sizeof(float),
+            .bytes = sizeof(float)};
+        const GgufOutput output = {
+            .source = &like, .part = "", .module = module_name(&file->arena, name->module, (int)i)};
+        if (!output.module || !source_add(plan, file, output, ""))
+            return fail(error, ERROR_MEMORY, "no memory for %s", name->gguf);
+    }
+    return true;
+}
+
+/* Puts what the output behind the last, which has been planned, becomes in its place. */
+static bool divide(GgufPlan *plan, GgufFile *file, GgufChange change, Error *error) {
+    const GgufOutput whole = plan->outputs[plan->count];
+    switch (change) {
+    case GGUF_STACKED: return stack_divide(plan, file, &whole, error);
+    case GGUF_QKV: return qkv_divide(plan, file, &whole, error);
+    case GGUF_GATE_UP: return gate_up_divide(plan, file, &whole, error);
+    default: plan->count++; return true;
+    }
+}
+
+/* How many outputs there can be. */
+static size_t outputs_most(const GgufFile *file, const GgufModel *model) {
+    size_t count = file->tensor_count;
+    for (const GgufName *const *list = model->names; *list; list++) {
+        for (const GgufName *name = *list; name->gguf; name++) {
+            char full[96];
+            snprintf(full, sizeof full, "%s.weight", name->gguf);
+            const GgufTensor *stack = name->change == GGUF_STACKED ? gguf_tensor(file, full) : NULL;
+            count += name->change == GGUF_METADATA ? GGUF_BLOCKS_MAX : stack ? (size_t)stack->stack : 0;
+        }
+    }
+    enum { PARTS_MOST = 3 };
+    return count * PARTS_MOST;
+}
+
+static bool metadata_tensors(GgufPlan *plan, GgufFile *file, Error *error) {
+    for (const GgufName *const *list = plan->model->names; *list; list++)
+        for (const GgufName *name = *list; name->gguf; name++)
+            if (name->change == GGUF_METADATA && !metadata_plan(plan, file, name, error)) return false;
+    return true;
 }
 
 bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error) {
@@ -313,17 +472,18 @@ bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error) {
             "there is no tensor output.weight; the embedding is scaled, so it cannot be the output matrix of a %s "
             "model",
             plan->model->architecture);
-    plan->outputs = arena_alloc(&file->arena, file->tensor_count, sizeof *plan->outputs);
-    if (!plan->outputs) return fail(error, ERROR_MEMORY, "no memory for %zu tensors", file->tensor_count);
+    const size_t most = outputs_most(file, plan->model);
+    plan->outputs = arena_alloc(&file->arena, most, sizeof *plan->outputs);
+    if (!plan->outputs) return fail(error, ERROR_MEMORY, "no memory for %zu tensors", most);
     for (size_t i = 0; i < file->tensor_count; i++) {
         GgufOutput *output = &plan->outputs[plan->count];
-        GgufChange change = GGUF_UNCHANGED;
+        const GgufName *name = NULL;
         bool dropped = false;
         output->source = &file->tensors[i];
-        if (!name_convert(output, file, plan->model, &change, &dropped, error)) return false;
+        if (!name_convert(output, file, plan->model, &name, &dropped, error)) return false;
         if (dropped) continue;
-        if (!output_plan(output, file, change, compact, error)) return false;
-        plan->count++;
+        if (!output_plan(output, file, name->change, compact, error) || !divide(plan, file, name->change, error))
+            return false;
     }
-    return true;
+    return metadata_tensors(plan, file, error);
 }

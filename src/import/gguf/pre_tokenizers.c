@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "import/gguf/internal.h"
 
-enum { NAMES_BYTES_MAX = 512 };
+enum { NAMES_BYTES_MAX = 1024 };
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define REST " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -62,6 +62,33 @@ static const char DEEPSEEK_WORDS[] =
     "]+";
 static const char DEEPSEEK_SIGNS[] = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+";
 
+#define REST_AFTER_DIGITS "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+/* Groups of three from the right. */
+static const char THREES[] = "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))", THREES_WORD[] = "\\d{1,3}(?=(?:\\d{3})*\\b)";
+static const char ASIAN[] =
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
+    "\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
+    "\u1100-\u11ff]+";
+static const char SPARK[] =
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?" REST_AFTER_DIGITS
+    "|[\\r\\n]|\\s+(?!\\S)|\\s+";
+static const char YOUTU_SCRIPTS[] =
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c"
+    "\u3001-\u303f\ufe30-\ufe4f]+|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
+static const char YOUTU[] =
+    EDGE UPPER "*" LOWER "+" CONTRACTIONS "?|" EDGE UPPER "+" LOWER "*" CONTRACTIONS "?|\\p{N}|" REST_SLASH;
+static const char JAIS2[] = CONTRACTIONS
+    "|" EDGE
+    "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|"
+    "\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}";
+static const char BLOOM[] = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+";
+static const char UFAKZEKA[] = EDGE "\\p{L}+|\\p{N}|" REST;
+static const char MINICPM5[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}+|" REST;
+#define UPPER_NO_HAN "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define LOWER_NO_HAN "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+static const char KIMI_K2[] = "[\\p{Han}]+|" EDGE UPPER_NO_HAN "*" LOWER_NO_HAN "+" CONTRACTIONS "?|" EDGE UPPER_NO_HAN
+                              "+" LOWER_NO_HAN "*" CONTRACTIONS "?|\\p{N}{1,3}|" REST;
+
 static const GgufPre known[] = {
     {.name = "qwen2", {QWEN2}, .nfc = true},
     {.name = "deepseek-r1-qwen", {QWEN2}, .nfc = true},
@@ -70,6 +97,11 @@ static const GgufPre known[] = {
     {.name = "hunyuan", {QWEN2}},
     {.name = "solar-open", {QWEN2}},
     {.name = "grok-2", {QWEN2}},
+    {.name = "f2llmv2", {QWEN2}, .nfc = true},
+    {.name = "kormo", {QWEN2}},
+    {.name = "megrez", {QWEN2}},
+    {.name = "ufakzeka", {UFAKZEKA}},
+    {.name = "laguna", {"[^\\n]+|[\\n]+", QWEN2}},
     {.name = "bailingmoe", {BAILING}},
     {.name = "bailingmoe2", {BAILING}},
     {.name = "llada-moe", {BAILING}},
@@ -82,6 +114,10 @@ static const GgufPre known[] = {
     {.name = "falcon-h1", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "lfm2", {LLAMA3}, .ignore_merges = true, .add_bos = true},
     {.name = "pixtral", {LLAMA3}, .ignore_merges = true, .add_bos = true},
+    {.name = "midm-2.0", {LLAMA3}, .ignore_merges = true, .add_bos = true},
+    {.name = "jina-v5-nano", {LLAMA3}, .ignore_merges = true, .add_bos = true},
+    {.name = "minicpm5", {"\\p{N}{1,3}", MINICPM5}, .ignore_merges = true},
+    {.name = "jais-2", {JAIS2}},
     {.name = "glm4", {LLAMA3}, .ignore_merges = true},
     {.name = "chatglm-bpe", {LLAMA3}},
     {.name = "smaug-bpe", {LLAMA3}},
@@ -89,12 +125,27 @@ static const GgufPre known[] = {
     {.name = "gpt-4o", {O200K}},
     {.name = "llama4", {O200K}},
     {.name = "minimax-m2", {O200K}},
+    {.name = "kanana2", {O200K}},
+    {.name = "talkie", {O200K}},
+    {.name = "granite-embed-multi-97m", {O200K}, .ignore_merges = true},
+    {.name = "tiny_aya", {THREES_WORD, O200K}},
+    {.name = "cohere2moe", {THREES_WORD, O200K}},
+    {.name = "kimi-k2", {KIMI_K2}},
+    {.name = "youtu", {YOUTU_SCRIPTS, YOUTU}, .ignore_merges = true},
     {.name = "tekken", {TEKKEN}, .ignore_merges = true, .add_bos = true},
     {.name = "deepseek-llm", {LINES, DEEPSEEK_WORDS, DEEPSEEK_SIGNS, "\\s+$", CJK, DIGITS}},
     {.name = "deepseek-coder", {LINES, "\\s?\\p{L}+", "\\s?\\p{P}+", CJK, DIGITS}},
     {.name = "deepseek-v3", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
     {.name = "hunyuan-dense", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
     {.name = "joyai-llm", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
+    {.name = "hy_v4", {"\\p{N}{1,3}", CJK3, DEEPSEEK3}},
+    {.name = "afmoe", {THREES, ASIAN, DEEPSEEK3}},
+    {.name = "spark2_5", {"\\p{N}{1,3}", CJK3, SPARK, "\\p{N}"}},
+    {.name = "bloom", {BLOOM}},
+    {.name = "gpt3-finnish", {BLOOM}},
+    {.name = "poro-chat", {BLOOM}},
+    {.name = "viking", {BLOOM, DIGITS}},
+    {.name = "mellum2", {DIGITS, GPT2}},
     {.name = "smollm", {DIGITS, GPT2}},
     {.name = "starcoder", {DIGITS, GPT2}},
     {.name = "refact", {DIGITS, GPT2}},
@@ -105,6 +156,15 @@ static const GgufPre known[] = {
     {.name = "falcon", {PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"}},
     {.name = "gpt-2", {GPT2}},
     {.name = "phi-2", {GPT2}},
+    {.name = "jina-es", {GPT2}},
+    {.name = "jina-de", {GPT2}},
+    {.name = "jina-v2-es", {GPT2}},
+    {.name = "jina-v2-de", {GPT2}},
+    {.name = "gigachat", {GPT2}},
+    {.name = "a.x-4.0", {GPT2}},
+    {.name = "mellum", {GPT2}},
+    {.name = "modern-bert", {GPT2}},
+    {.name = "exaone4", {GPT2}},
     {.name = "jais", {GPT2}},
     {.name = "trillion", {GPT2}},
     {.name = "granite-docling", {GPT2}},

@@ -1,6 +1,7 @@
 /* tokenizer.json and tokenizer_config.json from tokenizer.ggml.*: the byte-level vocabularies ("gpt2", whose
- * pre-tokenizer has a name) and the SentencePiece ones ("llama", whose merges follow from the scores). The aim is the
- * ids that the model's own tokenizer gives. Format: github.com/huggingface/tokenizers. */
+ * pre-tokenizer has a name) and the SentencePiece ones ("llama", whose merges follow from the scores; "gemma4", whose
+ * merges the file has). The aim is the ids that the model's own tokenizer gives. Format:
+ * github.com/huggingface/tokenizers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,8 @@ typedef struct Vocabulary {
     GgufFile *file;
     const GgufTokenizer *rules; /* facts that the file lacks */
     Error *error;
-    bool byte_level; /* "gpt2" */
+    bool byte_level;   /* "gpt2" */
+    bool merges_given; /* "gpt2", "gemma4" */
     uint32_t count;
     Token *tokens;
     Map by_text; /* → id, without the unused ones */
@@ -94,7 +96,7 @@ static bool tokens_read(Vocabulary *v) {
     if ((types && types->count != tokens->count) || (!types && gguf_value(v->file, "tokenizer.ggml.token_type"))) {
         return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.token_type is not one number per token");
     }
-    if (!v->byte_level && (!scores || scores->count != tokens->count)) {
+    if (!v->merges_given && (!scores || scores->count != tokens->count)) {
         return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores is not one number per token");
     }
     v->count = (uint32_t)tokens->count;
@@ -109,7 +111,7 @@ static bool tokens_read(Vocabulary *v) {
         if (types) memcpy(&type, types->data + (size_t)id * sizeof type, sizeof type);
         type = gguf_token_type(v->file, id, token->text, type);
         token->type = type >= GGUF_TOKEN_NORMAL && type <= GGUF_TOKEN_BYTE ? (uint8_t)type : 0;
-        if (!v->byte_level) memcpy(&token->score, scores->data + (size_t)id * sizeof(float), sizeof(float));
+        if (!v->merges_given) memcpy(&token->score, scores->data + (size_t)id * sizeof(float), sizeof(float));
         if (!token_add(v, id)) return false;
     }
     return true;
@@ -437,7 +439,7 @@ static void put_sentencepiece(const Vocabulary *v, Buffer *out) {
     static const char restore[] =
         "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
         "\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}";
-    bool prefix = !v->rules->no_space_prefix;
+    bool prefix = !v->rules->no_space_prefix && !v->merges_given;
     gguf_bool(v->file, "tokenizer.ggml.add_space_prefix", &prefix);
     buffer_text(out, "\"normalizer\":");
     if (prefix) {
@@ -456,7 +458,7 @@ static bool tokenizer_write(Vocabulary *v, Buffer *out) {
     const GgufPre *pre = v->byte_level ? gguf_pre_find(v->file, v->rules, v->error) : NULL;
     if (v->byte_level && !pre) return false;
     model_choose(v);
-    if (v->byte_level ? !merges_read(v) : !merges_rebuild(v)) return false;
+    if (v->merges_given ? !merges_read(v) : !merges_rebuild(v)) return false;
     buffer_text(out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     put_added_tokens(v, out);
     if (pre) {
@@ -476,11 +478,12 @@ bool gguf_tokenizer(Buffer *out, GgufFile *file, const GgufTokenizer *rules, Err
         return fail(error, ERROR_NOT_FOUND, "tokenizer.ggml.model is missing");
     }
     Vocabulary v = {.file = file, .rules = rules, .error = error, .byte_level = slice_is(model, "gpt2")};
-    if (!v.byte_level && !slice_is(model, "llama")) {
+    v.merges_given = v.byte_level || slice_is(model, "gemma4");
+    if (!v.merges_given && !slice_is(model, "llama")) {
         return fail(error, ERROR_UNSUPPORTED, "tokenizer.ggml.model %.*s cannot be converted", SLICE_SHOWN(model));
     }
     bool ok = tokenizer_write(&v, out);
-    if (!v.byte_level) free(v.merges);
+    if (!v.merges_given) free(v.merges);
     map_free(&v.by_text);
     return ok;
 }

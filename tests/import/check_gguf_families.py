@@ -1,0 +1,722 @@
+#!/usr/bin/env python3
+"""GGUF files as llama.cpp's converter writes them, from the golden checkpoints of tests/family: they must give the same
+logits as the checkpoint, and the reference's.
+
+    python tests/import/check_gguf_families.py [--apus build/apus] [NAME…]
+
+The files are written by gguf-py, with its names of tensors and keys and with the changes that the converter's model
+classes (llama.cpp, conversion/*.py) make to the elements. What a config says and no key does must be llama.cpp's
+constant: the case then changes the config, and only the checkpoint is compared. Needs gguf 0.19.0, mlx, numpy.
+NAME: only cases whose name contains it.
+"""
+
+import argparse
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
+import compare  # noqa: E402
+import fixtures  # noqa: E402
+
+import weights  # noqa: E402
+
+LIMIT = 1e-4  # of max|logit|
+NEAR = 2e-5  # the checkpoint's logits: sums in another order
+
+
+# ---- what the converter does in all models ----
+
+
+def metadata(config):
+    """Keys of ModelBase and TextModel.set_gguf_parameters, without the architecture's name."""
+    c = config
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    full = rope.get("full_attention", rope)
+    theta = full.get("rope_theta", c.get("rope_theta"))
+
+    def first(*names):
+        return next((c[n] for n in names if c.get(n) is not None), None)
+
+    found = {
+        "block_count": first("num_hidden_layers", "n_layer", "n_layers"),
+        "context_length": first("max_position_embeddings", "n_positions"),
+        "embedding_length": first("hidden_size", "n_embd"),
+        "feed_forward_length": first("intermediate_size", "n_inner"),
+        "attention.head_count": first("num_attention_heads", "n_head"),
+        "attention.head_count_kv": first("num_key_value_heads"),
+        "rope.freq_base": theta,
+        "rope.freq_base_swa": rope.get("sliding_attention", {}).get("rope_theta"),
+        "attention.layer_norm_rms_epsilon": first("rms_norm_eps", "norm_eps"),
+        "attention.layer_norm_epsilon": first("layer_norm_eps", "layer_norm_epsilon"),
+        "expert_count": first("num_local_experts", "num_experts"),
+        "expert_used_count": first("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
+        "expert_group_count": c.get("n_group"),
+        "expert_group_used_count": c.get("topk_group"),
+        "attention.key_length": c.get("head_dim"),
+        "attention.value_length": c.get("head_dim"),
+    }
+    score = first("score_function", "scoring_func", "score_func")
+    if score:
+        found["expert_gating_func"] = {"softmax": 1, "sigmoid": 2}[score]
+    kind = full.get("rope_type", full.get("type"))
+    if kind == "linear":
+        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": full["factor"]}
+    if kind == "yarn":
+        found |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": full["factor"],
+            "rope.scaling.original_context_length": full["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": full.get("beta_fast"),
+            "rope.scaling.yarn_beta_slow": full.get("beta_slow"),
+        }
+    return {k: v for k, v in found.items() if v is not None}
+
+
+def head_dim(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def paired(x, heads):
+    """LlamaModel.permute."""
+    return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def pair_heads(config, tensors):
+    for name, x in tensors.items():
+        if ".q_proj." in name:
+            tensors[name] = paired(x, config["num_attention_heads"])
+        elif ".k_proj." in name:
+            tensors[name] = paired(x, config["num_key_value_heads"])
+
+
+def llama3_factors(config, scaling):
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    context, dim = scaling["original_max_position_embeddings"], head_dim(config)
+    out = []
+    for i in range(dim // 2):
+        wave = 2 * math.pi * scaling["rope_theta"] ** (2 * i / dim)
+        if wave < context / high:
+            out.append(1)
+        elif wave > context / low:
+            out.append(scaling["factor"])
+        else:
+            smooth = (context / wave - low) / (high - low)
+            out.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.array(out, np.float32)
+
+
+KNOWN_AS = {"deepseek32": "glm-dsa"}  # whose tensors are called the same; the first is newer than gguf 0.19
+
+
+class File:
+    """A GGUF file to be written: metadata without the architecture, and tensors by their modules or names."""
+
+    def __init__(self, architecture, config, tensors):
+        self.architecture, self.config = architecture, config
+        self.keys = metadata(config)
+        self.tensors = {n.removeprefix("language_model."): x for n, x in tensors.items()}
+        self.named = {}  # under names of GGUF
+        self.rename = {}  # parts of modules' names → as gguf-py knows them
+
+    def rename_all(self, pairs):
+        self.rename |= pairs
+
+    def take(self, suffix):
+        """The tensors with this suffix, by layer, taken out."""
+        found = [n for n in self.tensors if n.endswith(suffix)]
+        return {int(re.search(r"\.(\d+)\.", n)[1]): self.tensors.pop(n) for n in found}
+
+    def write(self, path):
+        numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+        layers = self.keys["block_count"]
+        names = gguf.get_tensor_name_map(numbers[KNOWN_AS.get(self.architecture, self.architecture)], layers)
+        writer = gguf.GGUFWriter(path, self.architecture)
+        for key, value in self.keys.items():
+            full = key if key.startswith(("tokenizer.", "xielu.")) else f"{self.architecture}.{key}"
+            if isinstance(value, bool):
+                writer.add_bool(full, value)
+            elif isinstance(value, int):
+                writer.add_uint32(full, value)
+            elif isinstance(value, float):
+                writer.add_float32(full, value)
+            elif isinstance(value, str):
+                writer.add_string(full, value)
+            else:
+                writer.add_array(full, value)
+        for name, x in self.tensors.items():
+            for old, new in self.rename.items():
+                name = name.replace(old, new)
+            module, part = re.match(r"(.*?)(\.weight|\.bias|)$", fixtures.gguf_module(name)).groups()
+            found = names.get_name(module) or names.get_name(module + part)
+            assert found, f"gguf-py has no name for {name}"
+            writer.add_tensor(found + (part or ".weight"), np.ascontiguousarray(x))
+        for name, x in self.named.items():
+            writer.add_tensor(name, np.ascontiguousarray(x))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+# ---- the models ----
+
+
+def plain(f):
+    pass
+
+
+def llama(f):
+    pair_heads(f.config, f.tensors)
+    f.keys["rope.dimension_count"] = head_dim(f.config)
+
+
+def internlm2(f):
+    c = f.config
+    heads, kv, size = c["num_attention_heads"], c["num_key_value_heads"], head_dim(c)
+    for part in ("weight", "bias"):
+        for i, x in f.take(f"attention.wqkv.{part}").items():
+            x = x.reshape(kv, heads // kv + 2, size, *x.shape[1:])
+            q, k, v = x[:, :-2], x[:, -2], x[:, -1]
+            q, k, v = (y.reshape(-1, *x.shape[3:]) for y in (q, k, v))
+            home = f"blk.{i}.attn_"
+            f.named |= {f"{home}q.{part}": paired(q, heads), f"{home}k.{part}": paired(k, kv), f"{home}v.{part}": v}
+
+
+def minicpm(f):
+    c = f.config
+    pair_heads(c, f.tensors)
+    f.keys["embedding_scale"] = float(c["scale_emb"])
+    f.keys["residual_scale"] = c["scale_depth"] / c["num_hidden_layers"] ** 0.5
+    f.keys["logit_scale"] = c["hidden_size"] / c["dim_model_base"]
+
+
+def minicpm3(f):
+    c = f.config
+    f.keys |= {"attention.q_lora_rank": c["q_lora_rank"], "attention.kv_lora_rank": c["kv_lora_rank"]}
+    f.keys["attention.key_length"] = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    f.keys["rope.dimension_count"] = c["qk_rope_head_dim"]
+
+
+def hunyuan_rope(f):
+    c = f.config
+    alpha, dim = c["rope_scaling"]["alpha"], head_dim(c)
+    f.keys["rope.freq_base"] = c["rope_theta"] * alpha ** (dim / (dim - 2))
+    f.keys |= {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+    f.keys["rope.scaling.original_context_length"] = 256 * 1024
+
+
+def hunyuan_moe(f):
+    c = f.config
+    f.rename_all({".shared_mlp.": ".shared_experts."})
+    hunyuan_rope(f)
+    f.keys["expert_shared_feed_forward_length"] = c["intermediate_size"]
+    f.keys["expert_feed_forward_length"] = c["intermediate_size"]
+    f.keys["expert_used_count"] = c["moe_topk"]
+    f.keys["expert_shared_count"] = 1
+    raw_experts(f, ".mlp.experts.")
+
+
+def raw_experts(f, home):
+    """Stacks experts that a checkpoint has one by one, or as transformers fuses them."""
+    for part in ("gate", "up", "down"):
+        found = {}
+        for n in [n for n in f.tensors if re.search(re.escape(home) + rf"\d+\.{part}_proj\.weight$", n)]:
+            layer, expert = map(int, re.search(r"layers\.(\d+)\..*\.(\d+)\.", n).groups())
+            found.setdefault(layer, {})[expert] = f.tensors.pop(n)
+        for layer, experts in found.items():
+            f.named[f"blk.{layer}.ffn_{part}_exps.weight"] = np.stack([experts[e] for e in sorted(experts)])
+    for layer, x in f.take(home + "gate_up_proj").items():
+        half = x.shape[1] // 2
+        f.named[f"blk.{layer}.ffn_gate_exps.weight"] = x[:, :half]
+        f.named[f"blk.{layer}.ffn_up_exps.weight"] = x[:, half:]
+    for layer, x in f.take(home + "down_proj").items():
+        f.named[f"blk.{layer}.ffn_down_exps.weight"] = x
+
+
+def apertus(f):
+    for part in ("alpha_n", "alpha_p", "beta", "eps"):
+        f.keys[f"xielu.{part}"] = [float(x.reshape(-1)[0]) for _, x in sorted(f.take(f"mlp.act_fn.{part}").items())]
+    f.keys["rope.dimension_count"] = head_dim(f.config)
+
+
+def ministral3(f):
+    llama(f)
+    rope = f.config["rope_parameters"]
+    f.keys["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+    f.keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+
+
+def glm(f):
+    f.keys["rope.dimension_count"] = int(head_dim(f.config) * f.config.get("partial_rotary_factor", 0.5))
+    for part in ("weight", "bias"):
+        q, k, v = (f.take(f"self_attn.{p}_proj.{part}") for p in "qkv")
+        for i in q:
+            f.named[f"blk.{i}.attn_qkv.{part}"] = np.concatenate([q[i], k[i], v[i]])
+
+
+def gpt2(f):
+    f.keys.setdefault("feed_forward_length", 4 * f.config["n_embd"])
+    f.rename_all({"model.": "transformer."})
+
+
+def gpt_bigcode(f):
+    f.keys["attention.head_count_kv"] = 1
+
+
+def gpt_neox(f):
+    c = f.config
+    heads, hidden = c["num_attention_heads"], c["hidden_size"]
+    f.keys.setdefault("feed_forward_length", 4 * hidden)
+    f.keys["rope.dimension_count"] = int(c["rotary_pct"] * (hidden // heads))
+    f.keys["use_parallel_residual"] = c.get("use_parallel_residual", True)
+    for name, x in f.tensors.items():
+        if "query_key_value" in name:
+            parts = x.reshape(heads, 3, hidden // heads, *x.shape[1:])
+            f.tensors[name] = np.concatenate([parts[:, i].reshape(hidden, *x.shape[1:]) for i in range(3)])
+    f.rename_all({"model.h.": "gpt_neox.layers.", "model.embed_out": "embed_out", "model.": "gpt_neox."})
+    f.rename_all({"gpt_neox.embed_out": "embed_out"})
+
+
+def qwen(f):
+    c = f.config
+    f.keys["rope.freq_base"] = c.get("rotary_emb_base", 10000.0)
+    f.keys["rope.dimension_count"] = c["hidden_size"] // c["num_attention_heads"]
+    f.keys["attention.layer_norm_rms_epsilon"] = f.keys.pop("attention.layer_norm_epsilon")
+
+
+def ernie(f):
+    c = f.config
+    f.keys |= {"expert_count": c["moe_num_experts"], "expert_used_count": c["moe_k"]}
+    f.keys["interleave_moe_layer_step"] = c["moe_layer_interval"]
+    f.keys["leading_dense_block_count"] = c["moe_layer_start_index"]
+    f.keys["expert_feed_forward_length"] = c["moe_intermediate_size"]
+    f.keys["expert_shared_count"] = c["moe_num_shared_experts"]
+    f.keys["expert_shared_feed_forward_length"] = c["intermediate_size"] // c["num_key_value_heads"]
+    for i, x in f.take("moe_statics.e_score_correction_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x.reshape(-1)
+    raw_experts(f, ".mlp.experts.")
+
+
+def minimax(f):
+    c = f.config
+    f.keys["expert_feed_forward_length"] = c["intermediate_size"]
+    f.keys["rope.dimension_count"] = c["rotary_dim"]
+    for i, x in f.take("block_sparse_moe.e_score_correction_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def shared_experts(f, shared="n_shared_experts"):
+    c = f.config
+    f.keys["expert_feed_forward_length"] = c["moe_intermediate_size"]
+    f.keys["expert_shared_count"] = c[shared]
+    f.keys["leading_dense_block_count"] = c.get("first_k_dense_replace", c.get("num_dense_layers", 0))
+    f.keys["expert_weights_norm"] = c.get("norm_topk_prob", True)
+    f.keys["expert_weights_scale"] = float(c.get("routed_scaling_factor") or 1)
+    for i, x in f.take("e_score_correction_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def windows(f):
+    c = f.config
+    f.keys["attention.sliding_window"] = c["sliding_window"]
+    f.keys["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in c["layer_types"]]
+
+
+def exaone_moe(f):
+    c = f.config
+    shared_experts(f, "num_shared_experts")
+    f.keys["leading_dense_block_count"] = c["is_moe_layer"].count(False)
+    f.keys["expert_shared_feed_forward_length"] = c["moe_intermediate_size"] * c["num_shared_experts"]
+    f.keys["rope.scaling.type"] = "none"
+    windows(f)
+
+
+def afmoe(f):
+    c = f.config
+    shared_experts(f, "num_shared_experts")
+    f.keys["expert_weights_norm"] = c.get("route_norm", True)
+    f.keys["expert_weights_scale"] = c["route_scale"]
+    f.keys["attention.sliding_window"] = c["sliding_window"]
+    f.keys["rope.dimension_count"] = head_dim(c)
+    f.keys["expert_gating_func"] = 2
+    for i, x in f.take("mlp.expert_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def bailing(f):
+    c = f.config
+    shared_experts(f, "num_shared_experts")
+    f.keys |= {"rope.dimension_count": head_dim(c), "expert_weights_scale": 1.0}
+    heads, kv, size = c["num_attention_heads"], c["num_key_value_heads"], head_dim(c)
+    for i, x in f.take("attention.query_key_value.weight").items():
+        q, k, v = np.split(x, [heads * size, (heads + kv) * size])
+        f.named[f"blk.{i}.attn_q.weight"] = paired(q, heads)
+        f.named[f"blk.{i}.attn_k.weight"] = paired(k, kv)
+        f.named[f"blk.{i}.attn_v.weight"] = v
+    for i, x in f.take("attention.dense.weight").items():
+        f.named[f"blk.{i}.attn_output.weight"] = x
+    f.rename_all({"mlp.gate.gate_proj": "mlp.gate"})
+    for part in ("gate", "up", "down"):  # llama.cpp's models have no dense layers
+        for i, x in f.take(f"layers.0.mlp.{part}_proj.weight").items():
+            f.named[f"blk.{i}.ffn_{part}.weight"] = x
+
+
+def bailing2(f):
+    c = f.config
+    shared_experts(f, "num_shared_experts")
+    f.keys["rope.dimension_count"] = int(head_dim(c) * c["partial_rotary_factor"])
+    f.keys["expert_shared_feed_forward_length"] = c["moe_shared_expert_intermediate_size"]
+    f.rename_all({"mlp.gate.gate_proj": "mlp.gate"})
+    for i, x in f.take("mlp.gate.expert_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def phimoe(f):
+    scaling = f.config.get("rope_scaling") or {}
+    f.keys["rope.dimension_count"] = head_dim(f.config)
+    if "long_factor" in scaling:
+        original = f.config["original_max_position_embeddings"]
+        f.keys["rope.scaling.original_context_length"] = original
+        f.keys["rope.scaling.type"] = "longrope"
+        for length in ("long", "short"):
+            f.named[f"rope_factors_{length}.weight"] = np.array(scaling[length + "_factor"], np.float32)
+
+
+def mimo2(f):
+    c = f.config
+    shared_experts(f)
+    del f.keys["expert_shared_count"], f.keys["leading_dense_block_count"], f.keys["expert_weights_norm"]
+    del f.keys["expert_weights_scale"]
+    for name in [n for n in f.tensors if ".shared_experts." in n]:
+        del f.tensors[name]
+    slides = c["hybrid_layer_pattern"] + [1] * 3
+    kv = [c["swa_num_key_value_heads"] if s else c["num_key_value_heads"] for s in slides]
+    f.keys |= {"block_count": c["num_hidden_layers"] + 3, "nextn_predict_layers": 3}
+    f.keys |= {"attention.head_count_kv": kv, "attention.sliding_window_pattern": slides}
+    f.keys |= {"attention.sliding_window": c["sliding_window_size"], "attention.value_length": c["v_head_dim"]}
+    f.keys["rope.freq_base_swa"] = c["swa_rope_theta"]
+    f.keys["expert_count"] = c["n_routed_experts"]
+    f.keys["rope.dimension_count"] = int(c["head_dim"] * c["partial_rotary_factor"])
+    f.keys["attention.layer_norm_rms_epsilon"] = c["layernorm_epsilon"]
+
+
+def llama4(f):
+    c = f.config
+    rope = c["rope_parameters"]
+    f.keys |= {"feed_forward_length": c["intermediate_size_mlp"], "expert_feed_forward_length": c["intermediate_size"]}
+    f.keys["interleave_moe_layer_step"] = c["interleave_moe_layer_step"]
+    f.keys["rope.dimension_count"] = head_dim(c)
+    f.named["rope_freqs.weight"] = llama3_factors(c, rope)
+    for i, x in f.take("experts.gate_up_proj").items():
+        gate, up = np.split(x.swapaxes(1, 2), 2, axis=1)
+        f.named |= {f"blk.{i}.ffn_gate_exps.weight": gate, f"blk.{i}.ffn_up_exps.weight": up}
+    for i, x in f.take("experts.down_proj").items():
+        f.named[f"blk.{i}.ffn_down_exps.weight"] = x.swapaxes(1, 2)
+
+
+def mla(f):
+    c = f.config
+    f.keys["attention.head_count_kv"] = 1
+    rank, rope, nope = c["kv_lora_rank"], c["qk_rope_head_dim"], c["qk_nope_head_dim"]
+    f.keys |= {"attention.q_lora_rank": c["q_lora_rank"], "attention.kv_lora_rank": rank}
+    f.keys |= {"attention.key_length": rank + rope, "attention.value_length": rank}
+    f.keys |= {"attention.key_length_mla": nope + rope, "attention.value_length_mla": c["v_head_dim"]}
+    shared_experts(f)
+    f.keys["expert_count"] = c["n_routed_experts"]
+    f.keys["rope.dimension_count"] = rope
+    for i, x in f.take("self_attn.kv_b_proj.weight").items():
+        k, v = np.split(x.reshape(c["num_attention_heads"], nope + c["v_head_dim"], -1), [nope], axis=1)
+        f.named |= {f"blk.{i}.attn_k_b.weight": k.swapaxes(1, 2), f"blk.{i}.attn_v_b.weight": v}
+    mscale = (c.get("rope_parameters") or c.get("rope_scaling") or {}).get("mscale_all_dim")
+    if mscale:
+        f.keys["rope.scaling.yarn_log_multiplier"] = 0.1 * mscale
+
+
+def glm4_moe_lite(f):
+    mla(f)
+    f.keys |= {"expert_gating_func": 2, "tokenizer.ggml.pre": "glm4"}
+
+
+def mistral4(f):
+    mla(f)
+    rope = f.config["rope_parameters"]
+    f.keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+    f.keys["attention.temperature_length"] = rope["original_max_position_embeddings"]
+    for i, x in f.take("mlp.experts.gate_up_proj").items():
+        f.named[f"blk.{i}.ffn_gate_up_exps.weight"] = x
+    for i, x in f.take("mlp.experts.down_proj").items():
+        f.named[f"blk.{i}.ffn_down_exps.weight"] = x
+
+
+def dsa(f):
+    mla(f)
+    c = f.config
+    f.keys |= {"expert_gating_func": 2, "attention.indexer.top_k": c["index_topk"]}
+    f.keys |= {"attention.indexer.head_count": c["index_n_heads"], "attention.indexer.key_length": c["index_head_dim"]}
+    for part in ("k_norm.weight", "k_norm.bias", "weights_proj.weight", "wk.weight", "wq_b.weight"):
+        own = part.replace("weights_proj", "proj").replace("wk", "attn_k").replace("wq_b", "attn_q_b")
+        for i, x in f.take(f"indexer.{part}").items():
+            f.named[f"blk.{i}.indexer.{own}"] = x
+
+
+def gemma3n(f):
+    c = f.config
+    f.keys |= {"altup.active_idx": c["altup_active_idx"], "altup.num_inputs": c["altup_num_inputs"]}
+    f.keys["embedding_length_per_layer_input"] = c["hidden_size_per_layer_input"]
+    f.keys["attention.shared_kv_layers"] = c["num_kv_shared_layers"]
+    parts = c["activation_sparsity_pattern"]
+    scale = [statistics.NormalDist().inv_cdf(p) if p > 0 else -math.inf for p in parts]
+    f.keys["activation_sparsity_scale"] = [float(np.float32(x)) for x in scale]
+    f.keys["final_logit_softcapping"] = c["final_logit_softcapping"]
+    windows(f)
+    for of in ("altup_projections", "altup_unembed_projections"):
+        names = sorted(n for n in f.tensors if n.startswith(f"model.{of}."))
+        f.tensors[f"model.{of}.weight"] = np.stack([f.tensors.pop(n) for n in names])
+    for name in [n for n in f.tensors if "embed_tokens" in n]:
+        x = f.tensors[name]
+        f.tensors[name] = np.concatenate([x, np.zeros((c["vocab_size"] - x.shape[0], x.shape[1]), x.dtype)])
+
+
+def gemma4(f):
+    c = f.config
+    shared, layers = c["num_kv_shared_layers"], c["num_hidden_layers"]
+    f.keys |= {"attention.shared_kv_layers": shared}
+    f.keys["embedding_length_per_layer_input"] = c["hidden_size_per_layer_input"]
+    windows(f)
+    full, size = c["global_head_dim"], c["head_dim"]
+    f.keys |= {"attention.key_length": full, "attention.value_length": full, "rope.dimension_count": full}
+    f.keys |= {"attention.key_length_swa": size, "attention.value_length_swa": size, "rope.dimension_count_swa": size}
+    if c.get("moe_intermediate_size"):
+        f.keys["expert_feed_forward_length"] = c["moe_intermediate_size"]
+    if c["use_double_wide_mlp"]:
+        f.keys["feed_forward_length"] = [c["intermediate_size"] * (1 + (i >= layers - shared)) for i in range(layers)]
+    if c.get("num_global_key_value_heads"):
+        kinds = {"sliding_attention": c["num_key_value_heads"], "full_attention": c["num_global_key_value_heads"]}
+        f.keys["attention.head_count_kv"] = [kinds[t] for t in c["layer_types"]]
+    if c["final_logit_softcapping"]:
+        f.keys["final_logit_softcapping"] = c["final_logit_softcapping"]
+    turned = int(full * c["rope_parameters"]["full_attention"]["partial_rotary_factor"] / 2)
+    f.named["rope_freqs.weight"] = np.array([1.0] * turned + [1e30] * (full // 2 - turned), np.float32)
+    for part, name in (("router.scale", "ffn_gate_inp.scale"), ("per_expert_scale", "ffn_down_exps.scale")):
+        for i, x in f.take(part).items():
+            f.named[f"blk.{i}.{name}"] = x
+    gates, ups = f.take("switch_glu.gate_proj.weight"), f.take("switch_glu.up_proj.weight")
+    for i, x in f.take("switch_glu.down_proj.weight").items():
+        f.named[f"blk.{i}.ffn_down_exps.weight"] = x
+        f.named[f"blk.{i}.ffn_gate_up_exps.weight"] = np.concatenate([gates[i], ups[i]], axis=1)
+
+
+def dbrx(f):
+    c = f.config
+    f.keys |= {"context_length": c["max_seq_len"], "embedding_length": c["d_model"]}
+    f.keys |= {"attention.head_count": c["n_heads"], "attention.head_count_kv": c["attn_config"]["kv_n_heads"]}
+    f.keys["feed_forward_length"] = c["ffn_config"]["ffn_hidden_size"]
+    f.keys |= {"rope.freq_base": c["attn_config"]["rope_theta"], "attention.clamp_kqv": c["attn_config"]["clip_qkv"]}
+    f.keys |= {"expert_count": c["ffn_config"]["moe_num_experts"], "expert_used_count": c["ffn_config"]["moe_top_k"]}
+    f.keys["attention.layer_norm_epsilon"] = 1e-5
+    for part, own in (("gate", "w1"), ("up", "v1"), ("down", "w2")):
+        for i in range(c["n_layers"]):
+            home = f"transformer.blocks.{i}.ffn.experts."
+            each = [f.tensors.pop(f"{home}{e}.{own}.weight") for e in range(c["ffn_config"]["moe_num_experts"])]
+            f.named[f"blk.{i}.ffn_{part}_exps.weight"] = np.stack(each)
+
+
+def qwen_vl(f):
+    f.keys["rope.dimension_sections"] = [2, 2, 2, 0]
+    if "num_experts" in f.config:
+        f.keys["expert_feed_forward_length"] = f.config["moe_intermediate_size"]
+
+
+def qwen3_vl(f):
+    qwen_vl(f)
+    f.keys["n_deepstack_layers"] = 3
+
+
+LLAMA4_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 16.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+}
+PHI_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [1 + i / 4 for i in range(8)]}
+MIMO_HOME = "model.layers.{}.self_attn.{}_proj.weight"
+SHAPES = {  # other than the fixture's: GGUF has one size of values
+    "mimo-v2-flash": {
+        MIMO_HOME.format(i, part): shape for i in (1, 2) for part, shape in (("v", (32, 64)), ("o", (64, 64)))
+    }
+}
+# Fixture, architecture, what its converter does, and what of the config no key says.
+CASES = [
+    ("afmoe", "afmoe", afmoe, {}),
+    ("apertus", "apertus", apertus, {}),
+    ("bailing-moe", "bailingmoe", bailing, {}),
+    ("bailing-moe-groups", "bailingmoe2", bailing2, {}),
+    ("dbrx", "dbrx", dbrx, {}),
+    ("deepseek-v32", "deepseek32", dsa, {}),
+    ("ernie4-5-moe", "ernie4_5-moe", ernie, {}),
+    ("ernie4-5-moe-correction", "ernie4_5-moe", ernie, {}),
+    ("exaone-moe", "exaone-moe", exaone_moe, {}),
+    ("gemma3n", "gemma3n", gemma3n, {}),
+    ("gemma4-31b", "gemma4", gemma4, {}),
+    ("gemma4-a4b", "gemma4", gemma4, {}),
+    ("gemma4-e2b", "gemma4", gemma4, {}),
+    ("glm", "chatglm", glm, {}),
+    ("glm-moe-dsa", "glm-dsa", dsa, {}),
+    ("glm-plain", "chatglm", glm, {}),
+    ("glm4-moe-lite", "deepseek2", glm4_moe_lite, {}),
+    ("gpt2-mlx", "gpt2", gpt2, {}),
+    ("gpt-bigcode", "starcoder", gpt_bigcode, {}),
+    ("gpt-neox", "gptneox", gpt_neox, {}),
+    ("gpt-neox-serial", "gptneox", gpt_neox, {}),
+    ("hunyuan-dense", "hunyuan-dense", hunyuan_rope, {}),
+    ("hunyuan-dense-plain", "hunyuan-dense", hunyuan_rope, {}),
+    ("hunyuan-v1", "hunyuan-moe", hunyuan_moe, {}),
+    ("internlm2", "internlm2", internlm2, {}),
+    ("internlm2-bias", "internlm2", internlm2, {}),
+    ("internlm3", "llama", llama, {}),
+    ("internlm3-bias", "llama", llama, {}),
+    ("llama4", "llama4", llama4, {"attention_chunk_size": 8192, "floor_scale": 8192, "rope_parameters": LLAMA4_ROPE}),
+    ("mimo-v2-flash", "mimo2", mimo2, {"n_shared_experts": None, "swa_v_head_dim": 16}),
+    ("minicpm", "minicpm", minicpm, {}),
+    ("minicpm-scaled", "minicpm", minicpm, {}),
+    ("minicpm3", "minicpm3", minicpm3, {"dim_model_base": 256}),
+    ("minimax", "minimax-m2", minimax, {}),
+    ("ministral3", "mistral3", ministral3, {}),
+    ("mistral4", "mistral4", mistral4, {}),
+    ("phimoe", "phimoe", phimoe, {"rope_scaling": {"type": "longrope"} | PHI_FACTORS, "router_jitter_noise": 0.01}),
+    ("qwen", "qwen", qwen, {}),
+    ("qwen2", "qwen2vl", qwen_vl, {}),
+    ("qwen3", "qwen3vl", qwen3_vl, {}),
+    ("qwen3-moe-all", "qwen3vlmoe", qwen3_vl, {}),
+]
+
+
+def without(name):
+    return lambda f: f.keys.pop(name)
+
+
+def put(name, value):
+    return lambda f: f.keys.update({name: value})
+
+
+def cut(name):
+    return lambda f: f.named.update({name: f.named[name][:-1]})
+
+
+# What is wrong in a file, and what the error says.
+WRONG = [
+    ("gemma4-a4b", put("attention.sliding_window_pattern", [True]), "pattern is not one flag for each layer"),
+    ("gemma4-a4b", put("attention.head_count_kv", [1, 2, 3, 4]), "head_count_kv differs among layers of one kind"),
+    ("gemma4-a4b", put("attention.value_length_swa", 8), "value_length_swa differs from attention.key_length_swa"),
+    ("gemma4-a4b", put("feed_forward_length", [96]), "feed_forward_length is missing, or not one number for each"),
+    ("gemma4-a4b", put("sparkle", 1), "gemma4.sparkle: what it means here is not known"),
+    ("gemma3n", put("activation_sparsity_scale", [0.5]), "sparsity_scale is not one number for each layer"),
+    ("apertus", without("xielu.beta"), "xielu.beta is missing, or not one number for each layer"),
+    ("apertus", put("xielu.beta", [0.5]), "xielu.beta is missing, or not one number for each layer"),
+    ("glm", cut("blk.0.attn_qkv.weight"), "attn_qkv.weight: 255 rows are not those of q, k and v"),
+    ("gpt-neox", put("attention.head_count", 5), "192 rows are not those of q, k and v of 5 heads"),
+    ("hunyuan-v1", put("expert_shared_feed_forward_length", 5), "differs from feed_forward_length"),
+    ("ministral3", put("expert_count", 8), "mistral3.expert_count is 8: such a model has no experts here"),
+]
+
+
+def check_wrong(apus, name, spoil, expected):
+    case = next(case for case in CASES if case[0] == name)
+    fixture = fixtures.read(name)
+    tensors = {k: np.zeros(s, np.float32) for k, s in fixture["tensors"].items()}
+    file = File(case[1], fixture["config"], tensors)
+    case[2](file)
+    spoil(file)
+    try:
+        import_logits(apus, file, [0], 0)
+    except RuntimeError as error:
+        return None if expected in str(error) else f"{expected!r} is not in: {error}"
+    return f"was taken, in spite of: {expected}"
+
+
+def import_logits(apus, file, tokens, steps):
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = os.path.join(folder, "model.gguf"), os.path.join(folder, "model")
+        file.write(source)
+        done = subprocess.run([apus, "convert", source, target], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
+        out = os.path.join(folder, "logits.npy")
+        command = [apus, "debug", "logits", target, "--cpu", "ref", "--threads", "1", "--out", out, "--chunk", "256"]
+        command += ["--tokens", ",".join(map(str, tokens)), "--steps", str(steps)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode or "warning" in done.stderr:
+            with open(os.path.join(target, "config.json")) as f:
+                raise RuntimeError(done.stderr.strip() + "\n" + f.read())
+        return np.load(out)
+
+
+def check(apus, name, architecture, change, constants):
+    fixture = fixtures.read(name)
+    fixture["tensors"] = {k: tuple(s) for k, s in fixture["tensors"].items()}
+    fixture.setdefault("values", {})
+    fixture["tensors"] |= SHAPES.get(name, {})
+    config = fixture["config"] | constants
+    tensors = weights.make(fixture["tensors"], {"dtype": "f32"}, fixture)
+    # Gemma 3n's file has rows of zeros for tokens of images, which otherwise have those of token 0.
+    known = min(config["vocab_size"], config.get("vocab_size_per_layer_input", 1 << 30))
+    tokens, steps = [t % known for t in fixture["tokens"]], fixture["steps"]
+    file = File(architecture, config, dict(tensors))
+    change(file)
+    ours = import_logits(apus, file, tokens, steps)
+    own, _ = compare.apus_logits(apus, config, tensors, tokens, steps)
+    off = compare.distance(own, ours)
+    if off > NEAR:
+        return f"{off:.1e} from the checkpoint's logits"
+    variant = fixture["variants"][0]
+    plain = variant.get("dtype") == "f32" and "quantization" not in variant
+    if plain and not constants and tokens == fixture["tokens"]:
+        golden = np.fromfile(fixtures.path_of(name, ".f32"), "<f4")[: ours.size].reshape(ours.shape)
+        off = compare.distance(golden, ours)
+        if off > LIMIT:
+            return f"{off:.1e} from the reference's logits"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--apus", default=os.path.join(ROOT, "build", "apus"))
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    failed, ran = 0, 0
+    for case in CASES:
+        if options.names and not any(n in case[0] for n in options.names):
+            continue
+        ran += 1
+        try:
+            problem = check(options.apus, *case)
+        except (RuntimeError, AssertionError, KeyError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            failed += 1
+            print(f"{case[0]} as {case[1]}: {problem}")
+    for name, *wrong in WRONG:
+        if options.names and not any(n in name for n in options.names):
+            continue
+        ran += 1
+        problem = check_wrong(options.apus, name, *wrong)
+        if problem:
+            failed += 1
+            print(f"{name}: {problem}")
+    print(f"check_gguf_families: {ran - failed} of {ran} files")
+    return 1 if failed or not ran else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
