@@ -8,7 +8,6 @@
 #include "cache/kv_internal.h"
 
 enum {
-    ENTRY_ALIGN = 64,     /* every entry's part of a page starts on a cache line */
     RECURRENT_WINDOW = 2, /* a row reads the state behind the position before it */
     STEP_PAGE_SETS = 2,   /* page sets of a recurrent group during a step: pages before it and pages behind it */
 };
@@ -77,7 +76,8 @@ static bool plan_entry(KvPlan *plan, int i, const CacheSpec *spec, Backend *cons
     entry->group = g;
     entry->page_tokens = plan->group[g].page_tokens;
     entry->layer_offset = plan->group[g].page_bytes;
-    plan->group[g].page_bytes += (bytes + ENTRY_ALIGN - 1) / ENTRY_ALIGN * ENTRY_ALIGN;
+    plan->group[g].page_bytes += (bytes + KV_ENTRY_ALIGN - 1) / KV_ENTRY_ALIGN * KV_ENTRY_ALIGN;
+    if (plan->group[g].recurrent) plan->group[g].snapshot_bytes += kv_snapshot_entry_bytes(&entry->layout);
     return true;
 }
 
@@ -178,6 +178,24 @@ size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget)
     return bytes;
 }
 
+/* All recurrent groups have as many snapshots. */
+static bool open_snapshots(KvCache *cache, size_t budget, Error *error) {
+    const KvPlan *plan = cache->plan;
+    size_t together = 0;
+    for (int g = 0; g < plan->group_count; g++) together += plan->group[g].snapshot_bytes;
+    cache->first_quant_kind = plan->group_count;
+    for (int g = 0; g < plan->group_count; g++) {
+        const size_t bytes = plan->group[g].snapshot_bytes;
+        cache->snapshot_kinds[g] = -1;
+        if (!plan->group[g].recurrent) continue;
+        const size_t most = (budget < together ? 1 : budget / together) * bytes;
+        cache->snapshot_kinds[g] = page_pool_add(cache->pool, plan->group[g].backend, bytes, most, error);
+        if (cache->snapshot_kinds[g] < 0) return false;
+        cache->first_quant_kind++;
+    }
+    return true;
+}
+
 static bool open_groups(KvCache *cache, size_t budget, Error *error) {
     const KvPlan *plan = cache->plan;
     cache->pool = page_pool_open(budget, error);
@@ -186,6 +204,7 @@ static bool open_groups(KvCache *cache, size_t budget, Error *error) {
         if (page_pool_add(cache->pool, plan->group[g].backend, plan->group[g].page_bytes, group_part(plan, g, budget),
                 error) != g)
             return false;
+    if (!open_snapshots(cache, budget, error)) return false;
     const size_t count = (size_t)plan->entry_count + 1; /* never no bytes */
     cache->entries = malloc(count * sizeof *cache->entries);
     cache->encode = calloc(count, sizeof *cache->encode);

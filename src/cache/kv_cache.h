@@ -32,7 +32,8 @@ typedef struct KvPlan {
         bool recurrent;  /* its entries are states: pages that lie wholly inside a step are not stored */
         bool quantised;  /* its entries can be kept in quantised form */
         Backend *backend;
-        size_t page_bytes; /* bytes of a page of all its entries, one after another */
+        size_t page_bytes;     /* bytes of a page of all its entries, one after another */
+        size_t snapshot_bytes; /* recurrent: of the first row of a page, its anchor and that row of all its entries */
     } group[KV_GROUPS_MAX];
     int entry_count;
     KvLayer *entries; /* [entry_count], owned; without memory: base is NULL */

@@ -3,13 +3,18 @@
 #include "cache/kv_cache.h"
 #include "cache/page_pool.h"
 
-enum { QUANT_KINDS_MAX = PAGE_KINDS_MAX - KV_GROUPS_MAX };
+enum {
+    QUANT_KINDS_MAX = PAGE_KINDS_MAX - 2 * KV_GROUPS_MAX,
+    KV_ENTRY_ALIGN = 64, /* every entry's part of a page starts on a cache line */
+};
 
 struct KvCache {
     const KvPlan *plan;
-    PagePool *pool;  /* a group's number is the kind of its pages; kinds of quantised pages follow */
-    int table_pages; /* entries of a sequence's table */
+    PagePool *pool;                    /* a group's number is the kind of its pages */
+    int snapshot_kinds[KV_GROUPS_MAX]; /* [group] recurrent groups: the kind of pages of snapshots; others: −1 */
+    int table_pages;                   /* entries of a sequence's table */
     KvLayer *entries;
+    int first_quant_kind; /* behind the kinds of groups and snapshots */
     int quant_kind_count;
     struct {
         Backend *backend;
@@ -32,6 +37,19 @@ static inline int kv_first_page(const KvPlan *plan, int group, int position) {
 }
 /* Pages of KV_PAGE_TOKENS that so many tokens fill or begin. */
 static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
+
+/* ---- kv_snapshot.c ---- */
+
+/* A snapshot of a recurrent group is a page of another kind, with the anchors and first rows of a page: all that a
+ * sequence needs which ends at the first row. Others would need the rows up to their end, and share the page itself. */
+static inline bool kv_ends_at_first_row(const KvPlan *plan, int group, int length) {
+    return plan->group[group].recurrent && length % plan->group[group].page_tokens == 1;
+}
+/* Bytes of an entry's part of a snapshot. */
+size_t kv_snapshot_entry_bytes(const KvLayout *layout);
+/* Copies the first row of a page of the group to a snapshot, or of a snapshot to a page. */
+void kv_snapshot_write(KvCache *cache, int group, int32_t snapshot, int32_t page);
+void kv_snapshot_read(KvCache *cache, int group, int32_t snapshot, int32_t page);
 
 /* ---- kv_quant_pages.c ---- */
 

@@ -36,16 +36,16 @@ size_t kv_quant_bytes_for(const KvPlan *plan, const KvFormat *format, int group,
 /* The pool's kind for pages of this size on a backend, a new one if there is none; −1: there are too many, or no
  * memory. */
 static int quant_kind(KvCache *cache, Backend *backend, size_t bytes, Error *error) {
-    const int groups = cache->plan->group_count;
+    const int first = cache->first_quant_kind;
     for (int i = 0; i < cache->quant_kind_count; i++)
-        if (cache->quant_kind[i].backend == backend && cache->quant_kind[i].bytes == bytes) return groups + i;
+        if (cache->quant_kind[i].backend == backend && cache->quant_kind[i].bytes == bytes) return first + i;
     if (cache->quant_kind_count == QUANT_KINDS_MAX) {
         fail(error, ERROR_UNSUPPORTED, "more than %d sizes of quantised pages", QUANT_KINDS_MAX);
         return -1;
     }
     const int kind = page_pool_add(cache->pool, backend, bytes, SIZE_MAX, error);
     if (kind < 0) return -1;
-    CHECK(kind == groups + cache->quant_kind_count);
+    CHECK(kind == first + cache->quant_kind_count);
     cache->quant_kind[cache->quant_kind_count].backend = backend;
     cache->quant_kind[cache->quant_kind_count++].bytes = bytes;
     return kind;
@@ -161,9 +161,10 @@ static KvForm kind_form(const KvCache *cache, int kind) {
 }
 
 void kv_use(const KvCache *cache, KvUse *use) {
-    const int groups = cache->plan->group_count;
-    for (int kind = 0; kind < groups + cache->quant_kind_count; kind++)
-        add_use(cache, use, kind < groups ? KV_FULL : kind_form(cache, kind), kind, page_pool_pages(cache->pool, kind));
+    const int quantised = cache->first_quant_kind;
+    for (int kind = 0; kind < quantised + cache->quant_kind_count; kind++)
+        add_use(
+            cache, use, kind < quantised ? KV_FULL : kind_form(cache, kind), kind, page_pool_pages(cache->pool, kind));
 }
 
 void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *use) {

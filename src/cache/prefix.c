@@ -6,6 +6,8 @@
 #include "base/math.h"
 #include "cache/prefix_internal.h"
 
+enum { SIBLINGS = 8 }; /* nodes on either side that may have a place to go on from */
+
 /* ---- making room ---- */
 
 static bool evict_stale(PrefixCache *p) {
@@ -160,6 +162,7 @@ static void consider_part(const PrefixCache *p, const KvSequence *sequence, cons
             consider_inside(p, sequence, walk, child, child->held[s], found);
 }
 
+/* The next node has all tokens that agree, but others beside it may have been left earlier in the same page. */
 static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *root, const uint64_t *ids, int count) {
     Found found = {0};
     Walk walk = {.node = root, .quant_end = -1};
@@ -170,8 +173,8 @@ static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *
         const int place = prefix_child_place(walk.node, ids + at, wanted);
         PrefixNode *next = prefix_child_at(walk.node, place);
         const bool whole = next && wanted == KV_PAGE_TOKENS && prefix_common_tokens(next, ids + at, wanted) == wanted;
-        consider_part(p, sequence, &walk, prefix_child_at(walk.node, place - 1), ids + at, wanted, &found);
-        consider_part(p, sequence, &walk, next, ids + at, wanted, &found);
+        for (int i = place - SIBLINGS; i < place + SIBLINGS; i++)
+            consider_part(p, sequence, &walk, prefix_child_at(walk.node, i), ids + at, wanted, &found);
         if (!whole) return found;
         walk.node = next;
         walk_pages(p, &walk, next, at + KV_PAGE_TOKENS);
@@ -180,24 +183,59 @@ static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *
     }
 }
 
-int prefix_find(PrefixCache *p, uint64_t salt, const uint64_t *ids, int count, KvSequence *sequence) {
-    CHECK(sequence->length == 0 && sequence->reserved == 0);
+static Found look_up(const PrefixCache *p, uint64_t salt, const uint64_t *ids, int count, const KvSequence *sequence) {
     const PrefixRoot key = prefix_root_key(salt, sequence);
     bool known;
     const int at = prefix_root_place(p, &key, &known);
-    const Found found = known ? find(p, sequence, p->roots[at].node, ids, count) : (Found){0};
-    if (!found.tip) return 0;
-    if (found.active) prefix_lend_decision(p, found.tip->decision, &found.need, sequence);
-    for (PrefixNode *node = found.tip; node->parent; node = node->parent) {
-        const int page = node->depth - 1;
-        prefix_lend(p, node, page, &found.need, sequence);
+    return known ? find(p, sequence, p->roots[at].node, ids, count) : (Found){0};
+}
+
+/* Its pages are needed from now on: they are the last to be evicted. */
+static void keep(PrefixCache *p, const Found *found) {
+    for (PrefixNode *node = found->tip; node->parent; node = node->parent) {
         uint32_t stale = node->stale;
         for (int s = 0; s < p->slot_count; s++)
-            if (prefix_needs(p, &found.need, s, page)) stale &= ~(UINT32_C(1) << s);
+            if (prefix_needs(p, &found->need, s, node->depth - 1)) stale &= ~(UINT32_C(1) << s);
         if (stale != node->stale) prefix_set_stale(p, node, stale);
     }
-    prefix_touch(p, found.tip);
-    sequence->length = sequence->reserved = found.need.length;
+    prefix_touch(p, found->tip);
+}
+
+/* Groups of which a snapshot is found, so that a sequence needs pages of its own. Bit g: group g. */
+static uint32_t snapshot_groups(const PrefixCache *p, const Found *found) {
+    uint32_t groups = 0;
+    for (int s = 0; found->tip && s < p->slot_count; s++)
+        if (found->tip->snapshots >> s & 1 && prefix_needs(p, &found->need, s, found->tip->depth - 1))
+            groups |= UINT32_C(1) << p->slots[s].group;
+    return groups;
+}
+
+/* Takes a page of each of these groups; −1 for others. False: there is no memory. May evict. */
+static bool take_pages(PrefixCache *p, uint32_t groups, int32_t fresh[KV_GROUPS_MAX]) {
+    bool ok = true;
+    for (int g = 0; g < p->kv->plan->group_count; g++) {
+        fresh[g] = groups >> g & 1 ? page_take(p->kv->pool, g) : -1;
+        ok = ok && (fresh[g] >= 0 || !(groups >> g & 1));
+    }
+    return ok;
+}
+
+int prefix_find(PrefixCache *p, uint64_t salt, const uint64_t *ids, int count, KvSequence *sequence) {
+    CHECK(sequence->length == 0 && sequence->reserved == 0);
+    int32_t fresh[KV_GROUPS_MAX];
+    Found found = look_up(p, salt, ids, count, sequence);
+    const uint32_t groups = snapshot_groups(p, &found);
+    if (found.tip) keep(p, &found);
+    const bool room = take_pages(p, groups, fresh);
+    if (groups) found = look_up(p, salt, ids, count, sequence); /* something of it may have been evicted */
+    const bool lends = found.tip && room && (snapshot_groups(p, &found) & ~groups) == 0;
+    if (lends && found.active) prefix_lend_decision(p, found.tip->decision, &found.need, sequence);
+    for (PrefixNode *node = found.tip; lends && node->parent; node = node->parent)
+        prefix_lend(p, node, node->depth - 1, &found.need, fresh, sequence);
+    if (lends) keep(p, &found);
+    if (lends) sequence->length = sequence->reserved = found.need.length;
+    for (int g = 0; g < p->kv->plan->group_count; g++)
+        if (fresh[g] >= 0) page_release(p->kv->pool, g, fresh[g]);
     return sequence->length;
 }
 
@@ -286,17 +324,24 @@ static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const uint64_t *ids, 
     return before;
 }
 
-/* A child that begins with these ids and has all pages that they need. */
-static PrefixNode *covering(
-    const PrefixCache *p, const PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
-    PrefixNode *next = prefix_child_at(node, prefix_child_place(node, ids, count));
-    if (!next || prefix_common_tokens(next, ids, count) < count) return NULL;
+static bool has_all(const PrefixCache *p, const PrefixNode *node, int count, const PrefixNeed *need) {
     for (int s = 0; s < p->slot_count; s++)
-        if (!prefix_has(p, next, s, count) && prefix_needs(p, need, s, node->depth)) return NULL;
-    return next;
+        if (!prefix_has(p, node, s, count) && prefix_needs(p, need, s, node->depth - 1)) return false;
+    return true;
 }
 
-static bool publish(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const KvSequence *s, const Kept *kept) {
+/* A child that begins with these ids and has all pages that they need, so that none has a page of another. */
+static PrefixNode *covering(
+    const PrefixCache *p, const PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
+    int place = prefix_child_place(node, ids, count);
+    PrefixNode *next = prefix_child_at(node, place);
+    while (next && prefix_common_tokens(next, ids, count) == count && !has_all(p, next, count, need))
+        next = prefix_child_at(node, ++place);
+    return next && prefix_common_tokens(next, ids, count) == count ? next : NULL;
+}
+
+static bool publish(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const KvSequence *s, const Kept *kept,
+    int32_t snapshots[KV_GROUPS_MAX]) {
     PrefixNode *node = *at;
     const PrefixNeed *need = &kept->end;
     const KvQuantPages *quant = s->quant;
@@ -309,7 +354,7 @@ static bool publish(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const 
         if (!next) next = enter(p, node, ids + begin, count);
         if (!next) return false;
         *at = node = next;
-        const bool held = prefix_hold(p, node, page, s, need);
+        const bool held = prefix_hold(p, node, page, s, need, snapshots);
         mark_stale(p, node, kept);
         if (!held) return false;
     }
@@ -320,13 +365,21 @@ void prefix_insert(PrefixCache *p, uint64_t salt, const uint64_t *ids, const KvS
     if (sequence->length == 0) return;
     const int pages = kv_pages(sequence->length);
     while (p->stats.nodes > 0 && p->stats.nodes + pages > PREFIX_NODES_MAX) (void)evict_tip(p, false);
+    int32_t snapshots[KV_GROUPS_MAX];
+    const bool whole = look_up(p, salt, ids, sequence->length, sequence).need.length == sequence->length;
+    const KvSequence none = {0};
+    prefix_take_snapshots(p, whole ? &none : sequence, snapshots); /* first of all, because it may evict nodes */
     const PrefixRoot key = prefix_root_key(salt, sequence);
     PrefixNode *root = prefix_open_root(p, &key), *last = root;
-    if (!root) return;
+    if (!root) {
+        prefix_release_snapshots(p, snapshots);
+        return;
+    }
     const int parting = first_parting(root, ids, sequence->length) * KV_PAGE_TOKENS;
     const Kept kept = {need_of(p, sequence, sequence->length), need_of(p, sequence, parting)};
-    (void)publish(p, &last, ids, sequence, &kept); /* pages without memory for nodes are not published */
+    (void)publish(p, &last, ids, sequence, &kept, snapshots); /* pages without memory for nodes are not published */
     prefix_touch(p, last);
+    prefix_release_snapshots(p, snapshots); /* that it had no use for */
     if (root->child_count == 0) prefix_close_root(p, root);
 }
 

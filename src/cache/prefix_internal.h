@@ -30,6 +30,7 @@ typedef struct PrefixNode {
     uint32_t stale; /* bit s: the page of slot s serves earlier ends only; any: the node is in the list of stale ones */
     int32_t pages[PREFIX_SLOTS_MAX]; /* [slot] in full precision; −1: none */
     int16_t held[PREFIX_SLOTS_MAX];  /* [slot] the node's tokens that the page had when it was shared */
+    uint32_t snapshots;              /* bit s: the page of slot s is a snapshot (kv_internal.h), the tree's own */
     int32_t *quant;                  /* [2 · entries] quantised keys of each entry, then values; owned; NULL: none */
     PrefixDecision *decision; /* owned by the node at depth after / KV_PAGE_TOKENS, shared by all below; NULL: none */
     uint64_t ids[KV_PAGE_TOKENS]; /* content id of each position */
@@ -100,10 +101,14 @@ void prefix_remove_tip(PrefixCache *prefix, PrefixNode *node); /* and its root, 
 
 /* ---- prefix_pages.c ---- */
 
-/* Shares the pages of the sequence that `need` asks for and the node lacks; page: the node's number in the sequence.
- * False: no memory. */
-NODISCARD bool prefix_hold(
-    PrefixCache *prefix, PrefixNode *node, int page, const KvSequence *sequence, const PrefixNeed *need);
+/* Makes snapshots of a sequence, those of groups that end at a first row, as far as there is memory; −1: none. May
+ * evict. */
+void prefix_take_snapshots(PrefixCache *prefix, const KvSequence *sequence, int32_t snapshots[KV_GROUPS_MAX]);
+void prefix_release_snapshots(PrefixCache *prefix, const int32_t snapshots[KV_GROUPS_MAX]);
+/* Shares the pages of the sequence that `need` asks for and the node lacks, or takes a snapshot over instead and leaves
+ * −1; page: the node's number in the sequence. False: no memory. */
+NODISCARD bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequence *sequence,
+    const PrefixNeed *need, int32_t snapshots[KV_GROUPS_MAX]);
 NODISCARD bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequence *sequence);
 void prefix_release_slot(PrefixCache *prefix, PrefixNode *node, int slot);
 /* Releases all pages, and the decision if the node owns it. */
@@ -112,7 +117,9 @@ bool prefix_holds(const PrefixCache *prefix, const PrefixNode *node);
 /* Bytes of pages that no sequence holds; whether some of these pages are stale. */
 size_t prefix_node_idle(const PrefixCache *prefix, const PrefixNode *node);
 bool prefix_frees_stale(const PrefixCache *prefix, const PrefixNode *node);
-/* Gives the sequence those pages of the node, its page number `page`, that `need` asks for. */
-void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const PrefixNeed *need, KvSequence *sequence);
+/* Gives the sequence those pages of the node, its page number `page`, that `need` asks for; of a snapshot, the page
+ * fresh[group], which it takes over and leaves −1. */
+void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const PrefixNeed *need,
+    int32_t fresh[KV_GROUPS_MAX], KvSequence *sequence);
 void prefix_lend_decision(
     PrefixCache *prefix, const PrefixDecision *decision, const PrefixNeed *need, KvSequence *sequence);

@@ -41,14 +41,22 @@ bool prefix_has(const PrefixCache *prefix, const PrefixNode *node, int slot, int
 /* The counter of bytes of recurrent states; NULL: pages of this kind have none. */
 static size_t *state_bytes(PrefixCache *prefix, int kind) {
     const KvPlan *plan = prefix->kv->plan;
-    return kind < plan->group_count && plan->group[kind].recurrent ? &prefix->stats.state_bytes : NULL;
+    for (int g = 0; g < plan->group_count; g++)
+        if (plan->group[g].recurrent && (kind == g || kind == prefix->kv->snapshot_kinds[g]))
+            return &prefix->stats.state_bytes;
+    return NULL;
+}
+
+/* Counts a page that the tree holds from now on. */
+static void count_held(PrefixCache *prefix, int kind) {
+    const size_t bytes = page_pool_page_bytes(prefix->kv->pool, kind);
+    prefix->stats.bytes += bytes;
+    if (state_bytes(prefix, kind)) *state_bytes(prefix, kind) += bytes;
 }
 
 static void retain(PrefixCache *prefix, int kind, int32_t page) {
-    const size_t bytes = page_pool_page_bytes(prefix->kv->pool, kind);
     page_retain(prefix->kv->pool, kind, page);
-    prefix->stats.bytes += bytes;
-    if (state_bytes(prefix, kind)) *state_bytes(prefix, kind) += bytes;
+    count_held(prefix, kind);
 }
 
 static void release(PrefixCache *prefix, int kind, int32_t page) {
@@ -56,6 +64,14 @@ static void release(PrefixCache *prefix, int kind, int32_t page) {
     page_release(prefix->kv->pool, kind, page);
     prefix->stats.bytes -= bytes;
     if (state_bytes(prefix, kind)) *state_bytes(prefix, kind) -= bytes;
+}
+
+static bool is_snapshot(const PrefixNode *node, int slot) { return node->snapshots >> slot & 1; }
+
+/* The kind of the page that a node has in a slot. */
+static int slot_kind(const PrefixCache *prefix, const PrefixNode *node, int slot) {
+    const int group = prefix->slots[slot].group;
+    return is_snapshot(node, slot) ? prefix->kv->snapshot_kinds[group] : group;
 }
 
 static int quant_kind_of(const KvCache *kv, const KvQuant *layers, int i) {
@@ -83,17 +99,45 @@ static int32_t *hold_quant(PrefixCache *prefix, const KvSequence *sequence, int 
 
 /* ---- holding ---- */
 
-bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequence *sequence, const PrefixNeed *need) {
-    const int count = min_int(KV_PAGE_TOKENS, need->length - page * KV_PAGE_TOKENS);
+void prefix_take_snapshots(PrefixCache *prefix, const KvSequence *sequence, int32_t snapshots[KV_GROUPS_MAX]) {
+    KvCache *kv = prefix->kv;
+    for (int g = 0; g < kv->plan->group_count; g++) {
+        snapshots[g] = -1;
+        if (!kv_ends_at_first_row(kv->plan, g, sequence->length)) continue;
+        const int32_t page = sequence->tables[g][sequence->length / kv->plan->group[g].page_tokens];
+        snapshots[g] = page_take(kv->pool, kv->snapshot_kinds[g]);
+        if (snapshots[g] >= 0) kv_snapshot_write(kv, g, snapshots[g], page);
+    }
+}
+
+void prefix_release_snapshots(PrefixCache *prefix, const int32_t snapshots[KV_GROUPS_MAX]) {
+    for (int g = 0; g < prefix->kv->plan->group_count; g++)
+        if (snapshots[g] >= 0) page_release(prefix->kv->pool, prefix->kv->snapshot_kinds[g], snapshots[g]);
+}
+
+/* Puts the sequence's page into a free slot, or the snapshot of it. */
+static void hold_slot(PrefixCache *prefix, PrefixNode *node, int slot, int32_t own, int32_t *snapshot) {
+    const bool own_copy = *snapshot >= 0;
+    node->pages[slot] = own_copy ? *snapshot : own;
+    node->snapshots |= (uint32_t)own_copy << slot;
+    *snapshot = -1;
+    if (own_copy)
+        count_held(prefix, slot_kind(prefix, node, slot));
+    else
+        retain(prefix, slot_kind(prefix, node, slot), own);
+}
+
+bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequence *sequence, const PrefixNeed *need,
+    int32_t snapshots[KV_GROUPS_MAX]) {
+    const int tokens = min_int(KV_PAGE_TOKENS, need->length - page * KV_PAGE_TOKENS);
     for (int s = 0; s < prefix->slot_count; s++) {
-        if (prefix_has(prefix, node, s, count) || !prefix_needs(prefix, need, s, page)) continue;
+        if (prefix_has(prefix, node, s, tokens) || !prefix_needs(prefix, need, s, page)) continue;
         const int group = prefix->slots[s].group;
         const int32_t own = sequence->tables[group][prefix_group_page(prefix, s, page)];
         if (own < 0) continue;
         prefix_release_slot(prefix, node, s);
-        retain(prefix, group, own);
-        node->pages[s] = own;
-        node->held[s] = (int16_t)count;
+        hold_slot(prefix, node, s, own, &snapshots[group]);
+        node->held[s] = (int16_t)tokens;
     }
     if (!node->decision || node->quant || (page + 1) * KV_PAGE_TOKENS > need->quant_end) return true;
     if (page < node->decision->first || page * KV_PAGE_TOKENS < sequence->quant->format.after) return true;
@@ -142,8 +186,9 @@ bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequenc
 /* ---- releasing ---- */
 
 void prefix_release_slot(PrefixCache *prefix, PrefixNode *node, int slot) {
-    if (node->pages[slot] >= 0) release(prefix, prefix->slots[slot].group, node->pages[slot]);
+    if (node->pages[slot] >= 0) release(prefix, slot_kind(prefix, node, slot), node->pages[slot]);
     node->pages[slot] = -1;
+    node->snapshots &= ~(UINT32_C(1) << slot);
 }
 
 static bool owns_decision(const PrefixNode *node) {
@@ -180,9 +225,9 @@ static size_t idle_quant(const PrefixCache *prefix, const KvQuant *layers, const
 
 static size_t idle_slot(const PrefixCache *prefix, const PrefixNode *node, int slot) {
     const PagePool *pool = prefix->kv->pool;
-    const int g = prefix->slots[slot].group;
+    const int kind = slot_kind(prefix, node, slot);
     const int32_t page = node->pages[slot];
-    return page >= 0 && page_owners(pool, g, page) == 1 ? page_pool_page_bytes(pool, g) : 0;
+    return page >= 0 && page_owners(pool, kind, page) == 1 ? page_pool_page_bytes(pool, kind) : 0;
 }
 
 size_t prefix_node_idle(const PrefixCache *prefix, const PrefixNode *node) {
@@ -219,13 +264,21 @@ static void lend_quant(
     }
 }
 
-void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const PrefixNeed *need, KvSequence *sequence) {
+void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const PrefixNeed *need,
+    int32_t fresh[KV_GROUPS_MAX], KvSequence *sequence) {
     for (int s = 0; s < prefix->slot_count; s++) {
         if (!prefix_needs(prefix, need, s, page)) continue;
         const int group = prefix->slots[s].group;
+        int32_t *own = &sequence->tables[group][prefix_group_page(prefix, s, page)];
         CHECK(node->pages[s] >= 0);
-        sequence->tables[group][prefix_group_page(prefix, s, page)] = node->pages[s];
-        page_retain(prefix->kv->pool, group, node->pages[s]);
+        if (is_snapshot(node, s)) {
+            *own = fresh[group];
+            fresh[group] = -1;
+            kv_snapshot_read(prefix->kv, group, node->pages[s], *own);
+        } else {
+            *own = node->pages[s];
+            page_retain(prefix->kv->pool, group, *own);
+        }
     }
     if (node->quant && (page + 1) * KV_PAGE_TOKENS <= need->quant_end)
         lend_quant(prefix, node->decision->layers, node->quant, page, sequence);

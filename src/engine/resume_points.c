@@ -12,12 +12,13 @@ static bool ends_message(const MessageText *text, int i) {
 }
 
 void resume_points_add(ResumePoints *points, int position) {
-    const int whole = position / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    const int last = (position - points->behind) / points->every * points->every + points->behind;
     int place = points->count;
-    while (place > 0 && points->at[place - 1] > whole) place--;
-    if (whole == 0 || points->count == RESUME_POINTS_MAX || (place > 0 && points->at[place - 1] == whole)) return;
+    while (place > 0 && points->at[place - 1] > last) place--;
+    if (last <= points->behind || points->count == RESUME_POINTS_MAX || (place > 0 && points->at[place - 1] == last))
+        return;
     memmove(&points->at[place + 1], &points->at[place], (size_t)(points->count++ - place) * sizeof *points->at);
-    points->at[place] = whole;
+    points->at[place] = last;
 }
 
 void resume_points_add_first(ResumePoints *points, const MessageText *text) {

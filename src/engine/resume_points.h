@@ -1,5 +1,5 @@
-/* Where a prompt is left in the prefix cache while it is read, so that another text can go on from there: positions in
- * whole pages. Sequences that keep all pages need none (prefix_forgets). */
+/* Where a prompt is left in the prefix cache while it is read, so that another text can go on from there. Sequences
+ * that keep all pages need none (prefix_forgets). */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,6 +11,7 @@ enum {
 };
 
 typedef struct ResumePoints {
+    int every, behind; /* positions are multiples of `every` plus `behind`; larger than `behind` */
     int count;
     int at[RESUME_POINTS_MAX]; /* ascending */
 } ResumePoints;
@@ -23,7 +24,7 @@ typedef struct MessageText {
     int end_count;
 } MessageText;
 
-/* Adds a position, rounded down to whole pages, unless it is 0 or the list is full. */
+/* Adds the last such position up to this one, unless there is none or the list is full. */
 void resume_points_add(ResumePoints *points, int position);
 /* The end of the first message behind the first page. */
 void resume_points_add_first(ResumePoints *points, const MessageText *text);

@@ -70,10 +70,11 @@ static void sequence_ids(const Request *request, const AnswerChoice *choice, int
 
 /* ---- beginning ---- */
 
-static bool keeps_states(const KvPlan *plan) {
+/* Positions of a page of recurrent states; 0: there are none. */
+static int state_tokens(const KvPlan *plan) {
     for (int g = 0; g < plan->group_count; g++)
-        if (plan->group[g].recurrent) return true;
-    return false;
+        if (plan->group[g].recurrent) return plan->group[g].page_tokens;
+    return 0;
 }
 
 /* No point lies inside of an image that must be read whole. */
@@ -86,15 +87,18 @@ static void leave_whole_images(Request *request) {
 }
 
 /* Where the prompt is left to be found: behind the first message, where it parts from an earlier text, and, with
- * recurrent states, behind messages and in long ones. */
+ * recurrent states, behind messages and in long ones; there at the first rows of pages, where snapshots are small. The
+ * disk tier keeps whole pages only. */
 static void set_resume_points(const Sequences *s, Request *request, int count) {
     const KvSequence *kv = &request->kv;
     const MessageText text = {request->prompt, count, s->eos, s->eos_count};
-    request->resume = (ResumePoints){0};
+    const int states = state_tokens(s->plan);
+    request->resume = (ResumePoints){.every = KV_PAGE_TOKENS};
+    if (states && !s->disk) request->resume = (ResumePoints){.every = states, .behind = 1};
     if (!prefix_forgets(s->prefix, kv)) return;
     resume_points_add_first(&request->resume, &text);
     resume_points_add(&request->resume, prefix_common(s->prefix, request->salt, s->ids, count, kv));
-    if (keeps_states(s->plan)) resume_points_add_snapshots(&request->resume, &text, kv->length);
+    if (states) resume_points_add_snapshots(&request->resume, &text, kv->length);
     leave_whole_images(request);
 }
 

@@ -80,15 +80,19 @@ static void describe_context(const Runner *runner, Buffer *out) {
 
 /* What a snapshot of the recurrent states takes. */
 static void describe_states(const KvPlan *plan, Buffer *out) {
-    size_t bytes = 0;
+    size_t bytes = 0, most = 0;
     int entries = 0;
-    for (int g = 0; g < plan->group_count; g++)
-        if (plan->group[g].recurrent) bytes += plan->group[g].page_bytes;
+    for (int g = 0; g < plan->group_count; g++) {
+        bytes += plan->group[g].snapshot_bytes;
+        if (plan->group[g].recurrent) most += plan->group[g].page_bytes;
+    }
     for (int i = 0; i < plan->entry_count; i++) entries += plan->group[plan->entries[i].group].recurrent;
     if (!bytes) return;
     buffer_printf(out, "%-12s ", "states");
     describe_bytes(out, bytes);
-    buffer_printf(out, " for a snapshot of %d recurrent layers\n", entries);
+    buffer_printf(out, " for a snapshot of %d recurrent layers, ", entries);
+    describe_bytes(out, most);
+    buffer_text(out, " at the end of a text\n");
 }
 
 static bool quantised(const KvPlan *plan, int entry) { return plan->group[plan->entries[entry].group].quantised; }

@@ -221,6 +221,78 @@ static void test_prefix_borders(void) {
     kv_plan_free(&plan);
 }
 
+/* Published at the first row of each page of the state: the tree has the anchor and this row alone, in memory of its
+ * own, and texts that part later go on from there. */
+static void test_snapshots(void) {
+    enum { END = 5 * R_TOKENS + 1 };
+    KvPlan plan = r_plan(0);
+    KvCache *cache = kv_open(&plan, plenty(&plan), NULL);
+    PrefixCache *prefix = prefix_open(cache, NULL);
+    TEST(plan.group[1].snapshot_bytes == 64 && plan.group[0].snapshot_bytes == 0);
+    r_open(cache, &x, 1);
+    for (int again = 0; again < 2; again++)
+        for (int length = R_TOKENS + 1; length <= END; length += R_TOKENS) {
+            if (length > x.s.length) r_append(cache, &x, length - x.s.length);
+            if (length == x.s.length) prefix_insert(prefix, 0, x.text, &x.s);
+            const size_t count = (size_t)(x.s.length / R_TOKENS), held = prefix_stats(prefix).state_bytes;
+            TEST_MSG(held == count * plan.group[1].snapshot_bytes, "%zu bytes for %zu snapshots", held, count);
+        }
+    kv_sequence_close(cache, &x.s);
+    for (int length = R_TOKENS + 1; length <= END; length++) {
+        const int border = (length - 1) / R_TOKENS * R_TOKENS + 1;
+        TEST(resumed(prefix, cache, &x, length) == border);
+        r_open(cache, &y, 1);
+        kv_sequence_close(cache, &y.s);
+        r_set_text(&y, length, 5);
+        TEST(resumed(prefix, cache, &y, R_CONTEXT) == border);
+    }
+    /* A further row takes the whole page. */
+    r_open(cache, &y, 1);
+    TEST(prefix_find(prefix, 0, y.text, END, &y.s) == END);
+    r_append(cache, &y, 3);
+    prefix_insert(prefix, 0, y.text, &y.s);
+    TEST(prefix_stats(prefix).state_bytes == 4 * plan.group[1].snapshot_bytes + plan.group[1].page_bytes);
+    r_close(cache, &y);
+    for (int length = END; length <= END + 3; length++) TEST(resumed(prefix, cache, &y, length) == length);
+    prefix_close(prefix);
+    TEST(kv_bytes_used(cache) == 0);
+    kv_close(cache);
+    kv_plan_free(&plan);
+}
+
+/* Another sequence leaves room for nothing, for a snapshot, for a page too, …: what is found is right, and a page that
+ * cannot be taken is none. */
+static void test_snapshots_without_room(void) {
+    enum { LENGTH = 3 * R_TOKENS + 1 };
+    KvPlan plan = r_plan(0);
+    int found_some = 0, found_none = 0;
+    const size_t most = kv_bytes_for(&plan, NULL, LENGTH) + plan.group[1].page_bytes;
+    for (size_t room = 0; room < most; room += plan.group[1].snapshot_bytes) {
+        KvCache *cache = kv_open(&plan, kv_bytes_for(&plan, NULL, R_CONTEXT) + room, NULL);
+        PrefixCache *prefix = prefix_open(cache, NULL);
+        r_open(cache, &x, 1);
+        r_append(cache, &x, LENGTH);
+        r_open(cache, &y, 7);
+        while (y.s.length < R_CONTEXT && r_step(cache, &y, 1, 1)) continue;
+        prefix_insert(prefix, 0, x.text, &x.s);
+        r_close(cache, &x);
+        while (y.s.length < R_CONTEXT && r_step(cache, &y, 1, 1)) continue;
+        r_open(cache, &x, 1);
+        const int found = prefix_find(prefix, 0, x.text, R_CONTEXT, &x.s);
+        TEST_MSG(found == 0 || found == LENGTH, "%d", found);
+        found_some += found > 0;
+        found_none += found == 0;
+        while (x.s.length < LENGTH + 20 && r_step(cache, &x, 1, 1)) continue;
+        r_close(cache, &x);
+        r_close(cache, &y);
+        prefix_close(prefix);
+        TEST(kv_bytes_used(cache) == 0);
+        kv_close(cache);
+    }
+    TEST_MSG(found_some > 0 && found_none > 0, "%d, %d", found_some, found_none);
+    kv_plan_free(&plan);
+}
+
 /* Sequences that live, fork, go back, are preempted and found again, in a pool that is too small for all. */
 static void test_random_life(int rewind) {
     static Recurrent slots[SLOTS];
@@ -257,6 +329,8 @@ static void test_random_life(int rewind) {
             if (ok) r_set_text(a, to, test_random(&random) % 4);
             back += ok;
         } else if (what < 15) {
+            const int more = (R_TOKENS + 1 - length % R_TOKENS) % R_TOKENS; /* to a first row, which is a snapshot */
+            if (what == 14 && more > 0 && length + more <= R_CONTEXT) (void)r_step(cache, a, more, more);
             prefix_insert(prefix, 0, a->text, &a->s);
         } else {
             r_close(cache, a);
@@ -357,6 +431,8 @@ int main(void) {
     test_fork();
     test_prefix();
     test_prefix_borders();
+    test_snapshots();
+    test_snapshots_without_room();
     test_disk(64, KV_PAGE_TOKENS);
     test_disk(64, 3 * KV_PAGE_TOKENS);
     test_disk(300, 300 * 4);

@@ -1,6 +1,7 @@
 /* What a sequence remembers can leave its cache and come back: pages read out, dropped, and written into other pages of
  * another cache go on with the same logits, bit for bit; so do two sequences that share pages and part. Recurrent
  * states are pages as well. */
+#include "cache/prefix.h"
 #include "fixture.h"
 
 enum {
@@ -13,7 +14,8 @@ static const struct {
     const char *name;
     int variant;
 } cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi3", 1}, {"rope-dynamic", 0}, {"deepseek-v3", 2},
-    {"mimo-v2-flash", 1}, {"gemma4-e2b", 1}, {"qwen3-5", 1}, {"lfm2-moe", 0}, {"jamba-experts", 0}};
+    {"mimo-v2-flash", 1}, {"gemma4-e2b", 1}, {"qwen3-5", 1}, {"lfm2-moe", 0}, {"jamba-experts", 0}, {"nemotron-h", 0},
+    {"kimi-linear", 0}};
 
 /* The pages of a sequence in canonical order, in host memory. */
 typedef struct Saved {
@@ -132,6 +134,43 @@ static void check_fork(const char *label, Runner *runner, const int32_t *tokens,
     free(alone);
 }
 
+/* A snapshot in the prefix cache, which has the first row of a page of states alone. */
+static void check_snapshot(const char *label, Runner *runner, const int32_t *tokens, const float *whole, int held) {
+    const KvPlan *plan = runner_kv_plan(runner);
+    uint64_t ids[TOKENS];
+    size_t bytes = 0;
+    for (int g = 0; g < plan->group_count; g++) bytes += plan->group[g].snapshot_bytes;
+    if (!bytes) return;
+    for (int i = 0; i < TOKENS; i++) ids[i] = (uint64_t)tokens[i];
+    const size_t from = size_of(runner) / TOKENS * (size_t)held;
+    float *logits = calloc(size_of(runner), sizeof *logits);
+    Error error = {0};
+    KvSequence s = {0}, stranger = {0};
+    KvCache *cache = kv_open(plan, 8 * kv_bytes_for(plan, NULL, TOKENS), &error);
+    PrefixCache *prefix = cache ? prefix_open(cache, &error) : NULL;
+    bool ok = logits && prefix && kv_sequence_open(cache, NULL, &s, &error) &&
+        walk_to(runner, cache, &s, tokens, held, logits, &error);
+    if (ok) prefix_insert(prefix, 0, ids, &s);
+    if (cache) kv_sequence_close(cache, &s);
+    ok = ok && kv_sequence_open(cache, NULL, &stranger, &error) && kv_sequence_open(cache, NULL, &s, &error) &&
+        walk_to(runner, cache, &stranger, tokens + 7, 140, logits, &error); /* has the pages that were given back */
+    if (ok) {
+        memset(logits, 0, size_of(runner) * sizeof *logits);
+        TEST_MSG(prefix_stats(prefix).state_bytes == bytes, "%s: %zu, not %zu bytes", label,
+            prefix_stats(prefix).state_bytes, bytes);
+        TEST_MSG(prefix_find(prefix, 0, ids, TOKENS - 1, &s) == held, "%s: %d of %d", label, s.length, held);
+        ok = walk_to(runner, cache, &s, tokens, TOKENS, logits, &error);
+    }
+    TEST_MSG(ok, "%s: %s", label, error.text);
+    TEST_MSG(ok && !memcmp(logits + from, whole + from, (size_of(runner) - from) * sizeof *logits),
+        "%s: a snapshot at %d", label, held);
+    if (cache) kv_sequence_close(cache, &s);
+    if (cache) kv_sequence_close(cache, &stranger);
+    prefix_close(prefix);
+    kv_close(cache);
+    free(logits);
+}
+
 static void check_runner(const char *label, Runner *runner) {
     int32_t tokens[TOKENS];
     uint64_t random = 11;
@@ -142,6 +181,7 @@ static void check_runner(const char *label, Runner *runner) {
     static const int held[] = {128, 200}; /* where a page is full, and within one */
     for (size_t i = 0; i < COUNT_OF(held); i++) check_restore(label, runner, tokens, whole, held[i]);
     check_fork(label, runner, tokens, whole, 150);
+    check_snapshot(label, runner, tokens, whole, 161);
     free(whole);
 }
 

@@ -186,6 +186,31 @@ def write_tiny_vision(directory, name):
     return fixture
 
 
+HYBRID_HEAD = 64
+
+
+def write_tiny_hybrid(directory, context=32768, embedding_range=1.0):
+    """The fixture tests/family/data/qwen3-5.json, three layers with a recurrent state and one with attention, for texts
+    of printable ASCII.
+    """
+    sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
+    import weights
+
+    with open(os.path.join(ROOT, "tests", "family", "data", "qwen3-5.json")) as file:
+        fixture = json.load(file)
+    head, vocab, shapes = fixture["config"]["head_dim"], fixture["config"]["vocab_size"], {}
+    for name, shape in fixture["tensors"].items():
+        attention = "self_attn" in name  # wider heads, which can be quantised
+        shapes[name] = [VOCAB if d == vocab and "layers" not in name else d for d in shape]
+        if attention:
+            shapes[name] = [d // head * HYBRID_HEAD if d % head == 0 else d for d in shape]
+    values = weights.make(shapes, {"dtype": "f32"}, {**fixture, "embedding_range": embedding_range})
+    tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
+    _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
+    config = {"vocab_size": VOCAB, "head_dim": HYBRID_HEAD, "max_position_embeddings": context, "eos_token_id": 98}
+    _write_rest(directory, {**fixture["config"], **config})
+
+
 AUDIO_TEMPLATE = VISION_TEMPLATE.replace("PLACEHOLDER", "<|image|>").replace(
     "{% else %}{{ c.text }}", "{% elif c.type == 'audio' %}{{ '<|audio|>' }}{% else %}{{ c.text }}"
 )
@@ -215,6 +240,12 @@ def write_tiny_audio(directory, name, images=None):
         with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
             json.dump(fixtures[1]["processor"], file)
     return fixtures[0]
+
+
+def write_tokenizer(directory):
+    """Printable ASCII for a model of a larger vocabulary: its texts are token ids, as a rule."""
+    with open(os.path.join(directory, "config.json")) as file:
+        _write_rest(directory, {**json.load(file), "eos_token_id": 98})
 
 
 NAMED = {"bos_token": "<bos>", "eos_token": "<|end|>"}
