@@ -2,24 +2,28 @@
 """Figures of hybrid models on the CPU, on random weights in the shapes of Qwen3.5-4B and Nemotron-H-8B:
 
     bench/hybrids.py [--shapes qwen3.5-4b,nemotron-h-8b] [--layers N] [--cpu avx2] [--threads 2] [--rounds 3]
-                     [--depth 32768] [--prompt 20000] [--tokenizer DIR] [--models DIR] [--peer 'llama-bench …']
+                     [--depth 32768] [--prompt 20000] [--only decode,depth,states,prompts] [--models DIR]
+                     [--peer 'llama-bench …']
 
 Prints for each shape
-- decode at depth 0: tokens/s, and the part of the read limit of the same run (weights and states are counted),
-- decode at --depth divided by decode at 0, attention layers in turbo4,
-- a prompt of 512 tokens: tokens/s, and the part of its time that recurrences, convolutions and gated norms take,
-- with --tokenizer (a directory with tokenizer.json): seconds to the first token of a prompt of --prompt tokens that is
-  sent three times, two other requests between, and of its conversation with one edited message.
+- decode: tokens/s at depth 0, and the part of the read limit of the same run (weights and states are counted), and a
+  prompt of 512 tokens; with --peer beside that program's,
+- depth: decode at --depth divided by decode at 0, attention layers in turbo4 (to be 0.9 at least), and how much longer
+  attention and everything else take there,
+- states: the part of the time of a prompt of 512 tokens that recurrences, convolutions and gated norms take (to be
+  15 % at most),
+- prompts: a real server; seconds to the first token of a prompt of --prompt tokens that is sent three times, two other
+  requests between (to be 2 % of the first at most), and of a conversation of 30 turns one of which is edited; tokens
+  that were computed, and what snapshots take.
 
---layers N shortens the models, for a try. Models are made once, in --models.
+--layers N shortens the models, for a try: with 4, of which one has attention, as in the whole, the output matrix is
+most of the rest. Models are made once, in --models. The prompt of --depth tokens is read once for each format and part.
 """
 
 import argparse
 import json
 import os
 import random
-import re
-import shutil
 import subprocess
 import sys
 import time
@@ -27,9 +31,12 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
 import apus_server  # noqa: E402
+import tiny_model  # noqa: E402
 
 BINARY = os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus"))
 STATES = ("delta", "ssd", "conv", "mamba", "gated_norm")  # operations as the trace names them
+PARTS = ("decode", "depth", "states", "prompts")
+TURNS = 30
 
 
 def model(shape, options):
@@ -39,9 +46,7 @@ def model(shape, options):
         layers = ["--layers", str(options.layers)] if options.layers else []
         tool = os.path.join(ROOT, "tools", "make_bench_model.py")
         subprocess.run([sys.executable, tool, shape, path, *layers], check=True)
-    if options.tokenizer:
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(os.path.join(options.tokenizer, file), path)
+    tiny_model.write_tokenizer(path)
     return path
 
 
@@ -59,61 +64,101 @@ def lines_of(text):
 
 
 def decode(path, options):
-    rounds = ["-r", str(options.rounds), "--json"]
     against = ["--against", options.peer] if options.peer else []
-    depths = ["-d", f"0,{options.depth}", "--kv-cache", "turbo4"]
-    (at_0,) = lines_of(bench(path, options, "-p", "512", "-n", "64", *rounds, *against))
-    shallow, deep = lines_of(bench(path, options, "-p", "0", "-n", "32", *rounds, *depths))
+    (at_0,) = lines_of(bench(path, options, "-p", "512", "-n", "64", "-r", str(options.rounds), "--json", *against))
     print(f"  decode {at_0['tg']:.2f} tok/s, {at_0['tg_of_limit']:.0%} of the read limit")
-    print(f"  decode at depth {options.depth} / 0, turbo4: {deep['tg'] / shallow['tg']:.3f}")
     print(f"  prompt of 512: {at_0['pp']:.1f} tok/s, {at_0['pp_of_limit']:.0%} of the int8 peak")
     if options.peer:
-        print(f"  peer: {json.dumps(at_0.get('peer', at_0.get('against')))}")
+        print(f"  peer: decode {at_0['peer_tg']:.2f} tok/s, prompt {at_0.get('peer_pp', 0):.1f} tok/s")
 
 
-def shares(path, options):
-    """Of a prompt's step."""
-    text = bench(path, options, "-p", "512", "-n", "0", "--trace")
-    total, states = 0.0, dict.fromkeys(STATES, 0.0)
-    for line in text.splitlines():
-        found = re.match(r"(\w+).*? {2,}\d+ +[\d.]+ +([\d.]+)", line)  # operation, calls, µs, part of the step
-        if found and found.group(1) in states:
-            states[found.group(1)] += float(found.group(2))
-            total += float(found.group(2))
-    parts = ", ".join(f"{name} {share:.1f} %" for name, share in states.items() if share)
-    print(f"  states in a prompt of 512: {total:.1f} % of the step ({parts})")
+def operations_of(trace):
+    """Microseconds of a step by operation."""
+    times = {}
+    for line in trace["lines"]:
+        name = line["operation"].split()[0]
+        times[name] = times.get(name, 0) + line["us"]
+    return times
+
+
+def depth(path, options):
+    depths = ["-p", "0", "-n", "32", "-d", f"0,{options.depth}", "--kv-cache", "turbo4", "-r", str(options.rounds)]
+    shallow, deep = lines_of(bench(path, options, *depths, "--json"))
+    ratio = deep["tg"] / shallow["tg"]
+    print(f"  decode at depth {options.depth} / 0, turbo4: {deep['tg']:.2f} / {shallow['tg']:.2f} = {ratio:.3f}")
+    before, after = map(operations_of, lines_of(bench(path, options, *depths, "--json", "--trace")))
+    more = {name: after[name] - before.get(name, 0) for name in after}
+    attention = sum(us for name, us in more.items() if name.startswith("attention"))
+    rest = sorted(more.items(), key=lambda item: -abs(item[1]))[:4]
+    most = ", ".join(f"{name} {us:+.0f}" for name, us in rest)
+    step = sum(before.values())
+    print(f"    a step of {step:.0f} us takes {sum(more.values()):+.0f} us, attention {attention:+.0f} ({most})")
+
+
+def states(path, options):
+    (trace,) = lines_of(bench(path, options, "-p", "512", "-n", "0", "--trace", "--json"))
+    times = operations_of(trace)
+    parts = {name: times[name] / trace["step"]["us"] for name in STATES if name in times}
+    each = ", ".join(f"{name} {share:.1%}" for name, share in parts.items())
+    print(f"  states in a prompt of 512: {sum(parts.values()):.1%} of the step ({each})")
 
 
 def first_token(server, tokens):
+    """Seconds, and tokens of the prompt that were computed."""
     body = {"model": server.name, "prompt": tokens, "max_tokens": 1, "temperature": 0}
     start = time.monotonic()
     status, _, answer = server.request("POST", "/v1/completions", body, timeout=7200)
+    seconds = time.monotonic() - start
     if status != 200:
         sys.exit(str(answer))
-    return time.monotonic() - start
+    return seconds, json.loads(answer)["timings"]["prompt_n"]
+
+
+def metric(server, name):
+    lines = server.request("GET", "/metrics")[2].decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+def text(rng, count):
+    """Token ids of letters in the vocabulary of tiny_model.py."""
+    return [rng.randrange(1, 95) for _ in range(count)]
+
+
+def again(server, rng, options):
+    long, times = text(rng, options.prompt), []
+    for _ in range(3):
+        times.append(first_token(server, long))
+        first_token(server, text(rng, 300))
+        first_token(server, text(rng, 300))
+    cold = times[0][0]
+    print(f"  {options.prompt} tokens: cold {cold:.2f} s")
+    for seconds, computed in times[1:]:
+        print(f"    again {seconds:.3f} s, {seconds / cold:.2%}; {computed} tokens computed")
+
+
+def edited(server, rng, options):
+    end, turn = 98, options.prompt // 4 // TURNS
+    turns = [[*text(rng, turn - 1), end] for _ in range(TURNS)]
+    cold, _ = first_token(server, sum(turns, []))
+    for place in (TURNS - 1, TURNS // 2):
+        turns[place] = [*text(rng, turn - 1), end]
+        seconds, computed = first_token(server, sum(turns, []))
+        before = computed - (TURNS - place) * turn
+        print(f"  turn {place + 1} of {TURNS}, {turn} tokens each, edited: {seconds:.2f} s of {cold:.2f} s cold; {computed}")
+        print(f"    tokens computed, {before} of them before the edited turn (at most {turn + 512})")
 
 
 def prompts(path, options):
-    rng = random.Random(1)
-
-    def text(count):
-        return [rng.randrange(1000, 100000) for _ in range(count)]
-
-    long, arguments = text(options.prompt), ["--threads", str(options.threads)]
+    rng, arguments = random.Random(1), ["--threads", str(options.threads)]
     if options.cpu:
         arguments += ["--cpu", options.cpu]
     with apus_server.Server(path, *arguments) as server:
-        seconds = []
-        for _ in range(3):
-            seconds.append(first_token(server, long))
-            first_token(server, text(300))
-            first_token(server, text(300))
-        edited = [*long[: options.prompt * 9 // 10], *text(options.prompt // 10)]
-        edit = first_token(server, edited)
-    cold = seconds[0]
-    again = ", ".join(f"{s:.2f} s ({s / cold:.1%})" for s in seconds[1:])
-    print(f"  {options.prompt} tokens: cold {cold:.1f} s, again {again}")
-    print(f"  the last tenth edited: {edit:.2f} s ({edit / cold:.1%})")
+        again(server, rng, options)
+        edited(server, rng, options)
+        held, limit = (metric(server, f"apus_{name}_bytes") for name in ("prefix_cache_state", "kv_cache_limit"))
+    info = subprocess.run([BINARY, "info", path], capture_output=True, text=True, check=True).stdout
+    line = next(line for line in info.splitlines() if line.startswith("states"))
+    print(f"  states in the prefix cache: {held / 2**20:.1f} MiB within {limit / 2**20:.0f} MiB; {line[13:]}")
 
 
 def main():
@@ -125,17 +170,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--depth", type=int, default=32768)
     parser.add_argument("--prompt", type=int, default=20000)
-    parser.add_argument("--tokenizer")
+    parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--models", default=os.path.expanduser("~/.cache/apus/bench"))
     parser.add_argument("--peer")
     options = parser.parse_args()
     for shape in options.shapes.split(","):
         path = model(shape, options)
         print(f"{shape}{f', {options.layers} layers' if options.layers else ''}:", flush=True)
-        decode(path, options)
-        shares(path, options)
-        if options.tokenizer:
-            prompts(path, options)
+        for name, measure in (("decode", decode), ("depth", depth), ("states", states), ("prompts", prompts)):
+            if name in options.only.split(","):
+                measure(path, options)
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

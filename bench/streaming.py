@@ -9,7 +9,7 @@ and the cores.
     bench/streaming.py prompts MODEL --csv FILE [--part 20] [--lengths 128,512,2048,4096]
     bench/streaming.py fits MODEL --csv FILE [--rounds 5]
     bench/streaming.py resident MODEL --peer LLAMA_BENCH --gguf FILE --csv FILE [--rounds 5]
-    bench/streaming.py deep MODEL --layers 48 --part 20 --csv FILE [--shape 122b-a10b --cut 9]
+    bench/streaming.py deep MODEL --layers 48 --part 20 --csv FILE [--shape qwen3.5-122b-a10b --cut 8]
     bench/streaming.py plot --csv FILE --svg FILE
 
 All: each figure is a run of `apus bench` of some seconds, round by round; in a control group with a memory limit, the
@@ -702,9 +702,12 @@ def deep(o):
     tg, disk, read, hit = (median(rows, key) for key in ("tg", "disk_gbs", "read_mb_token", "hit"))
     token_s, io_s, stall_s, times = 1 / tg, read / disk / 1e3, median(rows, "stall_ms_token") / 1e3, o.layers / here
     files = sum(os.path.getsize(os.path.join(o.model, n)) for n in os.listdir(o.model)) / 1e9
+    peak = max(number(row, "peak_mb") for row in rows)
+    memory = f"at most {peak / 1e3:.2f} GB were held, the group's limit was {(budget + MARGIN) / 1e9:.2f} GB"
     print(f"""
 {table.model}: {here} layers, {files:.1f} GB of files, {budget / 1e9:.2f} GB of memory: {files * 1e9 / budget:.1f} times as large
   measured     {tg:.2f} tok/s = {1e3 * token_s:.1f} ms; {100 * hit:.0f} % of the experts wanted were there
+  memory       {memory if peak else "no control group could be made: not limited and not measured"}
   disk         {read:.1f} MB a token at the probed {disk:.2f} GB/s: {1e3 * io_s:.1f} ms, so at most {1 / io_s:.2f} tok/s; measured is {100 * io_s / token_s:.0f} % of that
                and while it was busy the disk gave {median(rows, "read_gbs_busy"):.2f} GB/s
   {o.layers} layers    the same memory for each layer's experts: {bank * times / 1e9:.1f} GB of experts, {o.part:g} % of them held, {read * times:.0f} MB read a token

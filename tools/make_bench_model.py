@@ -177,6 +177,31 @@ SHAPES = {
         partial_rotary_factor=0.25,
         tie_word_embeddings=True,
     ),
+    # The text model of Qwen3.5-122B-A10B: gated delta nets, each fourth layer attention, experts in all.
+    "qwen3.5-122b-a10b": dict(
+        model_type="qwen3_5_moe_text",
+        hidden_size=3072,
+        num_hidden_layers=48,
+        moe_intermediate_size=1024,
+        shared_expert_intermediate_size=1024,
+        num_experts=256,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        num_attention_heads=32,
+        num_key_value_heads=2,
+        head_dim=256,
+        full_attention_interval=4,
+        linear_num_value_heads=64,
+        linear_num_key_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        vocab_size=248320,
+        rms_norm_eps=1e-6,
+        rope_theta=10000000.0,
+        partial_rotary_factor=0.25,
+        tie_word_embeddings=False,
+    ),
     "nemotron-h-8b": dict(
         model_type="nemotron_h",
         hidden_size=4096,
@@ -222,7 +247,7 @@ MODES = {"affine": None, "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 
 
 def tensors(c, bits, group, mode):
-    d, i, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+    d, i, v = c["hidden_size"], c.get("intermediate_size", 0), c["vocab_size"]
     hd = c.get("head_dim", d // c["num_attention_heads"])
     q, kv = c["num_attention_heads"] * hd, c["num_key_value_heads"] * hd
 
@@ -239,6 +264,13 @@ def tensors(c, bits, group, mode):
         for part, rows, cols in (("gate_proj", inner, d), ("up_proj", inner, d), ("down_proj", d, inner)):
             yield from matrix(name + "." + part, rows, cols, stack)
 
+    def experts(p):
+        yield p + "mlp.gate.weight", "BF16", (c["num_experts"], d)
+        yield from ffn(p + "mlp.switch_mlp", c.get("moe_intermediate_size", i), (c["num_experts"],))
+        if "shared_expert_intermediate_size" in c:
+            yield from ffn(p + "mlp.shared_expert", c["shared_expert_intermediate_size"])
+            yield p + "mlp.shared_expert_gate.weight", "BF16", (1, d)
+
     if "hybrid_override_pattern" in c:
         yield from nemotron_tensors(c, matrix, q, kv)
         return
@@ -251,7 +283,7 @@ def tensors(c, bits, group, mode):
             yield p + "input_layernorm.weight", "BF16", (d,)
             yield p + "post_attention_layernorm.weight", "BF16", (d,)
             yield from qwen3_5_mixer(c, p, (layer + 1) % c["full_attention_interval"] == 0, matrix, q, kv)
-            yield from ffn(p + "mlp", i)
+            yield from experts(p) if "num_experts" in c else ffn(p + "mlp", i)
             continue
         yield p + "input_layernorm.weight", "BF16", (d,)
         yield p + "post_attention_layernorm.weight", "BF16", (d,)
@@ -262,14 +294,7 @@ def tensors(c, bits, group, mode):
         if c["model_type"] in ("olmoe", "qwen3_moe"):
             yield p + "self_attn.q_norm.weight", "BF16", (q if c["model_type"] == "olmoe" else hd,)
             yield p + "self_attn.k_norm.weight", "BF16", (kv if c["model_type"] == "olmoe" else hd,)
-        if "num_experts" not in c:
-            yield from ffn(p + "mlp", i)
-            continue
-        yield p + "mlp.gate.weight", "BF16", (c["num_experts"], d)
-        yield from ffn(p + "mlp.switch_mlp", c.get("moe_intermediate_size", i), (c["num_experts"],))
-        if "shared_expert_intermediate_size" in c:
-            yield from ffn(p + "mlp.shared_expert", c["shared_expert_intermediate_size"])
-            yield p + "mlp.shared_expert_gate.weight", "BF16", (1, d)
+        yield from experts(p) if "num_experts" in c else ffn(p + "mlp", i)
     for head in range(heads):
         yield from matrix(f"model.mtp_layers.{head}.input_proj", d, 2 * d)
         for norm in ("token_layernorm", "hidden_layernorm", "final_layernorm"):

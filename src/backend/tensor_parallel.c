@@ -110,6 +110,7 @@ static bool join(Parallel *t, size_t scratch_bytes, Error *error) {
     if (!inner->sample) t->ops.sample = NULL;
     if (!inner->ffn_block) t->ops.ffn_block = NULL;
     if (!inner->attention_block) t->ops.attention_block = NULL;
+    if (!inner->recurrence) t->ops.recurrence = NULL;
     t->base.ops = &t->ops;
     t->base.sources = false;
     (void)snprintf(t->base.description, sizeof t->base.description, "%d × %.*s", t->count, BACKEND_DESCRIPTION_MAX - 8,

@@ -5,7 +5,8 @@
  * inner columns), those that write it by columns (o, down). Activations between the two are private to a rank, and only
  * the products with the latter are summed over the ranks, twice a layer, in the order of the ranks: every rank then has
  * the same residual, bit for bit. Norms, routers, the embedding and the output matrix are on every rank: each samples
- * the next token itself. Pages hold a rank's heads.
+ * the next token itself. Pages hold a rank's heads; recurrences and short convolutions are divided by heads and
+ * channels.
  *
  * It is a backend like any other: the decoder knows no ranks, and two CPU backends test on any machine the division
  * that two GPUs use. Addresses that it hands out are reserved ranges without memory; each rank has its own memory in

@@ -38,6 +38,8 @@ KvLayer parallel_layer(const Parallel *t, int part, const KvLayer *layer) {
     KvLayer own = *layer;
     const size_t parts = (size_t)t->count;
     own.layout.kv_heads /= t->count;
+    own.layout.anchor_bytes /= parts;
+    own.layout.row_bytes /= parts;
     own.base = parallel_at(t, part, layer->base);
     own.page_stride /= parts;
     own.layer_offset /= parts;
@@ -197,11 +199,20 @@ static void weave(const KvLayout *whole, int parts, int part, int tokens, uint8_
     }
 }
 
+/* A recurrent state is in the order of the ranks: only they know which of its numbers belong to which head. */
+static uint8_t *own_state(const Parallel *t, const KvLayer *layer, int part, int tokens, const void *all) {
+    return (uint8_t *)all + kv_canonical_bytes(&layer->layout, tokens) / (size_t)t->count * (size_t)part;
+}
+
 static bool parallel_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
     Parallel *t = parallel_of(backend);
     for (int p = 0; p < t->count; p++) {
         Backend *part = parallel_enter(t, p);
         const KvLayer own = parallel_layer(t, p, layer);
+        if (layer->layout.kv_heads == 0) {
+            if (!part->ops->page_read(part, &own, page, tokens, own_state(t, layer, p, tokens, out))) return false;
+            continue;
+        }
         if (!part->ops->page_read(part, &own, page, tokens, t->page)) return false;
         weave(&layer->layout, t->count, p, tokens, out, t->page, false);
     }
@@ -213,6 +224,10 @@ static bool parallel_page_write(Backend *backend, const KvLayer *layer, int32_t 
     for (int p = 0; p < t->count; p++) {
         Backend *part = parallel_enter(t, p);
         const KvLayer own = parallel_layer(t, p, layer);
+        if (layer->layout.kv_heads == 0) {
+            if (!part->ops->page_write(part, &own, page, tokens, own_state(t, layer, p, tokens, from))) return false;
+            continue;
+        }
         weave(&layer->layout, t->count, p, tokens, (uint8_t *)from, t->page, true);
         if (!part->ops->page_write(part, &own, page, tokens, t->page)) return false;
     }

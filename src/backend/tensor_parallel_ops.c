@@ -1,4 +1,5 @@
 /* Operations: every rank computes its share of each. */
+#include "backend/recurrent.h"
 #include "backend/tensor_parallel_internal.h"
 
 /* Makes the next rank at or behind `part` that computes this step current and returns it; NULL: none is left. */
@@ -250,6 +251,76 @@ static void parallel_attention_block(Backend *backend, const AttentionBlock *op)
 /* Not reached: models with MLA are refused when a model is divided. */
 static void parallel_mla(Backend *backend, const Mla *op) { CHECK(!"latents in parts"); }
 
+/* ---- recurrent states ---- */
+
+/* A rank's part of a page: as of the whole, with its share of the heads and channels. */
+static RecurrentPart own_place(const Parallel *t, int part, const RecurrentPart *place) {
+    return (RecurrentPart){parallel_layer(t, part, &place->kv), place->anchor_at / t->count, place->row_at / t->count};
+}
+
+static void parallel_conv(Backend *backend, const Conv *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Conv own = *op;
+            own.place = own_place(t, p, &op->place);
+            for (int i = 0; i < op->part_count; i++) {
+                ConvPart *channels = &own.part[i];
+                channels->channels /= t->count;
+                channels->weight = vector_of(channels->weight, p);
+                channels->bias = vector_of(channels->bias, p);
+                channels->x = parallel_at(t, p, channels->x);
+                channels->out = parallel_at(t, p, channels->out);
+            }
+            own.in_gate = parallel_at(t, p, op->in_gate);
+            own.out_gate = parallel_at(t, p, op->out_gate);
+            part->ops->conv(part, &own);
+        }
+}
+
+static void parallel_recurrence(Backend *backend, const Recurrence *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Norm q_norm, k_norm;
+            Recurrence own = *op;
+            own.place = own_place(t, p, &op->place);
+            own.key_heads /= t->count;
+            own.value_heads /= t->count;
+            own.q_norm = norm_of(op->q_norm, p, &q_norm);
+            own.k_norm = norm_of(op->k_norm, p, &k_norm);
+            own.rope = parallel_rope(t, p, op->rope);
+            own.rate = vector_of(op->rate, p);
+            own.dt_bias = vector_of(op->dt_bias, p);
+            own.skip = vector_of(op->skip, p);
+            own.q = parallel_at(t, p, op->q);
+            own.k = parallel_at(t, p, op->k);
+            own.v = parallel_at(t, p, op->v);
+            own.a = parallel_at(t, p, op->a);
+            own.b = parallel_at(t, p, op->b);
+            own.work = parallel_at(t, p, op->work);
+            own.out = parallel_at(t, p, op->out);
+            part->ops->recurrence(part, &own);
+        }
+}
+
+static void parallel_gated_norm(Backend *backend, const GatedNorm *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            GatedNorm own = *op;
+            own.width /= t->count;
+            own.weight = vector_of(op->weight, p);
+            own.x = parallel_at(t, p, op->x);
+            own.gate = parallel_at(t, p, op->gate);
+            own.out = parallel_at(t, p, op->out);
+            part->ops->gated_norm(part, &own);
+        }
+}
+
 /* ---- experts ---- */
 
 static void parallel_route(Backend *backend, const Routing *op) {
@@ -393,6 +464,9 @@ void parallel_operations(BackendOps *ops) {
     ops->attention = parallel_attention;
     ops->attention_block = parallel_attention_block;
     ops->mla = parallel_mla;
+    ops->conv = parallel_conv;
+    ops->recurrence = parallel_recurrence;
+    ops->gated_norm = parallel_gated_norm;
     ops->route = parallel_route;
     ops->experts = parallel_experts;
     ops->activate = parallel_activate;

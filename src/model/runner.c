@@ -116,35 +116,54 @@ static bool has_sub_norm(const Component *component) {
         (component->kind == COMPONENT_GLU && component->glu.sub_norm);
 }
 
+/* Why a component cannot be divided over so many devices; NULL: it can, or its matrices say why when they are bound.
+ * *count: heads that cannot be divided; 0: no number is to be named. */
+static const char *undivided(const Component *component, int parts, int64_t *count) {
+    const AttentionComponent *attention = &component->attention;
+    const Recurrence *recurrence = &component->recurrent.op;
+    const GatedNorm *norm = &component->recurrent.gated_norm;
+    const int64_t width = component->recurrent.o.cols / parts;
+    *count = 0;
+    if (has_sub_norm(component)) return "norms inside of attention or feed-forward networks";
+    switch (component->kind) {
+    case COMPONENT_MLA: return "latent attention";
+    case COMPONENT_MAMBA: return "recurrent layers with a state per channel (Mamba-1)";
+    case COMPONENT_MOE: return component->moe.dense.gate.rows ? "a feed-forward network beside experts" : NULL;
+    case COMPONENT_ATTENTION:
+        if (attention->v_norm || attention->head_norm) return "norms of values or of each head's own";
+        if (attention->op.norm_full) return "norms over all heads together";
+        *count = attention->op.kv.layout.kv_heads % parts ? attention->op.kv.layout.kv_heads : 0;
+        return *count ? "heads of keys and values" : NULL;
+    case COMPONENT_RECURRENT:
+        if (recurrence->tiled) return "recurrent layers in llama.cpp's order of heads";
+        if (norm->group && width % norm->group) return "recurrent layers with one norm over several heads";
+        *count = recurrence->key_heads % parts ? recurrence->key_heads
+            : recurrence->value_heads % parts  ? recurrence->value_heads
+                                               : 0;
+        return *count ? "heads of recurrent layers" : NULL;
+    default: return NULL;
+    }
+}
+
 /* Refuses models that cannot be divided over devices. Matrices that cannot be divided are refused when they are bound.
  */
 static bool can_divide(const Model *model, int parts, Error *error) {
     const Spec *spec = &model->spec;
-    const char *what = model->bank ? "experts that stay in their files" : NULL;
-    for (int i = 0; !what && i < spec->layer_count; i++)
-        for (int c = 0; !what && c < spec->layers[i].component_count; c++) {
-            const Component *component = &spec->layers[i].components[c];
-            const AttentionComponent *attention = &component->attention;
-            const bool is_attention = component->kind == COMPONENT_ATTENTION;
-            if (component->kind == COMPONENT_MLA)
-                what = "latent attention";
-            else if (component_ops(component->kind)->recurrent)
-                what = "recurrent layers";
-            else if (is_attention && (attention->v_norm || attention->head_norm))
-                what = "norms of values or of each head's own";
-            else if (component->kind == COMPONENT_MOE && component->moe.dense.gate.rows)
-                what = "a feed-forward network beside experts";
-            else if (is_attention && attention->op.norm_full)
-                what = "norms over all heads together";
-            else if (has_sub_norm(component))
-                what = "norms inside of attention or feed-forward networks";
-            else if (is_attention && attention->op.kv.layout.kv_heads % parts)
-                return fail(error, ERROR_UNSUPPORTED,
-                    "--tensor-parallel %d: %d heads of keys and values cannot be divided", parts,
-                    attention->op.kv.layout.kv_heads);
+    if (model->bank)
+        return fail(error, ERROR_UNSUPPORTED,
+            "--tensor-parallel %d: experts that stay in their files cannot be divided so far", parts);
+    for (int i = 0; i < spec->layer_count; i++)
+        for (int c = 0; c < spec->layers[i].component_count; c++) {
+            int64_t count;
+            const char *what = undivided(&spec->layers[i].components[c], parts, &count);
+            if (what && count)
+                return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: layer %d: %lld %s cannot be divided",
+                    parts, i, (long long)count, what);
+            if (what)
+                return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: layer %d: %s cannot be divided so far",
+                    parts, i, what);
         }
-    if (!what) return true;
-    return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: %s cannot be divided so far", parts, what);
+    return true;
 }
 
 /* Experts come from their files to the first backend alone. */
