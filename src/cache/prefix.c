@@ -251,12 +251,15 @@ int prefix_common(const PrefixCache *p, uint64_t salt, const uint64_t *ids, int 
     bool known;
     const int at = prefix_root_place(p, &key, &known);
     const PrefixNode *node = known ? p->roots[at].node : NULL;
-    int common = 0;
-    while (node && common + KV_PAGE_TOKENS <= count) {
-        const uint64_t *page = ids + common;
-        node = prefix_child_at(node, prefix_child_place(node, page, KV_PAGE_TOKENS));
-        if (!node || prefix_common_tokens(node, page, KV_PAGE_TOKENS) < KV_PAGE_TOKENS) break;
-        common += KV_PAGE_TOKENS;
+    int common = 0, more = KV_PAGE_TOKENS;
+    while (node && more == KV_PAGE_TOKENS) {
+        const int left = min_int(count - common, KV_PAGE_TOKENS);
+        const int place = prefix_child_place(node, ids + common, left);
+        const PrefixNode *next = prefix_child_at(node, place), *before = prefix_child_at(node, place - 1);
+        more = next ? prefix_common_tokens(next, ids + common, left) : 0;
+        if (before) more = max_int(more, prefix_common_tokens(before, ids + common, left));
+        common += more;
+        node = next;
     }
     return common;
 }

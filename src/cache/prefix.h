@@ -46,8 +46,8 @@ int prefix_find(PrefixCache *prefix, uint64_t salt, const uint64_t *ids, int cou
 /* Whether sequences of this format free pages that a continuation from an earlier position needs: with windows,
  * recurrent states and quantised entries. Of others every beginning can be continued. */
 bool prefix_forgets(const PrefixCache *prefix, const KvSequence *sequence);
-/* Positions, in whole pages, at which this text agrees with one in the tree, whether or not the tree has the pages to
- * continue there. */
+/* Positions up to which this text agrees with one in the tree, whether or not the tree has the pages to continue there.
+ */
 int prefix_common(const PrefixCache *prefix, uint64_t salt, const uint64_t *ids, int count, const KvSequence *sequence);
 /* Publishes a sequence whose content ids are ids [sequence->length]: the tree shares its pages, as many as there is
  * memory for nodes. The sequence copies its last page when it continues. */

@@ -1,5 +1,6 @@
 /* Memory that is shared, given up and had again: whatever is found of a prompt, however often an answer is parked, it
  * is the one that the request gets alone and cold; in every form of the cache. */
+#include "backend/recurrent.h"
 #include "cache/prefix.h"
 #include "engine/engine_fixture.h"
 
@@ -183,7 +184,8 @@ static int ask_parting(Engine *cold, Engine *warm, const Case *common, int share
 }
 
 /* Texts that share their beginning only: what a first message ends with is there for the second of them, any other
- * place where two have parted for the third, in whole pages. `after` lies below some of these places and above others.
+ * place where two have parted for the third, in whole pages, or of states in pages of theirs. `after` lies below some
+ * of these places and above others.
  */
 static void test_parting(int setting) {
     static const int places[] = {140, 256, 300, 520, 640};
@@ -201,7 +203,9 @@ static void test_parting(int setting) {
             const int first = ask_parting(cold, warm, &common, shared, 0, 1);
             const int second = ask_parting(cold, warm, &common, shared, 1, ended ? CHOICES : 1);
             const int third = ask_parting(cold, warm, &common, shared, 2, 1);
-            const int least = forgets ? pages : shared - PREFIX_PART_LEAST;
+            const int least = fake.states ? shared - RECURRENT_PAGE_TOKENS + 1
+                : forgets                 ? pages
+                                          : shared - PREFIX_PART_LEAST;
             TEST_MSG(first < PREFIX_PART_LEAST && (second >= least || (forgets && !ended)) && third >= least &&
                     third <= shared + PREFIX_PART_LEAST,
                 "%s: %d, %d and %d of %d tokens were found", settings[setting].name, first, second, third, shared);
