@@ -144,8 +144,8 @@ def edited(server, rng, options):
         turns[place] = [*text(rng, turn - 1), end]
         seconds, computed = first_token(server, sum(turns, []))
         before = computed - (TURNS - place) * turn
-        print(f"  turn {place + 1} of {TURNS}, {turn} tokens each, edited: {seconds:.2f} s of {cold:.2f} s cold; {computed}")
-        print(f"    tokens computed, {before} of them before the edited turn (at most {turn + 512})")
+        print(f"  turn {place + 1} of {TURNS}, {turn} tokens each, edited: {seconds:.2f} s of {cold:.2f} s cold;")
+        print(f"    {computed} tokens computed, {before} of them before the edited turn (at most {turn + 512})")
 
 
 def prompts(path, options):
