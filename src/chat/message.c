@@ -60,7 +60,6 @@ size_t message_call_count(const ChatMessage *message) {
 
 size_t message_media_count(const ChatMessage *message) {
     size_t count = 0;
-    for (size_t i = 0; i < message->part_count; i++)
-        count += message->parts[i].kind == CONTENT_IMAGE || message->parts[i].kind == CONTENT_AUDIO;
+    for (size_t i = 0; i < message->part_count; i++) count += content_is_media(message->parts[i].kind);
     return count;
 }

@@ -10,7 +10,8 @@ typedef enum ContentKind {
     CONTENT_TOOL_CALL, /* call of an earlier answer */
     CONTENT_IMAGE,
     CONTENT_AUDIO,
-    CONTENT_FILE, /* refused by the API adapters: no model reads files */
+    CONTENT_VIDEO,
+    CONTENT_FILE, /* read as text by the API adapters */
 } ContentKind;
 
 typedef struct ChatCall {
@@ -20,7 +21,7 @@ typedef struct ChatCall {
     const Json *object; /* the arguments; NULL: the text is not a JSON object */
 } ChatCall;
 
-/* An image or audio as a file, with the names of the fields that it came from, for errors. */
+/* An image, audio or a video as a file, with the names of the fields that it came from, for errors. */
 typedef struct ChatMedia {
     Slice bytes;       /* the file */
     const char *part;  /* JSON path of the content part */
@@ -32,7 +33,7 @@ typedef struct ChatMedia {
 typedef struct ContentPart {
     ContentKind kind;
     union {
-        ChatMedia media; /* IMAGE, AUDIO */
+        ChatMedia media; /* IMAGE, AUDIO, VIDEO */
         Slice text;      /* TEXT, REASONING; UTF-8 */
         ChatCall call;   /* TOOL_CALL */
     };
@@ -56,4 +57,7 @@ NODISCARD bool message_reasoning(const ChatMessage *message, Arena *arena, Slice
 /* Bytes of message_text(). */
 size_t message_text_bytes(const ChatMessage *message);
 size_t message_call_count(const ChatMessage *message);
-size_t message_media_count(const ChatMessage *message); /* images and audio */
+size_t message_media_count(const ChatMessage *message); /* images, audio and videos */
+static inline bool content_is_media(ContentKind kind) {
+    return kind == CONTENT_IMAGE || kind == CONTENT_AUDIO || kind == CONTENT_VIDEO;
+}

@@ -14,8 +14,8 @@ typedef struct Spelling {
 static const Spelling spellings[] = {
     {false, false, false}, {true, false, false}, {false, true, false}, {true, true, false}};
 
-/* A message with its parts joined, as templates of text models expect it. Messages with images or audio stay lists of
- * parts. */
+/* A message with its parts joined, as templates of text models expect it. Messages with images, audio or videos stay
+ * lists of parts. */
 typedef struct Flat {
     const ChatMessage *message;
     Slice content, reasoning; /* data NULL: none */
@@ -63,18 +63,19 @@ static Json *put_calls(Json *at, const Flat *flat, Spelling spelling) {
     return json_close(list, JSON_ARRAY, (uint32_t)flat->call_count, at);
 }
 
-/* [{type: "text", text}, {type: "image"}, {type: "audio"}, …] */
+/* [{type: "text", text}, {type: "image"}, {type: "audio"}, {type: "video"}, …] */
 static Json *put_parts(Json *at, const ChatMessage *message) {
     Json *list = at++;
     uint32_t count = 0;
     for (size_t i = 0; i < message->part_count; i++) {
         const ContentPart *part = &message->parts[i];
-        if (part->kind != CONTENT_TEXT && part->kind != CONTENT_IMAGE && part->kind != CONTENT_AUDIO) continue;
+        if (part->kind != CONTENT_TEXT && !content_is_media(part->kind)) continue;
         const bool text = part->kind == CONTENT_TEXT;
         Json *object = at;
         at = json_put_pair(at + 1, SLICE("type"),
             text                              ? SLICE("text")
                 : part->kind == CONTENT_IMAGE ? SLICE("image")
+                : part->kind == CONTENT_VIDEO ? SLICE("video")
                                               : SLICE("audio"));
         if (text) at = json_put_pair(at, SLICE("text"), part->text.data ? part->text : SLICE(""));
         json_close(object, JSON_OBJECT, text ? 2 : 1, at);
@@ -259,7 +260,7 @@ bool chat_prompt(
     const PromptMedia failed = *media;
     prompt_media_close(media);
     media->refused = failed.refused;
-    media->refused_audio = failed.refused_audio;
+    media->refused_kind = failed.refused_kind;
     return false;
 }
 

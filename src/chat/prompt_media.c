@@ -38,6 +38,7 @@ static bool open_items(
     const ImageRule rule = rule_of(engine_vision(model->engine), part);
     const int context = chat_model_context(model);
     int width, height;
+    media->parts[media->count] = (PromptPart){.kind = CONTENT_IMAGE};
     ImageDivision *division = &media->parts[media->count].division;
     Image image = {0}, views[IMAGE_VIEWS_MAX] = {0};
     if (!image_size(part->bytes, &width, &height, error) || !image_divide(&rule, width, height, division, error))
@@ -81,7 +82,7 @@ static bool open_clip(
         MediaItem *item = media_item_new_audio(&audio, rows, error);
         if (!item) return false;
         media->items[media->item_count++] = item;
-        media->parts[media->count++] = (PromptPart){.audio = true, .tokens = rows};
+        media->parts[media->count++] = (PromptPart){.kind = CONTENT_AUDIO, .tokens = rows};
         media->clip_count++;
         media->audio_tokens += rows;
         return true;
@@ -90,34 +91,133 @@ static bool open_clip(
     return false;
 }
 
-static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMessage *message, const ContentPart *part,
+/* ---- videos ---- */
+
+/* The frames of a video while it is read. */
+typedef struct Frames {
+    PromptMedia *media;
+    const PromptPart *part;
+    const ImageRule *rule;
+    int together;
+    Image first; /* of a group whose second frame is not there yet */
+} Frames;
+
+static bool add_group(Frames *f, Image *second, Error *error) {
+    MediaItem *item = media_item_new_frames(&f->first, second, &f->part->division.layout, error);
+    if (item) f->media->items[f->media->item_count++] = item;
+    return item;
+}
+
+static bool take_frame(void *context, int number, const Image *frame, Error *error) {
+    Frames *f = context;
+    Image view = {0};
+    if (!image_views(f->rule, &f->part->division, frame, &view, error)) return false;
+    if (number % f->together > 0) return add_group(f, &view, error);
+    f->first = view;
+    return (f->together > 1 && number + 1 < f->part->frames) || add_group(f, &(Image){0}, error);
+}
+
+/* The times of all groups, as the prompt tells them. */
+static void set_times(const VideoSpec *spec, const Video *video, const int *chosen, PromptPart *part) {
+    for (int i = 0; i < part->groups; i++) {
+        double times[2];
+        for (int k = 0; k < 2; k++) {
+            const int frame =
+                chosen[min_int(i * spec->rule.together + k * (spec->rule.together - 1), part->frames - 1)];
+            times[k] = frame ? video->ends_ms[frame - 1] / 1e3 : 0;
+        }
+        part->times[i] = spec->time == VIDEO_TENTHS ? (times[0] + times[1]) / 2 : times[0];
+    }
+}
+
+static bool read_frames(PromptMedia *media, const VideoSpec *spec, const Video *video, const int *chosen,
+    const ImageRule *rule, Error *error) {
+    PromptPart *part = &media->parts[media->count];
+    Frames frames = {.media = media, .part = part, .rule = rule, .together = spec->rule.together};
+    const bool ok = video_read(video, chosen, part->frames, take_frame, &frames, error);
+    image_free(&frames.first);
+    if (!ok) return false;
+    set_times(spec, video, chosen, part);
+    media->video_count++;
+    media->count++;
+    return true;
+}
+
+/* Adds the frames of a video, whose number of tokens is checked before a pixel is decoded. */
+static bool open_video(PromptMedia *media, const ChatModel *model, const ChatMedia *media_part, Arena *arena,
     int64_t *tokens, Error *error) {
-    const bool audio = part->kind == CONTENT_AUDIO;
-    const char *name = audio ? "audio" : "images";
-    const bool takes = audio ? engine_audio(model->engine) != NULL : engine_vision(model->engine) != NULL;
+    const VideoSpec *spec = &engine_vision(model->engine)->video;
+    const int context = chat_model_context(model);
+    PromptPart *part = &media->parts[media->count];
+    ImageRule rule = spec->rule.frame;
+    Video video;
+    int chosen[VIDEO_CHOSEN_MAX];
+    if (!video_open(media_part->bytes, &video, error)) return false;
+    *part = (PromptPart){.kind = CONTENT_VIDEO,
+        .frames = video_choose(&spec->rule, &video, chosen),
+        .seconds = video.ends_ms[video.count - 1] / 1e3};
+    part->groups = (part->frames + spec->rule.together - 1) / spec->rule.together;
+    part->times = arena_alloc(arena, (size_t)part->groups, sizeof *part->times);
+    if (rule.frames) rule.frames = max_int(part->frames, spec->rule.together);
+    bool ok = part->times || fail(error, arena_failure(arena), "no memory for a video");
+    ok = ok && image_divide(&rule, video.width, video.height, &part->division, error);
+    const int64_t all = ok ? (int64_t)part->groups * image_division_tokens(&part->division) : 0;
+    *tokens += all;
+    if (ok && *tokens >= context)
+        ok = fail(error, ERROR_LIMIT,
+            "this video takes %lld tokens (%d frames), and with what is before it %lld of the context of %d",
+            (long long)all, part->frames, (long long)*tokens, context);
+    ok = ok && read_frames(media, spec, &video, chosen, &rule, error);
+    video_close(&video);
+    return ok;
+}
+
+/* ---- all parts ---- */
+
+bool prompt_media_takes(const ChatModel *model, ContentKind kind) {
+    const VisionSpec *vision = engine_vision(model->engine);
+    if (kind == CONTENT_AUDIO) return engine_audio(model->engine);
+    return vision && (kind != CONTENT_VIDEO || vision->video.rule.together > 0);
+}
+
+static bool open_part(PromptMedia *media, const ChatModel *model, const ChatMessage *message, const ContentPart *part,
+    Arena *arena, int64_t *tokens, Error *error) {
+    const ContentKind kind = part->kind;
+    const char *name = kind == CONTENT_AUDIO ? "audio" : kind == CONTENT_VIDEO ? "videos" : "images";
     media->refused = &part->media;
-    media->refused_audio = audio;
-    if (!takes) return fail(error, ERROR_UNSUPPORTED, "this model takes no %s", name);
+    media->refused_kind = kind;
+    if (!prompt_media_takes(model, kind)) return fail(error, ERROR_UNSUPPORTED, "this model takes no %s", name);
     if (strcmp(message->role, "user") != 0 && strcmp(message->role, "tool") != 0)
         return fail(error, ERROR_UNSUPPORTED, "messages of the role '%s' cannot have %s", message->role, name);
-    if (!audio && media->image_count == IMAGES_MAX) return fail(error, ERROR_LIMIT, "more than %d images", IMAGES_MAX);
-    if (audio && media->clip_count == CLIPS_MAX) return fail(error, ERROR_LIMIT, "more than %d clips", CLIPS_MAX);
-    if (!(audio ? open_clip : open_items)(media, model, &part->media, tokens, error)) return false;
-    media->refused = NULL;
-    return true;
+    if (kind == CONTENT_IMAGE && media->image_count == IMAGES_MAX)
+        return fail(error, ERROR_LIMIT, "more than %d images", IMAGES_MAX);
+    if (kind == CONTENT_AUDIO && media->clip_count == CLIPS_MAX)
+        return fail(error, ERROR_LIMIT, "more than %d clips", CLIPS_MAX);
+    if (kind == CONTENT_VIDEO && media->video_count == VIDEOS_MAX)
+        return fail(error, ERROR_LIMIT, "more than %d videos", VIDEOS_MAX);
+    const bool ok = kind == CONTENT_AUDIO ? open_clip(media, model, &part->media, tokens, error)
+        : kind == CONTENT_VIDEO           ? open_video(media, model, &part->media, arena, tokens, error)
+                                          : open_items(media, model, &part->media, tokens, error);
+    if (ok) media->refused = NULL;
+    return ok;
 }
 
 bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages, size_t message_count,
     Arena *arena, Error *error) {
+    enum {
+        PARTS_MAX = IMAGES_MAX + CLIPS_MAX + VIDEOS_MAX,
+        ITEMS_MAX = IMAGES_MAX * IMAGE_VIEWS_MAX + CLIPS_MAX + VIDEOS_MAX * VIDEO_CHOSEN_MAX,
+    };
     int64_t tokens = 0;
-    *media = (PromptMedia){.parts = arena_alloc(arena, IMAGES_MAX + CLIPS_MAX, sizeof *media->parts),
-        .items = arena_alloc(arena, (size_t)IMAGES_MAX * IMAGE_VIEWS_MAX + CLIPS_MAX, sizeof *media->items)};
-    if (!media->parts || !media->items) return fail(error, arena_failure(arena), "no memory for images and audio");
+    *media = (PromptMedia){.parts = arena_alloc(arena, PARTS_MAX, sizeof *media->parts),
+        .items = arena_alloc(arena, ITEMS_MAX, sizeof *media->items)};
+    if (!media->parts || !media->items)
+        return fail(error, arena_failure(arena), "no memory for images, audio and videos");
     for (size_t m = 0; m < message_count; m++)
         for (size_t i = 0; i < messages[m].part_count; i++) {
             const ContentPart *part = &messages[m].parts[i];
-            if (part->kind != CONTENT_IMAGE && part->kind != CONTENT_AUDIO) continue;
-            if (!open_part(media, model, &messages[m], part, &tokens, error)) return false;
+            if (!content_is_media(part->kind)) continue;
+            if (!open_part(media, model, &messages[m], part, arena, &tokens, error)) return false;
         }
     return true;
 }
@@ -183,6 +283,57 @@ static bool clip_expansion(const AudioSpec *audio, int tokens, Arena *arena, Sli
     return true;
 }
 
+/* A number below 100 in English words. */
+static const char *number_words(int number, char words[MARKERS_MAX]) {
+    static const char *const ones[] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+        "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+    static const char *const tens[] = {
+        "", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
+    if (number < 20)
+        snprintf(words, MARKERS_MAX, "%s", ones[number]);
+    else if (number < 100)
+        snprintf(words, MARKERS_MAX, "%s%s%s", tens[number / 10], number % 10 ? "-" : "",
+            number % 10 ? ones[number % 10] : "");
+    else
+        snprintf(words, MARKERS_MAX, "%d", number);
+    return words;
+}
+
+static void time_text(VideoTime kind, double seconds, char text[MARKERS_MAX]) {
+    const int whole = (int)seconds;
+    if (kind == VIDEO_TENTHS || kind == VIDEO_BEGIN_TENTHS)
+        snprintf(text, MARKERS_MAX, "%.1f", seconds);
+    else if (kind == VIDEO_CLOCK)
+        snprintf(text, MARKERS_MAX, "%02d:%02d", whole / 60, whole % 60);
+    else
+        snprintf(text, MARKERS_MAX, "%d", whole);
+}
+
+static char *append_format(char *at, const char *format, const char *first, const char *second) {
+    return format ? at + snprintf(at, 2 * MARKERS_MAX, format, first, second) : at;
+}
+
+bool prompt_media_video_text(const VideoSpec *spec, const PromptPart *part, Arena *arena, Slice *text, Error *error) {
+    const int rows = part->division.layout.tokens, whole = (int)part->seconds;
+    const size_t bytes =
+        (size_t)part->groups * ((size_t)rows * strlen(spec->token) + 5 * MARKERS_MAX) + 4 * MARKERS_MAX;
+    char *out = arena_alloc(arena, bytes, 1), *at = out;
+    char time[MARKERS_MAX], words[MARKERS_MAX];
+    if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of a video");
+    snprintf(time, sizeof time, "%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
+    at = append_format(at, spec->opening, number_words(part->frames, words), time);
+    for (int i = 0; i < part->groups; i++) {
+        time_text(spec->time, part->times[i], time);
+        if (i > 0 && spec->between) at = append(at, slice_of(spec->between));
+        at = append_format(at, spec->before, time, "");
+        for (int row = 0; row < rows; row++) at = append(at, slice_of(spec->token));
+        at = append_format(at, spec->after, time, "");
+    }
+    if (spec->closing) at = append(at, slice_of(spec->closing));
+    *text = (Slice){out, (size_t)(at - out)};
+    return true;
+}
+
 static int count_in(Slice text, Slice what) {
     int count = 0;
     for (const char *at = text.data, *end = text.data + text.size;
@@ -191,61 +342,84 @@ static int count_in(Slice text, Slice what) {
     return count;
 }
 
-/* The placeholders of a model's template; empty: the model does not take such parts. */
-typedef struct Placeholders {
-    Slice image, audio;
-} Placeholders;
+/* What a model's template writes for a kind of parts; empty: the model does not take them. */
+typedef struct Placeholder {
+    ContentKind kind;
+    const char *name; /* for errors */
+    Slice text;
+} Placeholder;
 
-/* The first placeholder in a text; NULL: there is none. */
-static const char *find_placeholder(const Placeholders *p, Slice text, bool *audio) {
-    const char *image_at = p->image.size ? memmem(text.data, text.size, p->image.data, p->image.size) : NULL;
-    const char *audio_at = p->audio.size ? memmem(text.data, text.size, p->audio.data, p->audio.size) : NULL;
-    *audio = audio_at && (!image_at || audio_at < image_at);
-    return *audio ? audio_at : image_at;
+enum { PLACEHOLDERS = 3 };
+
+static void find_placeholders(const ChatModel *model, Placeholder found[PLACEHOLDERS]) {
+    const VisionSpec *vision = engine_vision(model->engine);
+    const AudioSpec *audio = engine_audio(model->engine);
+    const char *video = vision ? vision->video.placeholder : NULL;
+    found[0] = (Placeholder){CONTENT_IMAGE, "images", slice_of(vision ? vision->placeholder : "")};
+    found[1] = (Placeholder){CONTENT_AUDIO, "clips of audio", slice_of(audio ? audio->placeholder : "")};
+    found[2] = (Placeholder){CONTENT_VIDEO, "videos", slice_of(video ? video : "")};
 }
 
-/* The template shows each image and clip once. */
-static bool check_shown(
-    const PromptMedia *media, const Placeholders *p, const Span *spans, size_t count, Error *error) {
-    int images = 0, clips = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (!spans[i].from_template) continue;
-        if (p->image.size) images += count_in(spans[i].text, p->image);
-        if (p->audio.size) clips += count_in(spans[i].text, p->audio);
+/* The first placeholder in a text; NULL: there is none. */
+static const char *first_placeholder(
+    const Placeholder placeholders[PLACEHOLDERS], Slice text, const Placeholder **which) {
+    const char *first = NULL;
+    for (int i = 0; i < PLACEHOLDERS; i++) {
+        const Slice p = placeholders[i].text;
+        const char *at = p.size ? memmem(text.data, text.size, p.data, p.size) : NULL;
+        if (!at || (first && at > first)) continue;
+        first = at;
+        *which = &placeholders[i];
     }
-    if (images != media->image_count)
-        return fail(error, ERROR_UNSUPPORTED, "the chat template shows %d of %d images", images, media->image_count);
-    return clips == media->clip_count ||
-        fail(error, ERROR_UNSUPPORTED, "the chat template shows %d of %d clips of audio", clips, media->clip_count);
+    return first;
+}
+
+/* The template shows each part once. */
+static bool check_shown(const PromptMedia *media, const Placeholder placeholders[PLACEHOLDERS], const Span *spans,
+    size_t count, Error *error) {
+    const int given[PLACEHOLDERS] = {media->image_count, media->clip_count, media->video_count};
+    for (int k = 0; k < PLACEHOLDERS; k++) {
+        int shown = 0;
+        for (size_t i = 0; i < count && placeholders[k].text.size; i++)
+            if (spans[i].from_template) shown += count_in(spans[i].text, placeholders[k].text);
+        if (shown != given[k])
+            return fail(
+                error, ERROR_UNSUPPORTED, "the chat template shows %d of %d %s", shown, given[k], placeholders[k].name);
+    }
+    return true;
+}
+
+static bool expand_part(const ChatModel *model, const PromptPart *part, Arena *arena, Slice *text, Error *error) {
+    const VisionSpec *vision = engine_vision(model->engine);
+    switch (part->kind) {
+    case CONTENT_AUDIO: return clip_expansion(engine_audio(model->engine), part->tokens, arena, text, error);
+    case CONTENT_VIDEO: return prompt_media_video_text(&vision->video, part, arena, text, error);
+    default: return expansion(vision, &part->division, arena, text, error);
+    }
 }
 
 bool prompt_media_expand(
     const PromptMedia *media, const ChatModel *model, Span **spans, size_t *count, Arena *arena, Error *error) {
     if (media->count == 0) return true;
-    const VisionSpec *vision = engine_vision(model->engine);
-    const AudioSpec *audio = engine_audio(model->engine);
-    const Placeholders placeholders = {
-        slice_of(vision ? vision->placeholder : ""), slice_of(audio ? audio->placeholder : "")};
-    if (!check_shown(media, &placeholders, *spans, *count, error)) return false;
+    Placeholder placeholders[PLACEHOLDERS];
+    find_placeholders(model, placeholders);
+    if (!check_shown(media, placeholders, *spans, *count, error)) return false;
     Span *out = arena_alloc(arena, *count + 2 * (size_t)media->count, sizeof *out);
     if (!out) return fail(error, arena_failure(arena), "no memory for the prompt");
     size_t used = 0;
     int shown = 0;
-    bool clip;
+    const Placeholder *which;
     for (size_t i = 0; i < *count; i++) {
         Span rest = (*spans)[i];
-        for (const char *at; rest.from_template && (at = find_placeholder(&placeholders, rest.text, &clip)) != NULL;) {
+        for (const char *at; rest.from_template && (at = first_placeholder(placeholders, rest.text, &which)) != NULL;) {
             const PromptPart *part = &media->parts[shown++];
-            const size_t before = (size_t)(at - rest.text.data),
-                         size = clip ? placeholders.audio.size : placeholders.image.size;
-            if (part->audio != clip)
-                return fail(error, ERROR_UNSUPPORTED, "the chat template changes the order of images and audio");
+            const size_t before = (size_t)(at - rest.text.data), size = which->text.size;
+            if (part->kind != which->kind)
+                return fail(
+                    error, ERROR_UNSUPPORTED, "the chat template changes the order of images, audio and videos");
             out[used++] = (Span){.text = {rest.text.data, before}, .from_template = true};
             out[used] = (Span){.from_template = true};
-            Slice *text = &out[used++].text;
-            if (!(clip ? clip_expansion(audio, part->tokens, arena, text, error)
-                       : expansion(vision, &part->division, arena, text, error)))
-                return false;
+            if (!expand_part(model, part, arena, &out[used++].text, error)) return false;
             rest.text = (Slice){at + size, rest.text.size - before - size};
         }
         out[used++] = rest;
@@ -258,7 +432,7 @@ bool prompt_media_expand(
 /* ---- places ---- */
 
 int prompt_media_positions(const MediaSpan *spans, int count, int tokens, int32_t *positions) {
-    int next = 0, at = 0;
+    int next = 0, at = 0, base = 0;
     for (int i = 0; i <= count; i++) {
         const MediaSpan *span = i < count ? &spans[i] : NULL;
         for (const int end = span ? span->begin : tokens; at < end; at++, next++)
@@ -266,12 +440,13 @@ int prompt_media_positions(const MediaSpan *spans, int count, int tokens, int32_
         if (!span) break;
         const ImageLayout *layout = &span->item->layout;
         if (media_item_is_audio(span->item)) continue; /* its rows count on as text does */
+        if (!span->continues) base = next;
         for (int k = 0; k < layout->tokens; k++, at++) {
-            positions[at] = next;
-            positions[tokens + at] = next + k / layout->grid_columns;
-            positions[2 * tokens + at] = next + k % layout->grid_columns;
+            positions[at] = base + span->time;
+            positions[tokens + at] = base + k / layout->grid_columns;
+            positions[2 * tokens + at] = base + k % layout->grid_columns;
         }
-        next += max_int(layout->grid_rows, layout->grid_columns);
+        next = max_int(next, base + max_int(span->time + 1, max_int(layout->grid_rows, layout->grid_columns)));
     }
     return next - tokens;
 }
@@ -286,60 +461,116 @@ static bool alloc_spans(PromptMedia *media, const VisionSpec *vision, Arena *are
     for (int i = 0; i < media->item_count; i++)
         count += (size_t)(media->items[i]->tokens / rows_together(vision, media->items[i]));
     media->spans = arena_alloc(arena, count, sizeof *media->spans);
-    return media->spans || fail(error, arena_failure(arena), "no memory for images and audio");
+    return media->spans || fail(error, arena_failure(arena), "no memory for images, audio and videos");
 }
 
-/* The id of the token that stands for a row; −1: the model does not take such parts. */
-static bool find_token(const ChatModel *model, const char *token, int32_t *id, Error *error) {
-    *id = -1;
-    return !token || tokenizer_id(model->tokenizer, slice_of(token), id) ||
-        fail(error, ERROR_UNSUPPORTED, "the tokenizer has no token %s", token);
+/* Tokens that stand for rows. id −1: the model does not take such parts. */
+typedef struct RowToken {
+    const char *text;
+    int32_t id;
+} RowToken;
+
+typedef struct RowTokens {
+    RowToken image, video, audio, last; /* last: that of a clip's last row, if it is another */
+} RowTokens;
+
+static bool find_tokens(const ChatModel *model, RowTokens *tokens, Error *error) {
+    const VisionSpec *vision = engine_vision(model->engine);
+    const AudioSpec *audio = engine_audio(model->engine);
+    *tokens = (RowTokens){.image.text = vision ? vision->token : NULL,
+        .audio.text = audio ? audio->token : NULL,
+        .last.text = audio ? audio->last_token : NULL};
+    RowToken *const known[] = {&tokens->image, &tokens->audio, &tokens->last};
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        known[i]->id = -1;
+        if (known[i]->text && !tokenizer_id(model->tokenizer, slice_of(known[i]->text), &known[i]->id))
+            return fail(error, ERROR_UNSUPPORTED, "the tokenizer has no token %s", known[i]->text);
+    }
+    tokens->video = (RowToken){.text = vision ? vision->video.token : NULL, .id = -1};
+    if (tokens->video.text && !tokenizer_id(model->tokenizer, slice_of(tokens->video.text), &tokens->video.id))
+        tokens->video.id = -1; /* such a model takes images alone: a video's tokens are not found */
+    return true;
+}
+
+/* A place in the rows of all items. */
+typedef struct Cursor {
+    const PromptPart *part;
+    int number, item, row; /* number: of all items; item: within the part */
+} Cursor;
+
+static int part_items(const PromptPart *part) {
+    return part->kind == CONTENT_AUDIO ? 1 : part->kind == CONTENT_VIDEO ? part->groups : part->division.count;
+}
+
+static void next_row(const PromptMedia *media, Cursor *at) {
+    if (++at->row < media->items[at->number]->tokens) return;
+    at->row = 0;
+    at->number++;
+    if (++at->item < part_items(at->part)) return;
+    at->item = 0;
+    at->part++;
+}
+
+static const RowToken *expected_token(const RowTokens *tokens, const PromptPart *part, const MediaItem *item, int row) {
+    if (part->kind == CONTENT_VIDEO) return &tokens->video;
+    if (part->kind == CONTENT_IMAGE) return &tokens->image;
+    return tokens->last.id >= 0 && row == item->tokens - 1 ? &tokens->last : &tokens->audio;
+}
+
+/* Position in time of a video's group behind the first one. */
+static int group_time(const VideoSpec *video, const PromptPart *part, int group) {
+    if (video->tokens_per_second <= 0) return group;
+    const double seconds = video->rule.together * part->seconds / part->frames; /* of a group */
+    return (int)((float)group * (float)(video->tokens_per_second * seconds));
+}
+
+/* Notes that token number `i` stands for the row at the cursor. */
+static void place_row(PromptMedia *media, const VisionSpec *vision, const Cursor *at, int i) {
+    MediaItem *item = media->items[at->number];
+    const int together = rows_together(vision, item);
+    const bool continues = at->part->kind == CONTENT_VIDEO && vision->video.one_grid && at->item > 0;
+    const int time = continues ? group_time(&vision->video, at->part, at->item) : 0;
+    if (at->row % together == 0)
+        media->spans[media->span_count++] = (MediaSpan){
+            .begin = i, .first = at->row, .rows = together, .item = item, .continues = continues, .time = time};
+    media->content_ids[i] = media_item_content(item, at->row, continues ? time : -1);
+}
+
+/* Whether token number `i` follows the row before it, where it must. */
+static bool follows(const PromptMedia *media, const VisionSpec *vision, const Cursor *at, int i) {
+    const int before = at->row % rows_together(vision, media->items[at->number]);
+    return before == 0 || media->spans[media->span_count - 1].begin + before == i;
 }
 
 bool prompt_media_place(PromptMedia *media, const ChatModel *model, const Tokens *prompt, Arena *arena, Error *error) {
     if (media->count == 0) return true;
     const VisionSpec *vision = engine_vision(model->engine);
-    const AudioSpec *audio = engine_audio(model->engine);
     const bool grid = vision && vision->grid_positions;
-    int32_t image_token, audio_token, last_token;
-    if (!find_token(model, vision ? vision->token : NULL, &image_token, error) ||
-        !find_token(model, audio ? audio->token : NULL, &audio_token, error) ||
-        !find_token(model, audio ? audio->last_token : NULL, &last_token, error))
-        return false;
+    RowTokens tokens;
+    if (!find_tokens(model, &tokens, error)) return false;
     media->content_ids = arena_alloc(arena, prompt->count, sizeof *media->content_ids);
     if (grid) media->positions = arena_alloc(arena, prompt->count * POSITION_DIMS_MAX, sizeof *media->positions);
     if (!media->content_ids || (grid && !media->positions) || prompt->count > INT32_MAX)
         return fail(error, arena_failure(arena), "no memory for a prompt of %zu tokens", prompt->count);
     if (!alloc_spans(media, vision, arena, error)) return false;
-    int number = 0, row = 0;
+    const RowToken *const known[] = {&tokens.image, &tokens.video, &tokens.audio, &tokens.last};
+    Cursor at = {.part = media->parts};
     for (size_t i = 0; i < prompt->count; i++) {
         const int32_t id = prompt->ids[i];
+        const RowToken *token = NULL;
         media->content_ids[i] = (uint64_t)id;
-        if (id != image_token && id != audio_token && id != last_token) continue;
-        MediaItem *item = number < media->item_count ? media->items[number] : NULL;
-        const int together = item ? rows_together(vision, item) : 1, before = row % together;
-        const bool clip = item && media_item_is_audio(item), last = clip && last_token >= 0 && row == item->tokens - 1;
-        const MediaSpan *span = before > 0 ? &media->spans[media->span_count - 1] : NULL;
-        if (!item ||
-            id !=
-                (last          ? last_token
-                        : clip ? audio_token
-                               : image_token) ||
-            (span && span->begin + before != (int)i))
-            return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself",
-                id == image_token       ? vision->token
-                    : id == audio_token ? audio->token
-                                        : audio->last_token);
-        if (before == 0)
-            media->spans[media->span_count++] =
-                (MediaSpan){.begin = (int)i, .first = row, .rows = together, .item = item};
-        media->content_ids[i] = media_item_content(item, row);
-        if (++row < item->tokens) continue;
-        number++;
-        row = 0;
+        for (size_t k = 0; k < COUNT_OF(known); k++)
+            if (known[k]->id == id) token = known[k];
+        if (!token) continue;
+        const bool left = at.number < media->item_count;
+        if (!left || expected_token(&tokens, at.part, media->items[at.number], at.row)->id != id ||
+            !follows(media, vision, &at, (int)i))
+            return fail(error, ERROR_UNSUPPORTED, "the chat template writes %s itself", token->text);
+        place_row(media, vision, &at, (int)i);
+        next_row(media, &at);
     }
-    if (number < media->item_count || row > 0)
-        return fail(error, ERROR_UNSUPPORTED, "the tokenizer does not keep the tokens of images and audio");
+    if (at.number < media->item_count)
+        return fail(error, ERROR_UNSUPPORTED, "the tokenizer does not keep the tokens of images, audio and videos");
     if (media->positions)
         media->position_offset =
             prompt_media_positions(media->spans, media->span_count, (int)prompt->count, media->positions);

@@ -19,20 +19,28 @@ static MediaItem *new_item(const char *what, Error *error) {
 }
 
 MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error) {
+    return media_item_new_frames(image, &(Image){0}, layout, error);
+}
+
+MediaItem *media_item_new_frames(Image *image, Image *second, const ImageLayout *layout, Error *error) {
     MediaItem *item = new_item("an image", error);
     if (!item) {
         image_free(image);
+        image_free(second);
         return NULL;
     }
     item->image = *image;
+    item->second = *second;
     item->layout = *layout;
     item->tokens = layout->tokens;
-    *image = (Image){0};
+    *image = *second = (Image){0};
     const int sizes[] = {layout->width, layout->height, layout->rows, layout->columns, layout->tokens};
+    const size_t bytes = (size_t)layout->width * (size_t)layout->height * 3;
     Sha256 sha;
     sha256_begin(&sha);
     sha256_add(&sha, sizes, sizeof sizes);
-    sha256_add(&sha, item->image.rgb, (size_t)layout->width * (size_t)layout->height * 3);
+    sha256_add(&sha, item->image.rgb, bytes);
+    if (item->second.rgb) sha256_add(&sha, item->second.rgb, bytes);
     sha256_end(&sha, item->digest);
     return item;
 }
@@ -60,15 +68,17 @@ void media_item_retain(MediaItem *item) { atomic_fetch_add(&item->references, 1)
 void media_item_release(MediaItem *item) {
     if (!item || atomic_fetch_sub(&item->references, 1) > 1) return;
     image_free(&item->image);
+    image_free(&item->second);
     audio_free(&item->audio);
     free(item);
 }
 
-uint64_t media_item_content(const MediaItem *item, int row) {
+uint64_t media_item_content(const MediaItem *item, int row, int time) {
+    const int place[] = {row, time};
     static const uint64_t upper = (uint64_t)1 << 63; /* no token id has it */
     uint64_t seed;
     memcpy(&seed, item->digest, sizeof seed);
-    return checksum64_seeded(seed, &row, sizeof row) | upper;
+    return checksum64_seeded(seed, place, time < 0 ? sizeof row : sizeof place) | upper;
 }
 
 /* ---- the cache ---- */
@@ -188,7 +198,8 @@ static bool keep_rows(MediaCache *cache, const MediaItem *item, Error *error) {
 
 static bool begin_item(MediaCache *cache, const MediaItem *item, Error *error) {
     if (media_item_is_audio(item)) return audio_encoder_begin(cache->audio_encoder, &item->audio, error);
-    return encoder_begin(cache->encoder, &item->image, &item->layout, error);
+    const Image *second = item->second.rgb ? &item->second : NULL;
+    return encoder_begin(cache->encoder, &item->image, second, &item->layout, error);
 }
 
 static bool continue_item(MediaCache *cache, const MediaItem *item, int layers, bool *done, Error *error) {

@@ -16,8 +16,8 @@ enum {
 /* An image or a clip of audio as its encoder takes it. Constant; shared by reference. */
 typedef struct MediaItem {
     atomic_int references;
-    int tokens; /* its rows, each of which stands for a token */
-    Image image;
+    int tokens;          /* its rows, each of which stands for a token */
+    Image image, second; /* second: of two frames of a video that become one set of rows; without pixels: none */
     ImageLayout layout;
     Audio audio;                  /* count 0: it is an image */
     uint8_t digest[SHA256_BYTES]; /* digest of pixels and layout, or of samples: equal ones have equal rows */
@@ -25,13 +25,16 @@ typedef struct MediaItem {
 
 /* Owns the image from now on; on failure, too. */
 NODISCARD MediaItem *media_item_new(Image *image, const ImageLayout *layout, Error *error);
+/* The same for two frames of a video. second->rgb NULL: there is one. */
+NODISCARD MediaItem *media_item_new_frames(Image *image, Image *second, const ImageLayout *layout, Error *error);
 /* The same for audio. */
 NODISCARD MediaItem *media_item_new_audio(Audio *audio, int tokens, Error *error);
 static inline bool media_item_is_audio(const MediaItem *item) { return item->audio.count > 0; }
 void media_item_retain(MediaItem *item);
 void media_item_release(MediaItem *item); /* NULL is fine */
-/* Content id of row number `row` (RequestOptions.content_ids). */
-uint64_t media_item_content(const MediaItem *item, int row);
+/* Content id of row number `row` (RequestOptions.content_ids). time: MediaSpan.time where it continues; −1: it begins.
+ */
+uint64_t media_item_content(const MediaItem *item, int row, int time);
 
 /* Where an item is in a prompt: tokens begin … begin + rows − 1 stand for its rows first … first + rows − 1. An image
  * whose rows have other tokens between them has several spans. */
@@ -40,6 +43,10 @@ typedef struct MediaSpan {
     int first, rows;
     MediaItem *item;
     bool whole; /* no step reads a part of it, as its rows see each other; set by request_new() */
+    /* Positions of a video's frames that share one grid: whether it begins with an earlier span, and their distance in
+     * time from there. */
+    bool continues;
+    int time;
 } MediaSpan;
 
 typedef struct MediaCache MediaCache;

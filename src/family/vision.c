@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "base/math.h"
+
 static const Json *setting(const Json *processor, const char *field) {
     const Json *value = json_get(processor, field);
     return value && value->type != JSON_NULL ? value : NULL;
@@ -80,6 +82,45 @@ ImageRule vision_area_rule(Loader *ld, int patch, int merge) {
     rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", 28 * 28 * 1280));
     rule.pixels_low = (int64_t)VISION_TOKENS_LOW * patch * merge * patch * merge;
     vision_check_rule(ld, &rule);
+    return rule;
+}
+
+static double positive_setting(Loader *ld, const Json *object, const char *field, double absent) {
+    const Json *value = setting(object, field);
+    if (!value) return absent;
+    const bool ok = json_is_number(value) && json_number(value) > 0 && json_number(value) < 1e3;
+    load_require(ld, ok, "video preprocessing: %s must be a positive number below 1000", field);
+    return ok ? json_number(value) : absent;
+}
+
+VideoRule vision_video_rule(Loader *ld, const VideoRule *usual) {
+    const Json *processor = load_video_processor(ld), *size = json_get(processor, "size");
+    VideoRule rule = *usual;
+    ImageRule *frame = &rule.frame;
+    if (rule.fps > 0) rule.fps = positive_setting(ld, processor, "fps", rule.fps);
+    rule.frames_min = (int)vision_count(ld, processor, "min_frames", rule.frames_min);
+    rule.frames_max = (int)vision_count(ld, processor, "max_frames", rule.frames_max);
+    if (frame->sizing == SIZING_AREA) {
+        frame->pixels_min =
+            vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", frame->pixels_min));
+        frame->pixels_max =
+            vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", frame->pixels_max));
+    }
+    return rule;
+}
+
+VideoRule vision_area_video(Loader *ld, const VisionSpec *vision, bool together, int64_t min, int64_t max) {
+    const int64_t unit = (int64_t)vision->rule.patch * vision->rule.merge, area = unit * unit;
+    VideoRule usual = {.frame = vision->rule, .fps = 2, .frames_min = 4, .frames_max = 768, .together = 2};
+    usual.frame.pixels_min = min * area;
+    usual.frame.pixels_max = max * area;
+    VideoRule rule = vision_video_rule(ld, &usual);
+    rule.frame.frames = together ? usual.together : 0;
+    rule.frame.enlarge = together;
+    if (!together) rule.frame.pixels_max = min_i64(rule.frame.pixels_max, VIDEO_TOKENS_MAX * area);
+    load_require(ld, rule.frame.pixels_min <= rule.frame.pixels_max && rule.frame.pixels_max >= area,
+        "video preprocessing: frames of %lld to %lld pixels", (long long)rule.frame.pixels_min,
+        (long long)rule.frame.pixels_max);
     return rule;
 }
 

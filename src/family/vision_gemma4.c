@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/math.h"
+
 enum { TOKENS_LEAST = 70, TOKENS_USUAL = 280, TOKENS_MOST = 1120 };
 
 typedef struct Tower {
@@ -158,6 +160,24 @@ static void load_embedder(Loader *ld, VisionSpec *vision) {
         (PositionTable){POSITIONS_AXES, side, load_axes(ld, "pos_embedding", places, hidden, side, true)};
 }
 
+/* Frames have fewer tokens than images. */
+static void load_video(Loader *ld, VisionSpec *vision) {
+    const ImageRule *image = &vision->rule;
+    const int64_t unit = (int64_t)image->patch * image->merge;
+    const Json *processor = load_video_processor(ld);
+    const int64_t tokens = vision_count(ld, processor, "max_soft_tokens", TOKENS_LEAST);
+    VideoRule usual = {.frame = *image, .frames_min = 1, .together = 1};
+    usual.frames_max = (int)vision_count(ld, processor, "num_frames", 32);
+    usual.frame.pixels_max = min_i64(tokens * unit * unit, image->pixels_max);
+    vision->video = (VideoSpec){.rule = vision_video_rule(ld, &usual),
+        .placeholder = "<|video|>",
+        .before = "%s <|image>",
+        .token = "<|video|>",
+        .after = "<image|>",
+        .between = " ",
+        .time = VIDEO_CLOCK};
+}
+
 void vision_load_gemma4(Loader *ld, Spec *spec, bool bidirectional) {
     const LoadPlace root = load_place(ld);
     VisionSpec *vision = load_vision_part(ld);
@@ -179,5 +199,6 @@ void vision_load_gemma4(Loader *ld, Spec *spec, bool bidirectional) {
     vision->placeholder = vision->token = "<|image|>";
     vision->before = "<|image>";
     vision->after = "<image|>";
+    load_video(ld, vision);
     load_return(ld, &root);
 }

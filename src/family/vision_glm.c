@@ -60,6 +60,18 @@ static void load_positions(Loader *ld, VisionSpec *vision, const Tower *t, int s
         load_array(ld, "embeddings.position_embedding.weight", (int64_t)side * side, t->d.hidden)};
 }
 
+/* The limits of the processor, which count all frames. */
+static void load_video(Loader *ld, VisionSpec *vision) {
+    const Json *class = json_get(load_processor(ld), "processor_class");
+    const bool later = class && class->type == JSON_STRING && slice_is(json_slice(class), "Glm46VProcessor");
+    vision->video = (VideoSpec){.rule = vision_area_video(ld, vision, true, 16, 60000),
+        .placeholder = "<|video|>",
+        .before = "<|begin_of_image|>",
+        .token = "<|image|>",
+        .after = later ? "<|end_of_image|>%s seconds" : "<|end_of_image|>%s",
+        .time = later ? VIDEO_BEGIN_TENTHS : VIDEO_SECONDS};
+}
+
 void vision_load_glm(Loader *ld, Spec *spec) {
     const LoadPlace root = load_place(ld);
     VisionSpec *vision = load_vision_part(ld);
@@ -86,8 +98,8 @@ void vision_load_glm(Loader *ld, Spec *spec) {
     vision->tower.hidden = t.d.hidden;
     vision->tower.layer_count = load_int(ld, "depth");
     vision->rule = load_rule(ld, patch, merge);
-    vision->patch =
-        load_convolution(ld, "patch_embed.proj", t.d.hidden, 3, patch, load_int_or(ld, "temporal_patch_size", 2), true);
+    vision->patch = load_patch_convolution(
+        ld, "patch_embed.proj", t.d.hidden, patch, load_int_or(ld, "temporal_patch_size", 2), true, &vision->pair);
     if (learned) load_positions(ld, vision, &t, side);
     load_layers(ld, &vision->tower);
     for (int i = 0; i < vision->tower.layer_count; i++) load_block(ld, vision, i, &t);
@@ -95,5 +107,6 @@ void vision_load_glm(Loader *ld, Spec *spec) {
     vision->grid_positions = true;
     vision->placeholder = vision->token = "<|image|>";
     vision->before = vision->after = "";
+    if (vision->pair.rows) load_video(ld, vision);
     load_return(ld, &root);
 }

@@ -6,6 +6,8 @@ enum {
     VISION_PATCH_MAX = 64,   /* pixels */
     VISION_SIDE_MAX = 4096,  /* pixels */
     VISION_WINDOW_MAX = 32,  /* patches of a window's side */
+    VIDEO_TOKENS_MIN = 128,  /* the fewest and the most tokens of a frame of Qwen2-VL, and of two that become one set */
+    VIDEO_TOKENS_MAX = 768,  /* of rows */
     VISION_TOKENS_LOW = 256, /* the most tokens of an image with low detail, where a family can choose */
 };
 
@@ -18,5 +20,11 @@ void vision_check_rule(Loader *ld, const ImageRule *rule);
 void vision_check_rope(Loader *ld, const Spec *spec);
 /* Images of an area between two limits, as Qwen2-VL and later ones take them. */
 ImageRule vision_area_rule(Loader *ld, int patch, int merge);
+/* Which frames of a video are taken and how large they are: `usual`, with what the settings of video preprocessing
+ * have instead. */
+VideoRule vision_video_rule(Loader *ld, const VideoRule *usual);
+/* Frames whose area lies between two limits: of each, or with `together` of all of them (Qwen2-VL, Qwen3-VL). min, max:
+ * in tokens. */
+VideoRule vision_area_video(Loader *ld, const VisionSpec *vision, bool together, int64_t min, int64_t max);
 /* Adds a component behind a norm to a layer of the tower. */
 Component *vision_component(VisionSpec *vision, Layer *layer, ComponentKind kind, const Norm *norm);

@@ -15,11 +15,15 @@ static VisionSpec *open_vision(Loader *ld, const Spec *spec, Dims *d, const char
     load_require(
         ld, out == spec->hidden, "%s is %d, but the text model's hidden_size %d", out_field, out, spec->hidden);
     load_require(ld, load_int_or(ld, "in_channels", load_int_or(ld, "in_chans", 3)) == 3, "in_channels must be 3");
-    load_ignore(ld, "in_chans", "spatial_patch_size", "tokens_per_second", NULL);
+    load_ignore(ld, "in_chans", "spatial_patch_size", NULL);
     vision->rule = vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2));
     vision->grid_positions = true;
     vision->placeholder = vision->token = "<|image_pad|>";
     vision->before = vision->after = "";
+    vision->video = (VideoSpec){.rule = vision_area_video(ld, vision, false, VIDEO_TOKENS_MIN, VIDEO_TOKENS_MAX),
+        .placeholder = "<|video_pad|>",
+        .token = "<|video_pad|>",
+        .one_grid = true};
     return vision;
 }
 
@@ -33,8 +37,10 @@ static void load_attention(
 static void load_ends(Loader *ld, VisionSpec *vision, const Dims *d, int out, LoadNorm *norm) {
     const int wide = d->hidden * vision->rule.merge * vision->rule.merge;
     load_scope(ld, "%s", "");
-    vision->patch = load_convolution(
-        ld, "patch_embed.proj", d->hidden, 3, vision->rule.patch, load_int_or(ld, "temporal_patch_size", 2), false);
+    const int frames = load_int_or(ld, "temporal_patch_size", 2);
+    vision->patch =
+        load_patch_convolution(ld, "patch_embed.proj", d->hidden, vision->rule.patch, frames, false, &vision->pair);
+    if (!vision->pair.rows) vision->video = (VideoSpec){0};
     load_scope(ld, "merger.");
     vision->merger = (Merger){.norm = norm(ld, "ln_q", d->hidden, norm_eps),
         .stage_count = 2,
@@ -50,6 +56,7 @@ void vision_load_qwen2(Loader *ld, Spec *spec) {
     vision->tower.hidden = d.hidden = load_int_or(ld, "embed_dim", 1280);
     d.intermediate_size = d.hidden * load_int_or(ld, "mlp_ratio", 4);
     load_expect_text(ld, "hidden_act", "quick_gelu");
+    load_ignore(ld, "tokens_per_second", NULL);
     family_check(ld, &d);
     const Rope *rope = load_grid_rope(ld, d.head_dim, 10000, false);
     load_layers(ld, &vision->tower);
@@ -80,6 +87,8 @@ static void load_windows(Loader *ld, VisionSpec *vision) {
     for (int i = 0; i < vision->tower.layer_count && i < VISION_LAYERS_MAX; i++)
         vision->windowed[i] = !family_listed(full, i);
     vision->rule.order = PATCHES_WINDOWED;
+    vision->video.rule.frame.window = vision->rule.window;
+    vision->video.rule.frame.order = vision->rule.order;
 }
 
 void vision_load_qwen2_5(Loader *ld, Spec *spec) {
@@ -89,6 +98,7 @@ void vision_load_qwen2_5(Loader *ld, Spec *spec) {
     if (!vision) return;
     vision->tower.hidden = d.hidden = load_int_or(ld, "hidden_size", 1280);
     d.intermediate_size = load_int_or(ld, "intermediate_size", 3420);
+    vision->video.tokens_per_second = load_positive_or(ld, "tokens_per_second", 4);
     load_expect_text(ld, "hidden_act", "silu");
     family_check(ld, &d);
     load_windows(ld, vision);

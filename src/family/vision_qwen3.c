@@ -69,8 +69,8 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     load_require(ld, load_int_or(ld, "in_channels", 3) == 3, "in_channels must be 3");
     load_expect_text(ld, "hidden_act", "gelu_pytorch_tanh");
     vision->rule = vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2));
-    vision->patch =
-        load_convolution(ld, "patch_embed.proj", d.hidden, 3, patch, load_int_or(ld, "temporal_patch_size", 2), true);
+    vision->patch = load_patch_convolution(
+        ld, "patch_embed.proj", d.hidden, patch, load_int_or(ld, "temporal_patch_size", 2), true, &vision->pair);
     vision->positions = (PositionTable){POSITIONS_CORNERS, side, load_array(ld, "pos_embed.weight", places, d.hidden)};
     const Rope *rope = load_grid_rope(ld, d.head_dim, 10000, false);
     load_layers(ld, tower);
@@ -81,5 +81,12 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     vision->grid_positions = true;
     vision->placeholder = vision->token = "<|image_pad|>";
     vision->before = vision->after = "";
+    if (vision->pair.rows)
+        vision->video = (VideoSpec){.rule = vision_area_video(ld, vision, true, VIDEO_TOKENS_MIN, VIDEO_TOKENS_MAX),
+            .placeholder = "<|vision_start|><|video_pad|><|vision_end|>",
+            .before = "<%s seconds><|vision_start|>",
+            .token = "<|video_pad|>",
+            .after = "<|vision_end|>",
+            .time = VIDEO_TENTHS};
     load_return(ld, &root);
 }

@@ -163,6 +163,27 @@ static ImageRule load_tiled_rule(Loader *ld, const Siglip *s, int merge) {
     return rule;
 }
 
+/* SmolVLM 2 is trained with videos, which its settings of image preprocessing tell. */
+static void load_video(Loader *ld, VisionSpec *vision) {
+    const Json *sampling = json_get(load_processor(ld), "video_sampling"), *fps = json_get(sampling, "fps");
+    if (!sampling) return;
+    VideoRule rule = {.frame = vision->rule, .fps = 1, .frames_min = 1, .together = 1};
+    if (fps && json_is_number(fps) && json_number(fps) > 0) rule.fps = json_number(fps);
+    rule.frames_max = (int)vision_count(ld, sampling, "max_frames", 64);
+    rule.frame.tiles = false;
+    rule.frame.longest = (int)vision_count(ld, json_get(sampling, "video_size"), "longest_edge", vision->rule.side);
+    load_require(ld, rule.frame.longest <= VISION_SIDE_MAX, "video preprocessing: longest_edge is %d, at most %d",
+        rule.frame.longest, VISION_SIDE_MAX);
+    vision->video = (VideoSpec){.rule = rule,
+        .placeholder = "<video>",
+        .opening = "You are provided the following series of %s frames from a %s [H:MM:SS] video.\n",
+        .before = "\nFrame from %s:<fake_token_around_image><global-img>",
+        .token = "<image>",
+        .after = "<fake_token_around_image>",
+        .closing = "\n\n",
+        .time = VIDEO_CLOCK};
+}
+
 void vision_load_idefics3(Loader *ld, Spec *spec, int merge) {
     static const Siglip usual = {
         .d = {.hidden = 1152, .heads = 16, .intermediate_size = 3072}, .layers = 12, .patch = 32, .pixels = 224};
@@ -185,6 +206,7 @@ void vision_load_idefics3(Loader *ld, Spec *spec, int merge) {
     vision->tile_row_end = vision->tiles_end = "\n";
     vision->before = "<fake_token_around_image><global-img>";
     vision->after = "<fake_token_around_image>";
+    load_video(ld, vision);
     load_return(ld, &root);
 }
 

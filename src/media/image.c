@@ -32,7 +32,7 @@ static const ImageDecoder decoders[] = {
     {.name = "JPEG", .is = jpeg_is, JPEG_FUNCTIONS},
     {.name = "PNG", .is = png_is, PNG_FUNCTIONS},
     {.name = "WebP", .is = webp_is, WEBP_FUNCTIONS},
-    {.name = "GIF", .is = gif_is},
+    {.name = "GIF", .is = gif_is, .header = gif_header, .decode = gif_decode},
     {.name = "BMP", .is = bmp_is},
     {.name = "TIFF", .is = tiff_is},
     {.name = "HEIF", .is = heif_is},
@@ -47,11 +47,11 @@ static const ImageDecoder *find_decoder(Slice file, Error *error) {
         if (!decoders[i].is(file)) continue;
         if (decoders[i].header) return &decoders[i];
         const bool known = decoders[i].is == jpeg_is || decoders[i].is == png_is || decoders[i].is == webp_is;
-        fail(error, ERROR_UNSUPPORTED, "%s images are not supported%s; JPEG, PNG and WebP are", decoders[i].name,
+        fail(error, ERROR_UNSUPPORTED, "%s images are not supported%s; JPEG, PNG, WebP and GIF are", decoders[i].name,
             known ? " by this build" : "");
         return NULL;
     }
-    fail(error, ERROR_UNSUPPORTED, "these bytes are no JPEG, PNG or WebP image");
+    fail(error, ERROR_UNSUPPORTED, "these bytes are no JPEG, PNG, WebP or GIF image");
     return NULL;
 }
 

@@ -22,8 +22,9 @@ typedef struct Image {
 
 /* Size after the orientation is applied, from the file's header alone. Errors as image_decode(). */
 NODISCARD bool image_size(Slice file, int *width, int *height, Error *error);
-/* JPEG, PNG and WebP, as the first bytes tell; of an animation the first frame. Errors: ERROR_UNSUPPORTED for other
- * formats and for those that this build has no decoder for, ERROR_FORMAT for damaged files, ERROR_LIMIT, ERROR_MEMORY.
+/* JPEG, PNG, WebP and GIF, as the first bytes tell; of an animation the first frame. Errors: ERROR_UNSUPPORTED for
+ * other formats and for those that this build has no decoder for, ERROR_FORMAT for damaged files, ERROR_LIMIT,
+ * ERROR_MEMORY.
  */
 NODISCARD bool image_decode(Slice file, Image *image, Error *error);
 /* An image without content, of checked size: each side from 1 to IMAGE_SIDE_MAX, at most IMAGE_PIXELS_MAX pixels. */

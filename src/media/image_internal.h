@@ -16,6 +16,8 @@ typedef struct ImageDecoder {
     bool (*decode)(Slice file, Image *image, Error *error);        /* as stored; image is zeroed before */
 } ImageDecoder;
 
+bool gif_header(Slice file, ImageHeader *header, Error *error);
+bool gif_decode(Slice file, Image *image, Error *error);
 bool jpeg_header(Slice file, ImageHeader *header, Error *error);
 bool jpeg_decode(Slice file, Image *image, Error *error);
 bool png_header(Slice file, ImageHeader *header, Error *error);

@@ -6,17 +6,18 @@
  * rounds halves to even. */
 static void size_by_area(const ImageRule *rule, int width, int height, ImageLayout *layout) {
     const double unit = (double)rule->patch * rule->merge, h = height, w = width;
+    const double frames = rule->frames ? rule->frames : 1, paired = rule->frames ? rint(frames / 2) * 2 : 1;
     double rows = rint(h / unit) * unit, columns = rint(w / unit) * unit;
     if (rule->least_group) {
         rows = fmax(unit, rows);
         columns = fmax(unit, columns);
     }
-    if (rows * columns > (double)rule->pixels_max) {
-        const double shrink = sqrt(h * w / (double)rule->pixels_max);
+    if (paired * rows * columns > (double)rule->pixels_max) {
+        const double shrink = sqrt(frames * h * w / (double)rule->pixels_max);
         rows = fmax(unit, floor(h / shrink / unit) * unit);
         columns = fmax(unit, floor(w / shrink / unit) * unit);
-    } else if (rows * columns < (double)rule->pixels_min) {
-        const double grow = sqrt((double)rule->pixels_min / (h * w));
+    } else if (paired * rows * columns < (double)rule->pixels_min) {
+        const double grow = sqrt((double)rule->pixels_min / (frames * h * w));
         rows = ceil(h * grow / unit) * unit;
         columns = ceil(w * grow / unit) * unit;
     }
@@ -94,8 +95,9 @@ int64_t image_patches_max(const ImageRule *rule) {
     const int64_t group = (int64_t)rule->patch * rule->merge, side = (rule->side + group - 1) / group * rule->merge;
     if (rule->sizing == SIZING_BUDGET) return rule->pixels_max / ((int64_t)rule->patch * rule->patch);
     if (rule->sizing != SIZING_AREA) return side * side;
-    const double unit = (double)rule->patch * rule->merge, largest = (double)rule->pixels_max;
-    const double least = (double)rule->pixels_min, ratio = sqrt(IMAGE_RATIO_MAX);
+    const double frames = rule->frames ? rule->frames : 1, largest = (double)rule->pixels_max / frames;
+    const double unit = (double)rule->patch * rule->merge, least = (double)rule->pixels_min / frames;
+    const double ratio = sqrt(IMAGE_RATIO_MAX);
     const double shrunk = fmax(largest, sqrt(largest) * ratio * unit);
     const double grown = least + unit * sqrt(least) * (ratio + 1 / ratio) + unit * unit;
     const double most = fmax(fmax(shrunk, grown), rule->tiles_max ? (double)rule->side * rule->side : 0);
@@ -128,19 +130,20 @@ void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int ind
     *column = *column * rule->merge + inside % rule->merge;
 }
 
-void image_patch_values(
-    const ImageRule *rule, const ImageLayout *layout, const Image *image, int first, int count, float *out) {
+void image_patch_values(const ImageRule *rule, const ImageLayout *layout, const Image *image, int first, int count,
+    size_t stride, float *out) {
     float values[3][256];
     for (int c = 0; c < 3; c++)
         for (int byte = 0; byte < 256; byte++)
             values[c][byte] = ((float)byte * (float)(1.0 / 255) - rule->mean[c]) / rule->std[c];
-    for (int i = first; i < first + count; i++) {
+    for (int i = first; i < first + count; i++, out += stride) {
         int row, column;
+        float *to = out;
         image_patch_place(rule, layout, i, &row, &column);
         for (int y = 0; y < rule->patch; y++) {
             const size_t line = (size_t)(row * rule->patch + y) * (size_t)image->width;
             const uint8_t *at = image->rgb + (line + (size_t)(column * rule->patch)) * 3;
-            for (int x = 0; x < 3 * rule->patch; x++) *out++ = values[x % 3][at[x]];
+            for (int x = 0; x < 3 * rule->patch; x++) *to++ = values[x % 3][at[x]];
         }
     }
 }

@@ -29,6 +29,7 @@ typedef struct ImageRule {
     int merge;                      /* patches of a group's side */
     int window;                     /* PATCHES_WINDOWED: groups of a window's side */
     int64_t pixels_min, pixels_max; /* SIZING_AREA; SIZING_BUDGET: pixels_max alone */
+    int frames; /* SIZING_AREA: the area of this many frames of a video lies between the limits; 0: of one image */
     int64_t pixels_low; /* pixels_max of an image with low detail, if it is not below pixels_min; 0: the same */
     int side;     /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN, SIZING_BUDGET: the longest */
     bool enlarge; /* SIZING_AREA: sides below patch · merge first grow to it, both by one factor (GLM-4V) */
@@ -57,6 +58,7 @@ int64_t image_patches_max(const ImageRule *rule);
 void image_group_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column);
 /* Row and column of patch number `index`. */
 void image_patch_place(const ImageRule *rule, const ImageLayout *layout, int index, int *row, int *column);
-/* Values of patches first … first + count − 1 of an image that has the layout's size: [count][patch][patch][3]. */
-void image_patch_values(
-    const ImageRule *rule, const ImageLayout *layout, const Image *image, int first, int count, float *out);
+/* Values of patches first … first + count − 1 of an image that has the layout's size: [count][patch][patch][3], with
+ * `stride` floats from a patch to the next. */
+void image_patch_values(const ImageRule *rule, const ImageLayout *layout, const Image *image, int first, int count,
+    size_t stride, float *out);

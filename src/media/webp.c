@@ -4,7 +4,7 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
-#include "media/image_internal.h"
+#include "media/video_internal.h"
 
 enum { RIFF_HEAD = 12, CHUNK_HEAD = 8 };
 
@@ -51,22 +51,80 @@ bool webp_header(Slice file, ImageHeader *header, Error *error) {
     return true;
 }
 
-static bool decode_frame(Slice file, Image *image, Error *error) {
-    const WebPData data = {(const uint8_t *)file.data, file.size};
+/* Gets the frames of an animation one after the other. */
+static WebPAnimDecoder *open_animation(const WebPData *data, int width, int height, Error *error) {
     WebPAnimDecoderOptions options;
-    if (!WebPAnimDecoderOptionsInit(&options)) return fail(error, ERROR_UNSUPPORTED, "another version of libwebpdemux");
+    WebPAnimInfo info;
+    if (!WebPAnimDecoderOptionsInit(&options)) {
+        fail(error, ERROR_UNSUPPORTED, "another version of libwebpdemux");
+        return NULL;
+    }
     options.color_mode = MODE_RGBA;
     options.use_threads = 0;
-    WebPAnimDecoder *decoder = WebPAnimDecoderNew(&data, &options);
-    WebPAnimInfo info;
-    uint8_t *canvas = NULL;
-    int time_ms;
-    const bool ok = decoder && WebPAnimDecoderGetInfo(decoder, &info) && (int)info.canvas_width == image->width &&
-        (int)info.canvas_height == image->height && WebPAnimDecoderGetNext(decoder, &canvas, &time_ms);
-    const size_t count = (size_t)image->width * (size_t)image->height;
-    for (size_t i = 0; ok && i < count; i++) memcpy(image->rgb + 3 * i, canvas + 4 * i, 3);
+    WebPAnimDecoder *decoder = WebPAnimDecoderNew(data, &options);
+    if (decoder && WebPAnimDecoderGetInfo(decoder, &info) && (int)info.canvas_width == width &&
+        (int)info.canvas_height == height)
+        return decoder;
     WebPAnimDecoderDelete(decoder);
-    return ok || fail(error, ERROR_FORMAT, "damaged bytes");
+    fail(error, ERROR_FORMAT, "damaged bytes");
+    return NULL;
+}
+
+static bool next_canvas(WebPAnimDecoder *decoder, uint8_t **canvas, Error *error) {
+    int time_ms;
+    return WebPAnimDecoderGetNext(decoder, canvas, &time_ms) || fail(error, ERROR_FORMAT, "damaged bytes");
+}
+
+static void drop_alpha(const uint8_t *canvas, const Image *image) {
+    const size_t count = (size_t)image->width * (size_t)image->height;
+    for (size_t i = 0; i < count; i++) memcpy(image->rgb + 3 * i, canvas + 4 * i, 3);
+}
+
+static bool decode_frame(Slice file, Image *image, Error *error) {
+    const WebPData data = {(const uint8_t *)file.data, file.size};
+    WebPAnimDecoder *decoder = open_animation(&data, image->width, image->height, error);
+    uint8_t *canvas = NULL;
+    const bool ok = decoder && next_canvas(decoder, &canvas, error);
+    if (ok) drop_alpha(canvas, image);
+    WebPAnimDecoderDelete(decoder);
+    return ok;
+}
+
+bool webp_open(Video *video, Error *error) {
+    const WebPData data = {(const uint8_t *)video->file.data, video->file.size};
+    WebPDemuxer *demuxer = WebPDemux(&data);
+    if (!demuxer) return fail(error, ERROR_FORMAT, "damaged or truncated");
+    video->width = (int)WebPDemuxGetI(demuxer, WEBP_FF_CANVAS_WIDTH);
+    video->height = (int)WebPDemuxGetI(demuxer, WEBP_FF_CANVAS_HEIGHT);
+    WebPIterator frame;
+    bool ok = WebPDemuxGetFrame(demuxer, 1, &frame) != 0;
+    if (ok) {
+        do ok = video_add_frame(video, frame.duration, error);
+        while (ok && WebPDemuxNextFrame(&frame));
+    } else {
+        fail(error, ERROR_FORMAT, "a file without a frame");
+    }
+    WebPDemuxReleaseIterator(&frame);
+    WebPDemuxDelete(demuxer);
+    return ok;
+}
+
+bool webp_read(const Video *video, const int *chosen, int count, VideoTake *take, void *context, Error *error) {
+    const WebPData data = {(const uint8_t *)video->file.data, video->file.size};
+    WebPAnimDecoder *decoder = open_animation(&data, video->width, video->height, error);
+    Image image = {0};
+    uint8_t *canvas = NULL;
+    bool ok = decoder && image_alloc(&image, video->width, video->height, error);
+    int done = 0;
+    for (int i = 0; ok && done < count; i++) {
+        ok = next_canvas(decoder, &canvas, error);
+        if (!ok || i != chosen[done]) continue;
+        drop_alpha(canvas, &image);
+        ok = take(context, done++, &image, error);
+    }
+    image_free(&image);
+    WebPAnimDecoderDelete(decoder);
+    return ok;
 }
 
 bool webp_decode(Slice file, Image *image, Error *error) {

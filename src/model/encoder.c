@@ -20,7 +20,7 @@ struct Encoder {
     const VisionSpec *spec;
     Backend *backend;
     Bound bound;
-    Weight patch;                                         /* bound */
+    Weight patch, pair;                                   /* bound; pair rows 0: there is none */
     const Norm *pixel_norm, *embedding_norm, *patch_norm; /* bound; NULL: none */
     Merger mergers[1 + DEEPSTACK_MAX];                    /* bound; the first gives the rows of the first layer */
     int patches_max, tokens_max;
@@ -33,7 +33,7 @@ struct Encoder {
     const int32_t **tables;     /* [windows_max] page tables of the windows, parts of the sequence's */
     int32_t *positions;         /* [POSITION_DIMS_MAX][patches] */
     float *values, *places;     /* host memory: patches of a tile, and their learned positions */
-    float *pixels, *residual;   /* backend memory: [PATCH_TILE, patch² · 3], [patches_max, hidden] */
+    float *pixels, *residual;   /* backend memory: [PATCH_TILE, columns of pair or patch], [patches_max, hidden] */
     float *rows;                /* backend memory: [1 + deepstack_count][tokens_max, width] */
     float *staging;             /* [2][tokens_max, width] host memory */
     int32_t *zeros;             /* [tokens_max] */
@@ -144,13 +144,13 @@ static void merge(const Encoder *e, int number) {
     }
 }
 
-/* Adds the embedded patches of a tile to their positions; then their norm. */
-static void embed_tile(const Encoder *e, int first, int count) {
+/* Adds the embedded patches of a tile to their positions; then their norm. weight: patch or pair. */
+static void embed_tile(const Encoder *e, const Weight *weight, int first, int count) {
     e->backend->ops->begin(e->backend, e->step);
     if (e->pixel_norm) e->backend->ops->norm(e->backend, count, e->pixels, e->pixel_norm, e->pixels);
     const MatmulAdd product = {.rows = count,
         .x = e->pixels,
-        .weight = &e->patch,
+        .weight = weight,
         .norm = e->embedding_norm,
         .scale = 1,
         .residual = e->residual + first * e->spec->tower.hidden};
@@ -243,30 +243,34 @@ static bool make_step(Encoder *e, Error *error) {
     return e->step != NULL;
 }
 
-static bool embed_patches(Encoder *e, const Image *image, Error *error) {
+static bool embed_patches(Encoder *e, const Image *image, const Image *second, Error *error) {
     const BackendOps *ops = e->backend->ops;
-    const size_t values = (size_t)e->patch.cols, hidden = (size_t)e->spec->tower.hidden;
+    const Weight *weight = second ? &e->pair : &e->patch;
+    const size_t values = (size_t)weight->cols, hidden = (size_t)e->spec->tower.hidden;
+    const ImageRule *rule = &e->spec->rule;
     bool ok = true;
     for (int first = 0, count; ok && first < e->layout.patches; first += count) {
         count = min_int(e->layout.patches - first, PATCH_TILE);
-        image_patch_values(&e->spec->rule, &e->layout, image, first, count, e->values);
+        image_patch_values(rule, &e->layout, image, first, count, values, e->values);
+        if (second) image_patch_values(rule, &e->layout, second, first, count, values, e->values + e->patch.cols);
         for (int i = 0; i < count; i++) {
             int row, column;
-            image_patch_place(&e->spec->rule, &e->layout, first + i, &row, &column);
+            image_patch_place(rule, &e->layout, first + i, &row, &column);
             position_read(
                 &e->spec->positions, &e->layout, row, column, e->spec->tower.hidden, e->places + (size_t)i * hidden);
         }
         ops->upload(e->backend, e->pixels, e->values, (size_t)count * values * sizeof(float));
         ops->upload(
             e->backend, e->residual + (size_t)first * hidden, e->places, (size_t)count * hidden * sizeof(float));
-        embed_tile(e, first, count);
+        embed_tile(e, weight, first, count);
         ok = submit(e, error);
     }
     return ok;
 }
 
-bool encoder_begin(Encoder *e, const Image *image, const ImageLayout *layout, Error *error) {
+bool encoder_begin(Encoder *e, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
     CHECK(image->width == layout->width && image->height == layout->height);
+    CHECK(!second || (e->pair.rows && second->width == layout->width && second->height == layout->height));
     CHECK(layout->patches <= e->patches_max && layout->tokens <= e->tokens_max);
     e->layout = *layout;
     e->layer = 0;
@@ -275,7 +279,8 @@ bool encoder_begin(Encoder *e, const Image *image, const ImageLayout *layout, Er
     if (e->kv &&
         (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, reserved, error)))
         return false;
-    return make_step(e, error) && (!e->windows_max || make_window_step(e, error)) && embed_patches(e, image, error);
+    return make_step(e, error) && (!e->windows_max || make_window_step(e, error)) &&
+        embed_patches(e, image, second, error);
 }
 
 /* Whether merger `number` takes the results of the layers before layer `end`. */
@@ -355,11 +360,13 @@ static bool bind_merger(Encoder *e, int number, Error *error) {
 
 static bool bind_parts(Encoder *e, Error *error) {
     e->patch = e->spec->patch;
+    e->pair = e->spec->pair;
     e->pixel_norm = e->spec->pixel_norm;
     e->embedding_norm = e->spec->embedding_norm;
     e->patch_norm = e->spec->patch_norm;
     const Norm **norms[] = {&e->pixel_norm, &e->embedding_norm, &e->patch_norm};
-    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) || !bound_weight(&e->bound, &e->patch, error))
+    if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) ||
+        !bound_weight(&e->bound, &e->patch, error) || (e->pair.rows && !bound_weight(&e->bound, &e->pair, error)))
         return false;
     for (size_t i = 0; i < COUNT_OF(norms); i++)
         if (*norms[i] && !bound_norm(&e->bound, norms[i], error)) return false;
@@ -377,7 +384,8 @@ static bool bind_parts(Encoder *e, Error *error) {
 static bool alloc_parts(Encoder *e, Error *error) {
     const BackendOps *ops = e->backend->ops;
     const size_t patches = (size_t)e->patches_max, hidden = (size_t)e->spec->tower.hidden;
-    const size_t values = (size_t)e->patch.cols * PATCH_TILE, places = hidden * PATCH_TILE;
+    const size_t columns = (size_t)(e->pair.rows ? e->pair.cols : e->patch.cols);
+    const size_t values = columns * PATCH_TILE, places = hidden * PATCH_TILE;
     const size_t rows = (size_t)(1 + e->spec->deepstack_count) * (size_t)e->tokens_max * (size_t)row_width(e->spec);
     const StepCapacity capacity = {.rows = e->patches_max, .sequences = 1, .embeddings = 1};
     e->positions = calloc(patches * POSITION_DIMS_MAX, sizeof *e->positions);
@@ -436,7 +444,8 @@ static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, Error *erro
         ok = make_step(&planned, error);
     }
     if (ok) {
-        embed_tile(&planned, 0, min_int(e->patches_max, PATCH_TILE));
+        embed_tile(
+            &planned, planned.pair.rows ? &planned.pair : &planned.patch, 0, min_int(e->patches_max, PATCH_TILE));
         if (number < 0)
             walk_layers(&planned, planned.step, 0, e->spec->tower.layer_count);
         else
@@ -470,7 +479,10 @@ Encoder *encoder_open(const Model *model, const BackendOptions *options, int tok
     }
     const int each = spec->rule.merge * spec->rule.merge;
     e->spec = spec;
-    e->tokens_max = (int)min_i64(image_patches_max(&spec->rule) / each, tokens_max);
+    int64_t patches = image_patches_max(&spec->rule);
+    const int64_t frame = spec->video.rule.together ? image_patches_max(&spec->video.rule.frame) : 0;
+    if (frame > patches) patches = frame;
+    e->tokens_max = (int)min_i64(patches / each, tokens_max);
     e->patches_max = e->tokens_max * each;
     if (spec->rule.window > 0) e->windows_max = windows_of(&spec->rule, e->tokens_max);
     if (open_parts(e, options, error)) return e;

@@ -11,8 +11,10 @@ typedef struct Encoder Encoder;
 NODISCARD Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error);
 void encoder_close(Encoder *encoder); /* NULL is fine */
 
-/* Begins an image that has the size of its layout, whatever was begun before. image: borrowed for the call. */
-NODISCARD bool encoder_begin(Encoder *encoder, const Image *image, const ImageLayout *layout, Error *error);
+/* Begins an image that has the size of its layout, whatever was begun before; with `second` two frames of a video that
+ * become one set of rows (VisionSpec.pair). NULL: none. Both are borrowed for the call. */
+NODISCARD bool encoder_begin(
+    Encoder *encoder, const Image *image, const Image *second, const ImageLayout *layout, Error *error);
 /* Computes up to `layers` further layers; *done: the image's rows are complete. */
 NODISCARD bool encoder_continue(Encoder *encoder, int layers, bool *done, Error *error);
 /* Floats of the rows of an image: [1 + deepstack_count][tokens, hidden], the rows of the first layer, then those that

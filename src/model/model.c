@@ -36,13 +36,17 @@ static bool read_json(Model *model, const char *directory, const char *name, boo
         fail(error, ERROR_FORMAT, "%s is %s, must be an object", name, json_type_name(*out));
 }
 
-/* preprocessor_config.json; where processor_config.json has an image_processor or a feature_extractor, those. */
+/* preprocessor_config.json and video_preprocessor_config.json; where processor_config.json has an image_processor, a
+ * video_processor or a feature_extractor, those. */
 static bool read_processor(Model *model, const char *directory, Error *error) {
-    const Json *all = NULL, *older = NULL;
+    const Json *all = NULL, *older = NULL, *frames = NULL;
     if (!read_json(model, directory, "processor_config.json", false, &model->processor_text, &all, error) ||
-        !read_json(model, directory, "preprocessor_config.json", false, &model->preprocessor_text, &older, error))
+        !read_json(model, directory, "preprocessor_config.json", false, &model->preprocessor_text, &older, error) ||
+        !read_json(model, directory, "video_preprocessor_config.json", false, &model->video_text, &frames, error))
         return false;
     const Json *image = json_get(all, "image_processor"), *sound = json_get(all, "feature_extractor");
+    const Json *video = json_get(all, "video_processor");
+    model->video_processor = video && video->type == JSON_OBJECT ? video : frames;
     model->processor = image && image->type == JSON_OBJECT ? image : older;
     model->extractor = sound && sound->type == JSON_OBJECT  ? sound
         : older && json_get(older, "sampling_rate") != NULL ? older
@@ -70,6 +74,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .config = model->config,
         .generation = model->generation_config,
         .processor = model->processor,
+        .video_processor = model->video_processor,
         .extractor = model->extractor,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
@@ -172,6 +177,7 @@ void model_close(Model *model) {
     buffer_free(&model->generation_text);
     buffer_free(&model->processor_text);
     buffer_free(&model->preprocessor_text);
+    buffer_free(&model->video_text);
     arena_free(&model->arena);
     free(model);
 }

@@ -3,6 +3,7 @@
  * computed by encoder.h. */
 #pragma once
 #include "media/image_rule.h"
+#include "media/video.h"
 #include "model/spec.h"
 
 enum {
@@ -52,12 +53,40 @@ typedef struct PositionTable {
     const float *rows;
 } PositionTable;
 
+/* How the time of a video's frames is written into the prompt. */
+typedef enum VideoTime {
+    VIDEO_UNTIMED,
+    VIDEO_TENTHS,       /* "1.5": seconds, the mean of those of the first and the last frame of a group */
+    VIDEO_BEGIN_TENTHS, /* the same, of the first one */
+    VIDEO_SECONDS,      /* "1": of the first one */
+    VIDEO_CLOCK,        /* "00:01": minutes and seconds of the first one */
+} VideoTime;
+
+/* A video in the prompt: frames in groups, each of which becomes rows as an image does. */
+typedef struct VideoSpec {
+    VideoRule rule;          /* together 0: the model takes no videos */
+    const char *placeholder; /* what a chat template writes for a video */
+    const char *opening,
+        *closing; /* around all groups; in opening %s is the number of frames in words, then the length */
+    /* Around the tokens of a group, printf's formats of its time; NULL: nothing. */
+    const char *before, *after;
+    const char *between; /* two groups */
+    const char *token;   /* once for each row */
+    VideoTime time;
+    /* RoPE positions in time: those of all groups count on from where the first one begins, the group number i by i, or
+     * with tokens_per_second by that times its time (Qwen2-VL). Otherwise each group has those of an image. */
+    bool one_grid;
+    double tokens_per_second;
+} VideoSpec;
+
 typedef struct VisionSpec {
     ImageRule rule;
+    VideoSpec video;
     Spec tower; /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
     /* With ImageRule.window: 1 for layers of the tower whose patches see those of their window alone. */
     uint8_t windowed[VISION_LAYERS_MAX];
     Weight patch;               /* [hidden, patch² · 3] */
+    Weight pair;                /* [hidden, 2 · patch² · 3] of two frames of a video; rows 0: frames are images */
     const Norm *pixel_norm;     /* norm of a patch's values; NULL: none */
     const Norm *embedding_norm; /* norm of the embedded patches, before their positions are added; NULL: none */
     const Norm *patch_norm;     /* norm of their sum; NULL: none */

@@ -76,13 +76,65 @@ static void check_audio(void) {
     TEST(media_item_is_audio(&clip) && !media_item_is_audio(&image));
 }
 
+/* Three groups of a video's frames share one grid, two positions of time apart; text goes on behind the largest. */
+static void check_video(void) {
+    static const int32_t expected[POSITION_DIMS_MAX][15] = {
+        {0, 1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 6, 7},
+        {0, 1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2, 6, 7},
+        {0, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 6, 7},
+    };
+    MediaItem item = {.tokens = 4, .layout = {.grid_rows = 2, .grid_columns = 2, .tokens = 4}};
+    const MediaSpan spans[] = {{.begin = 1, .rows = 4, .item = &item},
+        {.begin = 5, .rows = 4, .item = &item, .continues = true, .time = 2},
+        {.begin = 9, .rows = 4, .item = &item, .continues = true, .time = 4}};
+    int32_t positions[POSITION_DIMS_MAX * 15];
+    TEST(prompt_media_positions(spans, 3, 15, positions) == 8 - 15);
+    TEST(!memcmp(positions, expected, sizeof expected));
+}
+
+/* What the processors of transformers 5.23 write, without the tokens around their placeholders. */
+static void check_video_text(void) {
+    static const struct {
+        VideoSpec spec;
+        int groups;
+        double seconds, times[2];
+        const char *text;
+    } cases[] = {
+        {{.token = "<p>"}, 2, 1, {0, 0.5}, "<p><p><p><p>"},
+        {{.before = "<%s seconds>[", .token = "<p>", .after = "]", .time = VIDEO_TENTHS}, 2, 3, {0.25, 1.75},
+            "<0.2 seconds>[<p><p>]<1.8 seconds>[<p><p>]"},
+        {{.before = "[", .token = "<p>", .after = "]%s", .time = VIDEO_SECONDS}, 2, 3, {0, 61.9},
+            "[<p><p>]0[<p><p>]61"},
+        {{.before = "%s [", .token = "<p>", .after = "]", .between = " ", .time = VIDEO_CLOCK}, 2, 99, {0, 98.5},
+            "00:00 [<p><p>] 01:38 [<p><p>]"},
+        {{.opening = "%s in %s.", .before = "\nFrom %s:", .token = "<p>", .closing = "\n\n", .time = VIDEO_CLOCK}, 1,
+            3725, {3600}, "twenty-one in 1:02:05.\nFrom 60:00:<p><p>\n\n"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Arena arena = {0};
+        Error error = {0};
+        Slice text;
+        double times[2] = {cases[i].times[0], cases[i].times[1]};
+        const PromptPart part = {.kind = CONTENT_VIDEO,
+            .division.layout.tokens = 2,
+            .frames = 21,
+            .groups = cases[i].groups,
+            .seconds = cases[i].seconds,
+            .times = times};
+        TEST(prompt_media_video_text(&cases[i].spec, &part, &arena, &text, &error));
+        TEST_MSG(slice_is(text, cases[i].text), "%.*s", SLICE_SHOWN(text));
+        arena_free(&arena);
+    }
+}
+
 /* Rows of one image have different content ids, so have equal rows of different images; no id is a token's. */
 static void check_content(void) {
     MediaItem one = {.digest = {1}}, other = {.digest = {2}};
     for (int i = 0; i < 100; i++) {
-        TEST(media_item_content(&one, i) >> 32 != 0 && media_item_content(&one, i) != media_item_content(&other, i));
-        TEST(media_item_content(&one, i) == media_item_content(&one, i));
-        for (int k = 0; k < i; k++) TEST(media_item_content(&one, i) != media_item_content(&one, k));
+        const uint64_t id = media_item_content(&one, i, -1);
+        TEST(id >> 32 != 0 && id != media_item_content(&other, i, -1) && id == media_item_content(&one, i, -1));
+        TEST(id != media_item_content(&one, i, 0) && id != media_item_content(&one, i, 1)); /* of other positions */
+        for (int k = 0; k < i; k++) TEST(id != media_item_content(&one, k, -1));
     }
 }
 
@@ -90,6 +142,8 @@ int main(void) {
     check_fixture();
     check_adjacent();
     check_audio();
+    check_video();
+    check_video_text();
     check_content();
     return test_done();
 }

@@ -1,5 +1,5 @@
-/* Vision models against transformers: rows of images, logits of a prompt around an image in one step, in chunks and in
- * single steps. Slices of layers give the bits of the whole. */
+/* Vision models against transformers: rows of images and of the frames of videos, logits of a prompt around them in one
+ * step, in chunks and in single steps. Slices of layers give the bits of the whole. */
 #include "base/file.h"
 #include "compare.h"
 #include "media/image_views.h"
@@ -33,35 +33,90 @@ static double deviation_of(const float *ours, const float *golden, int64_t count
     return sqrt(off / all);
 }
 
-/* An image as a model's encoder takes it. */
+/* An image or a video as a model's encoder takes it: views, or groups of frames. */
 typedef struct Picture {
     ImageDivision division;
-    Image views[IMAGE_VIEWS_MAX];
+    bool video;
+    int count, frames; /* views or groups; frames of a video */
+    Image first[IMAGE_VIEWS_MAX], second[IMAGE_VIEWS_MAX];
+    int together;    /* frames of a group */
+    ImageRule frame; /* of a video */
 } Picture;
 
-static bool open_picture(const char *name, const ImageRule *rule, Picture *picture) {
+static const ImageLayout *layout_of(const Picture *picture, int i) {
+    return picture->video ? &picture->division.layout : image_view_layout(&picture->division, i);
+}
+
+static bool take_frame(void *context, int number, const Image *frame, Error *error) {
+    Picture *p = context;
+    Image *to = number % p->together ? &p->second[number / p->together] : &p->first[number / p->together];
+    return image_views(&p->frame, &p->division, frame, to, error);
+}
+
+static bool open_frames(Slice file, const VideoRule *rule, Picture *p, Error *error) {
+    Video video;
+    int chosen[VIDEO_CHOSEN_MAX];
+    if (!video_open(file, &video, error)) return false;
+    p->video = true;
+    p->frames = video_choose(rule, &video, chosen);
+    p->together = rule->together;
+    p->frame = rule->frame;
+    if (rule->frame.frames) p->frame.frames = p->frames;
+    p->count = (p->frames + rule->together - 1) / rule->together;
+    const bool ok = image_divide(&p->frame, video.width, video.height, &p->division, error) &&
+        video_read(&video, chosen, p->frames, take_frame, p, error);
+    video_close(&video);
+    return ok;
+}
+
+static bool open_image(Slice file, const ImageRule *rule, Picture *p, Error *error) {
+    Image original = {0};
+    const bool ok = image_decode(file, &original, error) &&
+        image_divide(rule, original.width, original.height, &p->division, error) &&
+        image_views(rule, &p->division, &original, p->first, error);
+    p->count = p->division.count;
+    image_free(&original);
+    return ok;
+}
+
+static bool open_picture(const Fixture *f, const char *name, const VisionSpec *spec, Picture *picture) {
     char path[128];
     Buffer file = {0};
-    Image original = {0};
     Error error = {0};
-    snprintf(path, sizeof path, VISION_DATA "/%s.png", name);
-    const bool ok = file_read(path, IMAGE_BYTES_MAX, &file, &error) &&
-        image_decode(buffer_view(&file), &original, &error) &&
-        image_divide(rule, original.width, original.height, &picture->division, &error) &&
-        image_views(rule, &picture->division, &original, picture->views, &error);
+    const bool video = json_get(f->root, "groups");
+    snprintf(path, sizeof path, VISION_DATA "/%s.%s", name, video ? "gif" : "png");
+    bool ok = file_read(path, IMAGE_BYTES_MAX, &file, &error);
+    ok = ok &&
+        (video ? open_frames(buffer_view(&file), &spec->video.rule, picture, &error)
+               : open_image(buffer_view(&file), &spec->rule, picture, &error));
     if (!ok && strstr(error.text, "by this build"))
         test_skip("no PNG decoder in this build");
     else
         TEST_MSG(ok, "%s", error.text);
-    image_free(&original);
+    if (ok && video)
+        TEST_MSG(picture->frames == json_get(f->root, "frames")->integer &&
+                picture->count == json_get(f->root, "groups")->integer,
+            "%s: %d frames, %d groups", name, picture->frames, picture->count);
     buffer_free(&file);
     return ok;
 }
 
+static void close_picture(Picture *picture) {
+    for (int i = 0; i < IMAGE_VIEWS_MAX; i++) {
+        image_free(&picture->first[i]);
+        image_free(&picture->second[i]);
+    }
+}
+
+static int tokens_of(const Picture *picture) {
+    int tokens = 0;
+    for (int i = 0; i < picture->count; i++) tokens += layout_of(picture, i)->tokens;
+    return tokens;
+}
+
 static int64_t floats_of(const VisionSpec *spec, const Picture *picture) {
     int64_t floats = 0;
-    for (int i = 0; i < picture->division.count; i++)
-        floats += encoder_row_floats(spec, image_view_layout(&picture->division, i));
+    for (int i = 0; i < picture->count; i++) floats += encoder_row_floats(spec, layout_of(picture, i));
     return floats;
 }
 
@@ -71,10 +126,11 @@ static float *encode(Encoder *encoder, const VisionSpec *spec, const Picture *pi
     Error error = {0};
     float *rows = to->ops->alloc(to, bytes, MEMORY_STEP, &error), *at = rows;
     bool ok = rows != NULL;
-    for (int i = 0; ok && i < picture->division.count; i++) {
-        const ImageLayout *layout = image_view_layout(&picture->division, i);
+    for (int i = 0; ok && i < picture->count; i++) {
+        const ImageLayout *layout = layout_of(picture, i);
+        const Image *second = picture->second[i].rgb ? &picture->second[i] : NULL;
         bool done = false;
-        ok = encoder_begin(encoder, &picture->views[i], layout, &error);
+        ok = encoder_begin(encoder, &picture->first[i], second, layout, &error);
         while (ok && !done) ok = encoder_continue(encoder, layers, &done, &error);
         if (ok) encoder_take(encoder, to, at);
         at += encoder_row_floats(spec, layout);
@@ -94,10 +150,12 @@ static float *downloaded(Backend *backend, const float *rows, int64_t count) {
 typedef struct Prompt {
     const Fixture *f;
     const VisionSpec *spec;
-    int tokens;        /* tokens of the image */
+    int group;         /* tokens of the image, or of a group of a video's frames */
     const float *rows; /* memory of the backend */
-    int hidden, begin; /* begin: first row of the image, or of its span */
-    int prompt;        /* tokens before the steps */
+    int hidden;
+    int prompt; /* tokens before the steps */
+    int span_count;
+    BidirectionalSpan spans[IMAGE_VIEWS_MAX]; /* tokens that see each other */
     int32_t image_token;
     int32_t *positions; /* [POSITION_DIMS_MAX][prompt]; NULL: those of the cache */
     int position_offset;
@@ -118,17 +176,27 @@ static int32_t *read_positions(const Fixture *f, int prompt, int *offset) {
     return out;
 }
 
-static int span_end(const Prompt *p) { return p->spec->whole_prompt ? p->prompt : p->begin + p->tokens; }
+/* The runs of the image's tokens, or the whole prompt. */
+static void find_spans(Prompt *p) {
+    p->span_count = p->spec->bidirectional && p->spec->whole_prompt;
+    p->spans[0] = (BidirectionalSpan){0, p->prompt};
+    for (int i = 0; i < p->prompt && p->spec->bidirectional && !p->spec->whole_prompt; i++) {
+        const bool here = p->f->tokens[i] == p->image_token, before = i && p->f->tokens[i - 1] == p->image_token;
+        if (here && !before) p->spans[p->span_count++] = (BidirectionalSpan){i, i};
+        if (here) p->spans[p->span_count - 1].end = i + 1;
+    }
+}
 
 /* The image's rows among the prompt's tokens [from, end): one range for each run of its tokens. */
 static int find_ranges(const Prompt *p, int from, int end, EmbeddingRange *ranges) {
-    const int64_t block = (int64_t)p->tokens * p->hidden;
+    const int64_t block = (int64_t)p->group * p->hidden, sets = 1 + p->spec->deepstack_count;
     int count = 0, row = 0;
     for (int i = 0; i < end && i < p->prompt; i++) {
         if (p->f->tokens[i] != p->image_token) continue;
-        const float *values = p->rows + row++ * p->hidden;
+        const float *values = p->rows + row / p->group * sets * block + row % p->group * p->hidden;
+        const bool first = row++ % p->group == 0;
         if (i < from) continue;
-        if (i > from && p->f->tokens[i - 1] == p->image_token)
+        if (i > from && p->f->tokens[i - 1] == p->image_token && !first)
             ranges[count - 1].rows++;
         else
             ranges[count++] = (EmbeddingRange){.row = i - from,
@@ -147,7 +215,9 @@ static bool step_of(const Prompt *p, Runner *runner, KvCache *cache, KvSequence 
     const int from = s->length, end = from + count;
     EmbeddingRange ranges[FIXTURE_TOKENS_MAX];
     const int range_count = find_ranges(p, from, end, ranges);
-    const BidirectionalSpan span = {p->begin, span_end(p)};
+    int first = 0, spans = 0;
+    while (first < p->span_count && p->spans[first].begin < from) first++;
+    while (first + spans < p->span_count && p->spans[first + spans].begin < end) spans++;
     int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX];
     for (int dim = 0; p->positions && dim < POSITION_DIMS_MAX; dim++)
         for (int i = 0; i < count && end <= p->prompt; i++)
@@ -157,13 +227,23 @@ static bool step_of(const Prompt *p, Runner *runner, KvCache *cache, KvSequence 
         .embeddings = ranges,
         .positions = p->positions && end <= p->prompt ? positions : NULL,
         .position_offset = p->position_offset,
-        .span_count = range_count > 0 && p->spec->bidirectional,
-        .spans = &span};
+        .span_count = spans,
+        .spans = p->spans + first};
     Error error = {0};
     const bool ok =
         fixture_step_of(runner, cache, s, count, &sequence, logits + (size_t)from * (size_t)p->f->vocab, &error);
     TEST_MSG(ok, "%s", error.text);
     return ok;
+}
+
+/* Fewer rows where they would cut a span, more where one begins with them. */
+static int whole_rows(const Prompt *p, int from, int rows) {
+    for (int i = 0; i < p->span_count; i++) {
+        const BidirectionalSpan *span = &p->spans[i];
+        if (span->begin < from || span->begin >= from + rows || span->end <= from + rows) continue;
+        return span->begin == from ? span->end - from : span->begin - from;
+    }
+    return rows;
 }
 
 /* Steps of `chunk` rows, of which none cuts a span; single ones behind the prompt. */
@@ -175,13 +255,8 @@ static bool walk_prompt(const Prompt *p, Runner *runner, int chunk, float *logit
     bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     TEST_MSG(ok, "%s", error.text);
     while (ok && s.length < p->f->count) {
-        const int image_end = span_end(p);
-        int rows = s.length >= p->prompt ? 1 : p->prompt - s.length < chunk ? p->prompt - s.length : chunk;
-        if (p->spec->bidirectional && s.length == p->begin)
-            rows = rows < image_end - p->begin ? image_end - p->begin : rows;
-        else if (p->spec->bidirectional && s.length < p->begin && s.length + rows > p->begin &&
-            s.length + rows < image_end)
-            rows = p->begin - s.length;
+        const int left = p->prompt - s.length;
+        const int rows = left <= 0 ? 1 : whole_rows(p, s.length, left < chunk ? left : chunk);
         ok = step_of(p, runner, cache, &s, rows, logits);
     }
     if (cache) kv_sequence_close(cache, &s);
@@ -215,6 +290,19 @@ static int warnings;
 static void count_warning(void *context, const char *line) {
     warnings++;
     fprintf(stderr, "%s: %s\n", (const char *)context, line);
+}
+
+/* The rows of the first layer, without those that are added behind further ones. */
+static float *first_rows(const VisionSpec *spec, const Picture *picture, const float *all, int hidden) {
+    float *out = malloc((size_t)tokens_of(picture) * (size_t)hidden * sizeof *out), *to = out;
+    for (int i = 0; i < picture->count; i++) {
+        const ImageLayout *layout = layout_of(picture, i);
+        const size_t floats = (size_t)layout->tokens * (size_t)hidden;
+        memcpy(to, all, floats * sizeof *to);
+        to += floats;
+        all += encoder_row_floats(spec, layout);
+    }
+    return out;
 }
 
 static void check_rows(
@@ -265,25 +353,28 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
     FixtureRun run;
     Error error = {0};
     Picture picture = {0};
+    const bool video = json_get(f->root, "groups");
     warnings = 0;
     if (!fixture_run_open(&run, directory, &options, &chunks)) return;
     const VisionSpec *spec = model_spec(run.model)->vision;
     TEST(spec && warnings == 0);
     Encoder *encoder = spec ? encoder_open(run.model, &chunks.backend, f->count, &error) : NULL;
     TEST_MSG(encoder, "%s", error.text);
-    if (spec && !strcmp(cpu, fixture_cpus[0])) check_sizes(name, &spec->rule);
-    if (encoder && open_picture(name, &spec->rule, &picture)) {
+    if (spec && !video && !strcmp(cpu, fixture_cpus[0])) check_sizes(name, &spec->rule);
+    if (encoder && open_picture(f, name, spec, &picture)) {
         Backend *backend = runner_backend(run.runner);
-        const int hidden = model_hidden(run.model), tokens = image_division_tokens(&picture.division);
+        const int hidden = model_hidden(run.model), tokens = tokens_of(&picture);
         const int64_t count = floats_of(spec, &picture);
         float *rows = encode(encoder, spec, &picture, 1, backend),
               *again = encode(encoder, spec, &picture, 100, backend);
         float *values = downloaded(backend, rows, count), *others = downloaded(backend, again, count);
         TEST_MSG(!memcmp(values, others, (size_t)count * sizeof *values), "%s on %s: slices of a layer", name, cpu);
-        check_rows(f, name, values, (int64_t)tokens * hidden, backend->exact, cpu);
+        float *first = first_rows(spec, &picture, values, hidden);
+        check_rows(f, name, first, (int64_t)tokens * hidden, backend->exact, cpu);
+        free(first);
         Prompt prompt = {.f = f,
             .spec = spec,
-            .tokens = tokens,
+            .group = picture.video ? picture.division.layout.tokens : tokens,
             .rows = rows,
             .hidden = hidden,
             .prompt = f->count - f->steps,
@@ -291,8 +382,7 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
         int found = 0;
         for (int i = 0; i < prompt.prompt; i++) found += f->tokens[i] == prompt.image_token;
         TEST_MSG(found == tokens, "%s: %d tokens of the image, expected %d", name, tokens, found);
-        while (!spec->whole_prompt && prompt.begin < f->count && f->tokens[prompt.begin] != prompt.image_token)
-            prompt.begin++;
+        find_spans(&prompt);
         prompt.positions = read_positions(f, prompt.prompt, &prompt.position_offset);
         check_text(&prompt, run.runner, cpu);
         free(prompt.positions);
@@ -301,24 +391,30 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
         backend->ops->release(backend, rows);
         backend->ops->release(backend, again);
     }
-    for (int i = 0; i < picture.division.count; i++) image_free(&picture.views[i]);
+    close_picture(&picture);
     encoder_close(encoder);
     fixture_run_close(&run);
 }
 
 static void check_fixture(const char *name, const bool *here) {
     Fixture f;
-    char path[64], directory[64];
+    char path[128], directory[64];
     Buffer processor = {0};
     snprintf(path, sizeof path, "../vision/%s", name);
     if (!fixture_open(&f, path)) return;
     if (fixture_write_variant(&f, 0, directory)) {
         json_write(&processor, json_get(f.root, "processor"));
         TEST(fixture_write_text(directory, "preprocessor_config.json", buffer_view(&processor)));
+        const Json *video = json_get(f.root, "video_processor");
+        buffer_clear(&processor);
+        if (video) json_write(&processor, video);
+        if (video) TEST(fixture_write_text(directory, "video_preprocessor_config.json", buffer_view(&processor)));
         for (size_t c = 0; c < FIXTURE_CPUS; c++)
             if (here[c]) check_backend(&f, name, directory, fixture_cpus[c]);
     }
     snprintf(path, sizeof path, "%s/preprocessor_config.json", directory);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/video_preprocessor_config.json", directory);
     unlink(path);
     fixture_remove(directory);
     buffer_free(&processor);
@@ -329,7 +425,8 @@ static void check_fixture(const char *name, const bool *here) {
 int main(int count, char **arguments) {
     static const char *const names[] = {"gemma3", "qwen2-vl", "qwen2-5-vl", "qwen3-5", "qwen3-vl", "qwen3-vl-moe",
         "pixtral", "mistral3", "idefics3", "smolvlm", "gemma4-e", "gemma4-31b", "gemma4-unified", "glm4v", "glm4v-moe",
-        "glm-ocr", "lfm2-vl", "lfm2-vl-tiles", "paligemma", "paligemma2"};
+        "glm-ocr", "lfm2-vl", "lfm2-vl-tiles", "paligemma", "paligemma2", "qwen2-vl-video", "qwen2-5-vl-video",
+        "qwen3-vl-video", "qwen3-5-video", "glm4v-video", "gemma4-e-video", "gemma4-31b-video", "smolvlm-video"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);

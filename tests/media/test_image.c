@@ -121,7 +121,7 @@ static void test_limits(void) {
     test_refused(png_of_size(65000, 65000, bytes), ERROR_LIMIT, "65000 × 65000");
     test_refused(png_of_size(70000, 1, bytes), ERROR_FORMAT, "PNG");
     test_refused(png_of_size(0, 5, bytes), ERROR_FORMAT, "PNG");
-    test_refused(SLICE("GIF89a......"), ERROR_UNSUPPORTED, "GIF");
+    test_refused(SLICE("GIF89a......"), ERROR_FORMAT, "GIF");
     test_refused(SLICE("\0\0\0\x18"
                        "ftypheic...."),
         ERROR_UNSUPPORTED, "HEIF");

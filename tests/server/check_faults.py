@@ -2,6 +2,7 @@
 other servers wrote. Each check names the fault.
 """
 
+import base64
 import json
 import socket
 import tempfile
@@ -248,6 +249,57 @@ def test_errors(api):
             {"role": "user", "content": [block]}])  # fmt: skip
 
 
+def test_files(api):
+    """Text files in each API are texts with their name in front; other files are refused by name."""
+    content = "\ufeffTwo lines,\nüñ.".encode()
+    data = base64.b64encode(content).decode()
+    url = f"data:text/markdown;base64,{data}"
+    told = "n.md\nTwo lines,\nüñ."
+    plain = post(api, "/v1/chat/completions", "files", model="plain", max_tokens=1, messages=[
+        {"role": "user", "content": [{"type": "text", "text": told}, {"type": "text", "text": "y"}]}])  # fmt: skip
+    for given in ({"file_data": url, "filename": "n.md"}, {"file_data": data, "filename": "n.md"}):
+        part = [{"type": "file", "file": given}, {"type": "text", "text": "y"}]
+        found = post(
+            api, "/v1/chat/completions", "files", model="plain", max_tokens=1, messages=[{"role": "user", "content": part}]
+        )
+        check(found["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"], f"files: {found['usage']}")
+        shown = post(api, "/apply-template", "files", model="plain", messages=[{"role": "user", "content": part}])
+        check(f"user\n{told}\ny<|end|>" in shown["prompt"], f"files: {shown}")
+    part = [{"type": "input_file", "file_data": url, "filename": "n.md"}, {"type": "input_text", "text": "y"}]
+    found = post(api, "/v1/responses", "files", model="plain", input=[{"role": "user", "content": part}])
+    check(found["usage"]["input_tokens"] == plain["usage"]["prompt_tokens"], f"files: Responses {found['usage']}")
+    for source in (
+        {"type": "base64", "media_type": "text/plain", "data": data},
+        {"type": "text", "media_type": "text/plain", "data": content.decode()[1:]},
+    ):
+        block = [{"type": "document", "title": "n.md", "source": source}, {"type": "text", "text": "y"}]
+        found = post(
+            api, "/v1/messages", "files", model="plain", max_tokens=1, messages=[{"role": "user", "content": block}]
+        )
+        usage = found["usage"]["input_tokens"] + found["usage"]["cache_read_input_tokens"]
+        check(usage == plain["usage"]["prompt_tokens"], f"files: Messages {found['usage']}")
+    for name, begin in (
+        ("a PDF", b"%PDF-1.7"), ("Office", b"PK\x03\x04"), ("UTF-16", b"\xff\xfea\0"), ("PNG", b"\x89PNG\r\n"),
+        ("neither", b"a\0b"), ("neither", b"\xc3\x28"),
+    ):  # fmt: skip
+        bad = base64.b64encode(begin).decode()
+        file = {"type": "file", "file": {"file_data": "data:application/pdf;base64," + bad}}
+        refused(api, "/v1/chat/completions", {"model": "plain", "messages": [{"role": "user", "content": [file]}]},
+                "files", "messages[0].content[0].file.file_data", "unsupported_file", name)  # fmt: skip
+        refused(api, "/v1/responses", {"model": "plain", "input": [{"role": "user", "content": [
+            {"type": "input_file", "file_data": bad}]}]}, "files", "content[0].file_data", name)  # fmt: skip
+        source = {"type": "base64", "media_type": "application/pdf", "data": bad}
+        refused(api, "/v1/messages", {"model": "plain", "messages": [{"role": "user", "content": [
+            {"type": "document", "source": source}]}]}, "files", "content[0].source.data", name)  # fmt: skip
+    for file, word in (
+        ({"file_id": "file-1"}, "file_id"), ({}, "file_data"), ({"file_data": "data:text/plain;base64,?"}, "base64"),
+        ({"file_data": "http://a/b"}, "data URLs"), ({"file_data": data, "size": 1}, "size"),
+    ):  # fmt: skip
+        content = [{"type": "file", "file": file}]
+        refused(api, "/v1/chat/completions", {"model": "plain", "messages": [{"role": "user", "content": content}]},
+                "files", word)  # fmt: skip
+
+
 def test_messages(api):
     whole = post(api, "/v1/messages", "F8", model="plain", max_tokens=8, messages=[USER])
     begun = [USER, {"role": "assistant", "content": "Hello "}]
@@ -417,8 +469,8 @@ if __name__ == "__main__":
             Server(paths[0], *paths[1:], *common, names=False) as all_models,
         ):
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
-            for test in (test_raw_prompts, test_cut_calls, test_systems, test_ollama, test_errors, test_messages,
-                         test_histories, test_numbers, test_http, test_llama_cpp,
+            for test in (test_raw_prompts, test_cut_calls, test_systems, test_ollama, test_errors, test_files,
+                         test_messages, test_histories, test_numbers, test_http, test_llama_cpp,
                          test_rerank):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)

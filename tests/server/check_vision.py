@@ -168,7 +168,7 @@ def check_refused(server, name):
         "text": part(b"not an image"),
         "cut png": part(whole[:-3000]),
         "cut jpeg": part(jpeg[: len(jpeg) // 2]),
-        "gif": part(encoded(picture(9), "GIF")),
+        "bmp": part(encoded(picture(9), "BMP")),
         "bomb": part(bytes(bomb)),
         "empty": part(b""),
         "http": {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}},
@@ -264,6 +264,47 @@ def check_announced(server, name, images):
     check(("vision" in shown) is images, f"{name}: {shown}")
 
 
+def video(data, media_type="image/gif"):
+    data = data if isinstance(data, str) else base64.b64encode(data).decode()
+    return {"type": "video_url", "video_url": {"url": f"data:{media_type};base64,{data}"}}
+
+
+def check_video(server, name):
+    """Frames as GIF and as MJPEG; where a frame is an image to the model, a video equals images with their times."""
+    frames = [picture(40 + i, 90, 60) for i in range(3)]
+    exact = {"quality": 90}
+    stills = [encoded(frame, "JPEG", **exact) for frame in frames]
+    joined = video(b"".join(stills), "video/x-motion-jpeg")
+    listed = video(",".join(base64.b64encode(still).decode() for still in stills), "video/jpeg")
+    one = answer(server, user("Look: ", joined, "?"))
+    check(answer(server, user("Look: ", listed, "?"))[2] == one[2], f"{name}: a list of frames")
+    check(answer(server, user("Look: ", joined, "?"))[1] >= one[0] - 60, f"{name}: a video is in the prefix cache")
+    turned = answer(server, user("Look: ", video(b"".join(stills[::-1])), "?"))
+    check(turned[0] == one[0] and turned[2] != one[2], f"{name}: the order of frames")
+    two = answer(server, user(joined, video(encoded(frames[0], "GIF", save_all=True)), picture(1), "x"))
+    check(two[0] > one[0], f"{name}: two videos and an image: {two[0]} tokens")
+    webp = encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:], duration=500, lossless=True)
+    check(answer(server, user(video(webp), "?"))[0] > 0, f"{name}: WebP")
+    if name.startswith("smolvlm"):  # one frame per second
+        shown = part(Image.open(io.BytesIO(stills[0])).convert("RGB"), "low")
+        intro = "You are provided the following series of one frames from a 0:00:01 [H:MM:SS] video.\n"
+        found = answer(server, user("Look: ", intro + "\nFrame from 00:00:", shown, "\n\n", "?"))
+        check((found[0], found[2]) == (one[0], one[2]), f"{name}: as images: {found[0]} tokens, not {one[0]}")
+    for what, given, why in (
+        ("mp4", video(b"\0\0\0\x18ftypmp42" + bytes(40)), "MP4"),
+        ("text", video(b"not a video"), "no video"),
+        ("cut", video(stills[0] + stills[1][:-900]), "truncated"),
+        ("remote", {"type": "video_url", "video_url": {"url": "http://127.0.0.1/x.gif"}}, "data URLs"),
+    ):
+        status, body = server.chat(user("x", given), max_tokens=1)
+        param = body.get("error", {}).get("param")
+        check(status == 400 and param == "messages[0].content[1].video_url.url", f"{name}: {what}: {body}")
+        check(why in body["error"]["message"], f"{name}: {what}: {body}")
+    status, body = server.chat(user(*[joined] * 5), max_tokens=1)
+    check(status == 400 and ("4 videos" in str(body) or "context" in str(body)), f"{name}: five videos: {body}")
+    check(server.alive() and server.wait_idle(), f"{name}: the server lives")
+
+
 def main():
     for name in ("gemma3", "qwen2-5-vl", "qwen3-vl", "qwen3-5", "mistral3", "idefics3"):
         with tempfile.TemporaryDirectory() as directory:
@@ -277,6 +318,15 @@ def main():
                 check_text(server, fixture, name)
                 check_refused(server, name)
                 check_apis(server, name)
+    for name in ("qwen2-5-vl-video", "qwen3-vl-video", "gemma4-31b-video", "smolvlm-video"):
+        with tempfile.TemporaryDirectory() as directory:
+            fixture = write_tiny_vision(directory, name)
+            if name.startswith("smolvlm"):  # frames are resized as images are
+                fixture["processor"]["video_sampling"]["video_size"] = fixture["processor"]["size"]
+                with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
+                    json.dump(fixture["processor"], file)
+            with Server(directory) as server:
+                check_video(server, name)
     for name in ("gemma4-31b", "glm4v", "lfm2-vl-tiles", "paligemma"):
         with tempfile.TemporaryDirectory() as directory:
             write_tiny_vision(directory, name)
@@ -291,6 +341,8 @@ def main():
         write_tiny_model(directory)
         with Server(directory) as server:
             check_announced(server, "text", False)
+            status, body = server.chat(user("x", video(encoded(picture(1), "GIF"))))
+            check(status == 400 and "'video_url' is not supported by this model" in body["error"]["message"], body)
             status, body = server.chat(user("x", picture(1)))
             check(status == 400 and body["error"]["param"] == "messages[0].content[1]", body)
             check("image_url" in body["error"]["message"], body)

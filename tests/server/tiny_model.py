@@ -148,7 +148,7 @@ def write_tiny_mixture(directory, context=2048):
 VISION_TEMPLATE = (
     "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' }}"
     "{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
-    "{% if c.type == 'image' %}{{ 'PLACEHOLDER' }}{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
+    "{% if c.type == 'image' %}{{ 'PLACEHOLDER' }}{% elif c.type == 'video' %}{{ 'VIDEO' }}{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
     "{{ '<|end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
 )
 PLACEHOLDERS = {
@@ -163,6 +163,13 @@ PLACEHOLDERS = {
     "idefics3": "<image>",
     "mistral3": "[IMG]",
     "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>",
+    "smolvlm": "<image>",
+}
+VIDEOS = {
+    "gemma4": "<|video|>",
+    "qwen2_5_vl": "<|vision_start|><|video_pad|><|vision_end|>",
+    "qwen3_vl": "<|vision_start|><|video_pad|><|vision_end|>",
+    "smolvlm": "<video>",
 }
 
 
@@ -178,11 +185,15 @@ def write_tiny_vision(directory, name):
     _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
     placeholder = PLACEHOLDERS[fixture["family"]]
     template = VISION_TEMPLATE.replace("PLACEHOLDER", placeholder) if placeholder else None
+    template = template and template.replace("VIDEO", VIDEOS.get(fixture["family"], ""))
     special = {text: i for text, i in fixture["token_names"].items() if "\n" not in text}
     double = fixture["token_names"].get("\n\n")
     _write_rest(directory, {**fixture["config"], "eos_token_id": 98}, template, special, double)
     with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
         json.dump(fixture["processor"], file)
+    if "video_processor" in fixture:
+        with open(os.path.join(directory, "video_preprocessor_config.json"), "w") as file:
+            json.dump(fixture["video_processor"], file)
     return fixture
 
 

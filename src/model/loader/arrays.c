@@ -191,39 +191,80 @@ static bool kernel_strides(const Tensor *t, int64_t out, int64_t in, int64_t siz
     return is_last || is_first;
 }
 
-Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias) {
-    const int64_t cols = (int64_t)size * size * in;
-    Weight weight = {.rows = out, .cols = cols, .dtype = DTYPE_F32};
-    KernelStrides s;
+/* The weights of a convolution as f32, in the file's order; NULL: there are none. */
+static float *read_kernel(Loader *ld, const char *name, int out, int in, int size, int times, KernelStrides *strides) {
     const TensorEntry *entry = loader_take(ld, name, ".weight");
-    if (!entry) return weight;
+    if (!entry) return NULL;
     if (!dtype_is_float(entry->tensor.dtype)) {
         loader_wrong_dtype(ld, entry, "F32, F16 or BF16");
-        return weight;
+        return NULL;
     }
-    if (!kernel_strides(&entry->tensor, out, in, size, times, &s)) {
+    if (!kernel_strides(&entry->tensor, out, in, size, times, strides)) {
         char expected[96], time[16] = "";
         if (times > 1) snprintf(time, sizeof time, "%d, ", times);
         snprintf(expected, sizeof expected, "%d, %s%d, %d, %d", out, time, size, size, in);
         loader_wrong_shape(ld, entry, expected);
-        return weight;
+        return NULL;
     }
-    const int64_t count = out * times * cols;
+    const int64_t count = (int64_t)out * times * size * size * in;
     float *all = loader_alloc(ld, (size_t)count, sizeof *all);
-    float *sums = loader_alloc(ld, (size_t)(out * cols), sizeof *sums), *to = sums;
-    if (!all || !sums) return weight;
-    floats_to_f32(all, entry->tensor.data, entry->tensor.dtype, count);
-    for (int64_t o = 0; o < out; o++)
+    if (all) floats_to_f32(all, entry->tensor.data, entry->tensor.dtype, count);
+    return all;
+}
+
+/* Adds the weights of input `time`. shape: out, size, in; step: from a row of `to` to the next. */
+static void add_kernel(
+    const float *all, const KernelStrides *s, const int shape[3], int64_t time, int64_t step, float *to) {
+    const int out = shape[0], size = shape[1], in = shape[2];
+    for (int64_t o = 0; o < out; o++) {
+        float *at = to + o * step;
         for (int64_t y = 0; y < size; y++)
             for (int64_t x = 0; x < size; x++)
-                for (int64_t c = 0; c < in; c++, to++)
-                    for (int64_t t = 0; t < times; t++)
-                        *to += all[o * s.out + t * s.time + y * s.row + x * s.column + c * s.in];
-    weight.data = sums;
-    loader_tally(ld, &weight);
+                for (int64_t c = 0; c < in; c++, at++)
+                    *at += all[o * s->out + time * s->time + y * s->row + x * s->column + c * s->in];
+    }
+}
+
+static void take_bias(Loader *ld, const char *name, bool bias, Weight *weight) {
     char full[PART_SIZE];
+    loader_tally(ld, weight);
     snprintf(full, sizeof full, "%s.bias", name);
-    if (bias) weight.bias = load_vector(ld, full, out, 0);
+    if (bias) weight->bias = load_vector(ld, full, weight->rows, 0);
+}
+
+Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias) {
+    const int64_t cols = (int64_t)size * size * in;
+    const int shape[] = {out, size, in};
+    Weight weight = {.rows = out, .cols = cols, .dtype = DTYPE_F32};
+    KernelStrides s;
+    const float *all = read_kernel(ld, name, out, in, size, times, &s);
+    float *sums = all ? loader_alloc(ld, (size_t)(out * cols), sizeof *sums) : NULL;
+    if (!sums) return weight;
+    for (int64_t t = 0; t < times; t++) add_kernel(all, &s, shape, t, cols, sums);
+    weight.data = sums;
+    take_bias(ld, name, bias, &weight);
+    return weight;
+}
+
+Weight load_patch_convolution(Loader *ld, const char *name, int out, int size, int times, bool bias, Weight *pair) {
+    enum { COLOURS = 3, FRAMES = 2 };
+    const int64_t cols = (int64_t)size * size * COLOURS;
+    const int shape[] = {out, size, COLOURS};
+    Weight weight = {.rows = out, .cols = cols, .dtype = DTYPE_F32};
+    *pair = (Weight){0};
+    KernelStrides s;
+    const float *all = read_kernel(ld, name, out, COLOURS, size, times, &s);
+    float *sums = all ? loader_alloc(ld, (size_t)(out * cols), sizeof *sums) : NULL;
+    float *both = all && times == FRAMES ? loader_alloc(ld, (size_t)(FRAMES * out * cols), sizeof *both) : NULL;
+    if (!sums) return weight;
+    for (int64_t t = 0; t < times; t++) {
+        add_kernel(all, &s, shape, t, cols, sums);
+        if (both) add_kernel(all, &s, shape, t, FRAMES * cols, both + t * cols);
+    }
+    weight.data = sums;
+    take_bias(ld, name, bias, &weight);
+    if (both)
+        *pair = (Weight){.rows = out, .cols = FRAMES * cols, .dtype = DTYPE_F32, .data = both, .bias = weight.bias};
     return weight;
 }
 

@@ -8,11 +8,12 @@
 #include "weights/weights.h"
 
 typedef struct LoadSource {
-    Arena *arena;           /* owns what the Spec points to, unless it lies in the files */
-    const Json *config;     /* config.json: an object whose model_type is a string */
-    const Json *generation; /* generation_config.json; NULL: there is none */
-    const Json *processor;  /* settings of image preprocessing, an object; NULL: there are none */
-    const Json *extractor;  /* settings of audio preprocessing, an object; NULL: there are none */
+    Arena *arena;                /* owns what the Spec points to, unless it lies in the files */
+    const Json *config;          /* config.json: an object whose model_type is a string */
+    const Json *generation;      /* generation_config.json; NULL: there is none */
+    const Json *processor;       /* settings of image preprocessing, an object; NULL: there are none */
+    const Json *video_processor; /* the same of videos */
+    const Json *extractor;       /* settings of audio preprocessing, an object; NULL: there are none */
     Checkpoint *checkpoint;
     WeightStore *weights;                          /* reads matrices into memory; NULL: they stay in the mapped files */
     bool experts_stay;                             /* routed experts stay in the mapped files */

@@ -62,6 +62,8 @@ void load_conformer(Loader *ld, struct AudioSpec *audio);
 /* The settings of image preprocessing: preprocessor_config.json, or image_processor of processor_config.json; NULL:
  * there are none. */
 const Json *load_processor(const Loader *ld);
+/* The same of videos: video_preprocessor_config.json, or video_processor of processor_config.json. */
+const Json *load_video_processor(const Loader *ld);
 /* The same of audio preprocessing: feature_extractor of processor_config.json, or preprocessor_config.json. */
 const Json *load_extractor(const Loader *ld);
 /* The text model of a file that may have more parts: enters text_config if there is one, and finds how the tensor names
@@ -162,6 +164,9 @@ const float *load_axes(Loader *ld, const char *name, int64_t count, int64_t widt
 /* The weights of a convolution whose steps are its size, as a matrix of f32: [out, height · width · in], channels last
  * as in MLX's files; publishers' files have them first. times > 1: the sum over that many equal inputs in time. */
 Weight load_convolution(Loader *ld, const char *name, int out, int in, int size, int times, bool bias);
+/* The same over images of three colours, and with times 2 over two different ones: *pair is [out, 2 · height · width ·
+ * 3], the first input's columns first. times 1: it has no rows. */
+Weight load_patch_convolution(Loader *ld, const char *name, int out, int size, int times, bool bias, Weight *pair);
 /* Exactly this tensor, which has [cols, rows], as a matrix [rows, cols] of f32. */
 Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols);
 /* Matrices of experts as load_experts() returns them, from NAME, which has [experts, cols, rows], or if flat [experts ·

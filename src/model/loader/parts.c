@@ -100,4 +100,6 @@ void load_conformer(Loader *ld, AudioSpec *audio) {
 
 const Json *load_processor(const Loader *ld) { return ld->source->processor; }
 
+const Json *load_video_processor(const Loader *ld) { return ld->source->video_processor; }
+
 const Json *load_extractor(const Loader *ld) { return ld->source->extractor; }

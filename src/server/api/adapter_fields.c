@@ -11,7 +11,8 @@ static const Field table[] = {
     {"model", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
         "id of a served model"},
     {"input", API_RESPONSES, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "string or array of items", "required",
-        "messages, function calls and their outputs, reasoning; images as data URLs, audio; files and item references "
+        "messages, function calls and their outputs, reasoning; images as data URLs, audio, text files; item "
+        "references "
         "are "
         "refused"},
     {"instructions", API_RESPONSES, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, NULL, NULL, NULL,
@@ -87,8 +88,8 @@ static const Field table[] = {
     {"model", API_MESSAGES, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
         "id of a served model"},
     {"messages", API_MESSAGES, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 1, MESSAGES_MAX, NULL, NULL, "required",
-        "roles user, assistant, system; blocks text, image (base64), thinking, tool_use, tool_result; documents are "
-        "refused"},
+        "roles user, assistant, system; blocks text, image (base64), thinking, tool_use, tool_result, document "
+        "(text)"},
     {"system", API_MESSAGES, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, NULL, "string or text blocks", NULL,
         "system message, placed first"},
     {"max_tokens", API_MESSAGES, FIELD_HONOURED, FIELD_INTEGER, AT(generation.request.max_tokens), 1, MANY, NULL, NULL,

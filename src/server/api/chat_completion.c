@@ -1,4 +1,6 @@
 /* POST /v1/chat/completions: shapes of chat.completion and chat.completion.chunk. */
+#include <stdio.h>
+
 #include "chat/tool_prompt.h"
 #include "server/api/answer_writer.h"
 #include "server/api/endpoint.h"
@@ -12,19 +14,18 @@ static bool refuse_messages(const Error *why, const char *field, ApiError *error
     return api_fail(error, 400, "invalid_value", field, "%s.", why->text);
 }
 
-/* The reason for which there is no prompt: one of its images or clips of audio, or something else. */
+/* The reason for which there is no prompt: one of its images, clips of audio or videos, or something else. */
 static bool refuse_prompt(Exchange *x, const Error *why, const char *field, ApiError *error) {
     const ChatMedia *media = x->media.refused;
     if (!media || why->code == ERROR_MEMORY) return refuse_messages(why, field, error);
-    const bool audio = x->media.refused_audio;
-    if (audio ? !engine_audio(x->model->engine) : !engine_vision(x->model->engine))
-        return part_refuse(media->part, media->type, error);
+    const ContentKind kind = x->media.refused_kind;
+    const char *name = kind == CONTENT_AUDIO ? "audio" : kind == CONTENT_VIDEO ? "video" : "image";
+    if (!prompt_media_takes(x->model, kind)) return part_refuse(media->part, media->type, error);
+    char code[32];
+    snprintf(code, sizeof code, "invalid_%s", name);
     const bool limit = why->code == ERROR_LIMIT && strstr(why->text, "context");
-    return api_fail(error, 400,
-        limit       ? "context_length_exceeded"
-            : audio ? "invalid_audio"
-                    : "invalid_image",
-        media->field, "Invalid %s in '%s': %s.", audio ? "audio" : "image", media->field, why->text);
+    return api_fail(error, 400, limit ? "context_length_exceeded" : code, media->field, "Invalid %s in '%s': %s.", name,
+        media->field, why->text);
 }
 
 static bool messages_fit(const Exchange *x, const ChatRequest *request, ApiError *error) {

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "server/api/file_parts.h"
 #include "server/api/media_parts.h"
 #include "server/api/members.h"
 
@@ -9,7 +10,8 @@
 
 static const PartType types[] = {{"text", CONTENT_TEXT, "text", NULL}, {"refusal", CONTENT_TEXT, "refusal", NULL},
     {"image_url", CONTENT_IMAGE, NULL, image_read_chat}, {"input_audio", CONTENT_AUDIO, NULL, audio_read_input},
-    {"audio_url", CONTENT_AUDIO, NULL, audio_read_url}, {"file", CONTENT_FILE, NULL, NULL}, {0}};
+    {"audio_url", CONTENT_AUDIO, NULL, audio_read_url}, {"video_url", CONTENT_VIDEO, NULL, video_read_url},
+    {"file", CONTENT_FILE, NULL, file_read_chat}, {0}};
 
 /* Types that Chat Completions does not have are invalid values. */
 static bool check_types(const Json *parts, const char *param, ApiError *error) {

@@ -10,7 +10,8 @@ static const Field table[] = {
     {"model", BOTH, FIELD_HONOURED, FIELD_TEXT, AT(model), 0, 0, NULL, NULL, "required",
         "id of a served model, which is loaded if necessary; an unknown id is 404"},
     {"messages", API_CHAT, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 1, MESSAGES_MAX, NULL, NULL, "required",
-        "roles system, developer, user, assistant, tool; content a string or parts with text, images, audio; "
+        "roles system, developer, user, assistant, tool; content a string or parts with text, images, audio, videos, "
+        "files; "
         "`tool_calls`, `tool_call_id`, "
         "`reasoning_content`"},
     {"prompt", API_COMPLETIONS, FIELD_HONOURED, FIELD_ANY, AT(prompt), 0, 0, NULL, "text, [text], [id] or [[id]]",

@@ -1,5 +1,4 @@
-/* Content parts with images and audio, of each API: base64 in data URLs or on its own, and
- * files at addresses of hosts that the operator allows (hub/fetch.h). Other URLs are refused by name. */
+/* Content parts with images, audio and videos, of each API. */
 #pragma once
 #include "server/api/message_builder.h"
 
@@ -13,5 +12,8 @@ NODISCARD bool image_read_block(MessageBuilder *builder, const Json *block, cons
 NODISCARD bool audio_read_input(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 /* {"audio_url": {"url"}} (vLLM). */
 NODISCARD bool audio_read_url(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
+/* {"video_url": {"url"}} (vLLM); of a data URL of the type video/jpeg the data may be several images, separated by
+ * commas. */
+NODISCARD bool video_read_url(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 /* An array of base64 texts (Ollama); param: its path. */
 NODISCARD bool image_read_list(MessageBuilder *builder, const Json *list, const char *param, ApiError *error);

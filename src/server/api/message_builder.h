@@ -34,7 +34,7 @@ ChatMessage *messages_begin(MessageBuilder *builder, const char *role);
 /* These append a part to the last message. Texts are borrowed. */
 void messages_add_text(MessageBuilder *builder, Slice text);
 void messages_add_reasoning(MessageBuilder *builder, Slice text);
-void messages_add_media(MessageBuilder *builder, ContentKind kind, const ChatMedia *media); /* IMAGE, AUDIO */
+void messages_add_media(MessageBuilder *builder, ContentKind kind, const ChatMedia *media); /* IMAGE, AUDIO, VIDEO */
 /* A call whose arguments are a text, which a model may have written as no JSON; "": {}. Sets call->object. */
 NODISCARD bool messages_add_text_call(MessageBuilder *builder, ChatCall *call, ApiError *error);
 /* A call whose arguments are JSON; NULL: {}. */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "server/api/fields.h"
+#include "server/api/file_parts.h"
 #include "server/api/media_parts.h"
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
@@ -10,32 +11,20 @@
 
 const char thread_unsupported[] = "thread_unsupported_request";
 
-static bool read_document(MessageBuilder *builder, const Json *block, const char *param, ApiError *error);
-
-static const PartType text_types[] = {{"text", CONTENT_TEXT, "text", NULL},
-    {"image", CONTENT_IMAGE, NULL, image_read_block}, {"document", CONTENT_FILE, NULL, read_document},
-    {"search_result", CONTENT_FILE, NULL, read_document}, {0}};
-
-/* Documents that are texts, and results of searches, as text with their title in front. */
-static bool read_document(MessageBuilder *builder, const Json *block, const char *param, ApiError *error) {
-    const bool document = member_is(block, "type", "document");
-    const Json *source = member_get(block, "source"), *title = member_get(block, "title"),
-               *inner = document ? member_get(source, "content") : member_get(block, "content");
-    if (title && title->type == JSON_STRING) messages_add_text(builder, json_slice(title));
-    char path[API_PARAM_MAX];
-    if (document && member_is(source, "type", "text")) {
-        Slice text;
-        snprintf(path, sizeof path, "%.90s.source", param);
-        if (!member_read_text(source, "data", path, &text, error)) return false;
-        messages_add_text(builder, text);
-        return true;
-    }
-    if ((document && !member_is(source, "type", "content")) || !inner)
-        return part_refuse(param, document ? SLICE("document") : SLICE("search_result"), error);
-    snprintf(path, sizeof path, "%.90s.%s", param, document ? "source.content" : "content");
+/* Results of searches, as text with their title in front. */
+static bool read_found(MessageBuilder *builder, const Json *block, const char *param, ApiError *error) {
     static const PartType plain[] = {{"text", CONTENT_TEXT, "text", NULL}, {0}};
+    const Json *title = member_get(block, "title"), *inner = member_get(block, "content");
+    char path[API_PARAM_MAX];
+    if (title && title->type == JSON_STRING) messages_add_text(builder, json_slice(title));
+    if (!inner) return part_refuse(param, SLICE("search_result"), error);
+    snprintf(path, sizeof path, "%.90s.content", param);
     return messages_add_content(builder, inner, path, plain, error);
 }
+
+static const PartType text_types[] = {{"text", CONTENT_TEXT, "text", NULL},
+    {"image", CONTENT_IMAGE, NULL, image_read_block}, {"document", CONTENT_FILE, NULL, file_read_document},
+    {"search_result", CONTENT_FILE, NULL, read_found}, {0}};
 
 static bool is_block(const Json *block, const char *type) { return member_is(block, "type", type); }
 static bool is_document(const Json *block) { return is_block(block, "document") || is_block(block, "search_result"); }
@@ -84,7 +73,7 @@ static bool read_block(
         if (!member_read_text(block, "thinking", param, &text, error)) return false;
         messages_add_reasoning(builder, text);
     } else if (is_document(block)) {
-        return read_document(builder, block, param, error);
+        return (is_block(block, "document") ? file_read_document : read_found)(builder, block, param, error);
     }
     return true;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "server/api/fields.h"
+#include "server/api/file_parts.h"
 #include "server/api/media_parts.h"
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
@@ -10,7 +11,8 @@
 static const PartType text_types[] = {{"input_text", CONTENT_TEXT, "text", NULL},
     {"output_text", CONTENT_TEXT, "text", NULL}, {"text", CONTENT_TEXT, "text", NULL},
     {"refusal", CONTENT_TEXT, "refusal", NULL}, {"input_image", CONTENT_IMAGE, NULL, image_read_responses},
-    {"input_audio", CONTENT_AUDIO, NULL, audio_read_input}, {"input_file", CONTENT_FILE, NULL, NULL}, {0}};
+    {"input_audio", CONTENT_AUDIO, NULL, audio_read_input}, {"input_file", CONTENT_FILE, NULL, file_read_responses},
+    {0}};
 
 /* ---- input ---- */
 
