@@ -326,7 +326,7 @@ static void test_paths(void) {
     } cases[] = {
         {request_read_chat, CHAT USER("[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"image_url\"}]") "}",
             "messages[0].content[1].image_url"},
-        {request_read_chat, CHAT USER("[{\"type\":\"file\"}]") "}", "messages[0].content[0]"},
+        {request_read_chat, CHAT USER("[{\"type\":\"file\"}]") "}", "messages[0].content[0].file"},
         {request_read_chat, CHAT USER(IMAGE("data:image/png;base64,AAAA=A")) "}",
             "messages[0].content[0].image_url.url"},
         {request_read_chat, CHAT USER(IMAGE("http://127.0.0.1/x.png")) "}", "messages[0].content[0].image_url.url"},
