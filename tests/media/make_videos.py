@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """tests/media/videos: small GIF, WebP and MJPEG files, and videos.json: what Pillow 12 makes of their frames.
 
-    tests/media/make_videos.py            # the files
-    tests/media/make_videos.py --random N # N more GIF files through build/test_video, against Pillow
+tests/media/make_videos.py            # the files
+tests/media/make_videos.py --random N # N more GIF files through build/test_video, against Pillow
 """
 
 import argparse

@@ -259,11 +259,10 @@ def test_files(api):
         {"role": "user", "content": [{"type": "text", "text": told}, {"type": "text", "text": "y"}]}])  # fmt: skip
     for given in ({"file_data": url, "filename": "n.md"}, {"file_data": data, "filename": "n.md"}):
         part = [{"type": "file", "file": given}, {"type": "text", "text": "y"}]
-        found = post(
-            api, "/v1/chat/completions", "files", model="plain", max_tokens=1, messages=[{"role": "user", "content": part}]
-        )
+        asked = [{"role": "user", "content": part}]
+        found = post(api, "/v1/chat/completions", "files", model="plain", max_tokens=1, messages=asked)
         check(found["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"], f"files: {found['usage']}")
-        shown = post(api, "/apply-template", "files", model="plain", messages=[{"role": "user", "content": part}])
+        shown = post(api, "/apply-template", "files", model="plain", messages=asked)
         check(f"user\n{told}\ny<|end|>" in shown["prompt"], f"files: {shown}")
     part = [{"type": "input_file", "file_data": url, "filename": "n.md"}, {"type": "input_text", "text": "y"}]
     found = post(api, "/v1/responses", "files", model="plain", input=[{"role": "user", "content": part}])

@@ -148,7 +148,8 @@ def write_tiny_mixture(directory, context=2048):
 VISION_TEMPLATE = (
     "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' }}"
     "{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
-    "{% if c.type == 'image' %}{{ 'PLACEHOLDER' }}{% elif c.type == 'video' %}{{ 'VIDEO' }}{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
+    "{% if c.type == 'image' %}{{ 'PLACEHOLDER' }}{% elif c.type == 'video' %}{{ 'VIDEO' }}"
+    "{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}"
     "{{ '<|end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
 )
 PLACEHOLDERS = {

@@ -4,8 +4,8 @@ fixtures NAME.
 
     python3 tools/oracle/video.py [NAME…]
 
-The reference is transformers (torch, f32, eager attention), fed with frames that Pillow resizes; its own video processors
-need torchvision, whose filters differ by a bit. Frames are chosen as docs/media.md says. Positions behind a video of
+The reference is transformers (torch, f32, eager attention), with frames that Pillow resizes; its video processors
+need torchvision, whose filters differ by a bit. Frames are chosen as docs/media.md says. Positions behind a video of a
 Qwen2-VL and Qwen2.5-VL begin behind the largest one of the video, as in their paper and as mlx-vlm and vLLM count;
 transformers 5.23 begins behind the largest row or column. Needs what vision.py needs.
 """
@@ -16,9 +16,9 @@ import json
 
 import numpy as np
 import torch
+import vision
 from PIL import Image, ImageSequence
 
-import vision
 import weights
 
 FRAMES, DURATION_MS, WIDTH, HEIGHT = 5, 500, 90, 60
