@@ -99,7 +99,7 @@ typedef struct Frames {
     const PromptPart *part;
     const ImageRule *rule;
     int together;
-    Image first; /* of a group whose second frame is not there yet */
+    Image first; /* first frame of a group whose second one is not there yet */
 } Frames;
 
 static bool add_group(Frames *f, Image *second, Error *error) {
@@ -495,7 +495,7 @@ static bool find_tokens(const ChatModel *model, RowTokens *tokens, Error *error)
 /* A place in the rows of all items. */
 typedef struct Cursor {
     const PromptPart *part;
-    int number, item, row; /* number: of all items; item: within the part */
+    int number, item, row; /* number: among all items; item: within the part */
 } Cursor;
 
 static int part_items(const PromptPart *part) {
@@ -520,8 +520,8 @@ static const RowToken *expected_token(const RowTokens *tokens, const PromptPart 
 /* Position in time of a video's group behind the first one. */
 static int group_time(const VideoSpec *video, const PromptPart *part, int group) {
     if (video->tokens_per_second <= 0) return group;
-    const double seconds = video->rule.together * part->seconds / part->frames; /* of a group */
-    return (int)((float)group * (float)(video->tokens_per_second * seconds));
+    const double group_s = video->rule.together * part->seconds / part->frames;
+    return (int)((float)group * (float)(video->tokens_per_second * group_s));
 }
 
 /* Notes that token number `i` stands for the row at the cursor. */

@@ -3,11 +3,11 @@
 #include "family/vision.h"
 
 enum {
-    VISION_PATCH_MAX = 64,   /* pixels */
-    VISION_SIDE_MAX = 4096,  /* pixels */
-    VISION_WINDOW_MAX = 32,  /* patches of a window's side */
-    VIDEO_TOKENS_MIN = 128,  /* the fewest and the most tokens of a frame of Qwen2-VL, and of two that become one set */
-    VIDEO_TOKENS_MAX = 768,  /* of rows */
+    VISION_PATCH_MAX = 64,  /* pixels */
+    VISION_SIDE_MAX = 4096, /* pixels */
+    VISION_WINDOW_MAX = 32, /* patches of a window's side */
+    VIDEO_TOKENS_MIN = 128, /* the fewest and the most tokens that the frames of one set of rows have */
+    VIDEO_TOKENS_MAX = 768,
     VISION_TOKENS_LOW = 256, /* the most tokens of an image with low detail, where a family can choose */
 };
 

@@ -34,10 +34,10 @@ typedef struct GifFrame {
 typedef struct Gif {
     Slice file;
     size_t at;
-    int width, height; /* of the canvas */
+    int width, height; /* size of the canvas */
     Palette palette;
     int background;
-    int disposal; /* of the last frame that told one */
+    int disposal; /* that of the last frame with one */
 } Gif;
 
 static uint8_t byte_at(const Gif *gif, size_t at) { return (uint8_t)gif->file.data[at]; }
@@ -248,7 +248,7 @@ static void paint(const Image *canvas, const GifFrame *frame, const uint8_t *col
 
 typedef struct Canvas {
     Image image, before; /* before: what DISPOSE_PREVIOUS restores; without rgb: nothing */
-    uint8_t *colours;    /* of a frame */
+    uint8_t *colours;    /* those of a frame, before they are painted */
     size_t room;
     GifFrame last; /* the frame that is shown */
     int shown;     /* frames so far */
