@@ -1,11 +1,9 @@
 /* The engine thread: admit, run a step, sample, hand out tokens. */
 #include "engine/engine.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/digest.h"
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,6 +11,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "engine/token_mask.h"
+#include "engine/admission.h"
 #include "engine/check.h"
 #include "engine/expert_memory.h"
 #include "engine/kv_choice.h"
@@ -828,75 +827,15 @@ uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms) {
 
 /* ---- submitting ---- */
 
-/* Images that must be read whole fit a step. */
-static bool check_media(const Engine *engine, const RequestOptions *o, Error *error) {
-    const VisionSpec *vision = engine_vision(engine);
-    const int most = min_int(engine->scheduler.prefill_size, runner_span_rows_max(engine->runner));
-    if (o->media_count > 0 && !engine->media)
-        return fail(error, ERROR_UNSUPPORTED, "this model takes neither images nor audio");
-    for (int i = 0; i < o->media_count; i++) {
-        const int tokens = o->media[i].rows;
-        const int before = i > 0 ? o->media[i - 1].begin + o->media[i - 1].rows : 0;
-        CHECK(o->media[i].first >= 0 && tokens <= o->media[i].item->tokens - o->media[i].first);
-        if (o->media[i].begin < before || o->media[i].begin > o->prompt_count - tokens)
-            return fail(
-                error, ERROR_USAGE, "item %d at token %d of a prompt of %d", i, o->media[i].begin, o->prompt_count);
-        if (vision && vision->bidirectional && !media_item_is_audio(o->media[i].item) && tokens > most)
-            return fail(error, ERROR_LIMIT,
-                "An image of %d tokens must be read in one step, which has at most %d (--prefill-size)", tokens, most);
-    }
-    if (o->media_count > 0 && vision && vision->whole_prompt && o->prompt_count > most)
-        return fail(error, ERROR_LIMIT,
-            "A prompt of %d tokens with images must be read in one step, which has at most %d (--prefill-size)",
-            o->prompt_count, most);
-    return true;
-}
-
-static bool check_encoded(const Engine *engine, const RequestOptions *o, Error *error) {
-    const int positions = model_spec(engine->model)->positions, most = engine->scheduler.prefill_size;
-    if (!o->embeds) return fail(error, ERROR_UNSUPPORTED, "this model makes embeddings, no answers");
-    if (o->prompt_count > positions)
-        return fail(
-            error, ERROR_LIMIT, "the prompt has %d tokens, the model has %d positions", o->prompt_count, positions);
-    return o->prompt_count <= most ||
-        fail(error, ERROR_LIMIT, "a text of %d tokens must be read in one step, which has at most %d (--prefill-size)",
-            o->prompt_count, most);
-}
-
-/* Pages of a sequence hold what its adapter made of the text. */
-static bool settle_adapter(const Engine *engine, RequestOptions *o, Error *error) {
-    const Spec *spec = model_spec(engine->model);
-    if (o->adapter < 0 || o->adapter > spec->adapter_count)
-        return fail(error, ERROR_USAGE, "adapter %d, the model has %d", o->adapter, spec->adapter_count);
-    if (o->adapter > 0)
-        o->cache_salt =
-            checksum64_seeded(spec->adapters[o->adapter - 1].checksum, &o->cache_salt, sizeof o->cache_salt);
-    return true;
-}
-
 Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error) {
-    static const KvFormat full_precision;
-    RequestOptions own = *asked, *options = &own;
-    if (!own.kv_format) own.kv_format = &engine->kv_format;
-    if (!check_request_options(options, engine->vocab, error) || !check_media(engine, options, error) ||
-        !settle_adapter(engine, &own, error))
-        return NULL;
-    const bool media_whole = options->media_count > 0 && engine_vision(engine) && engine_vision(engine)->bidirectional;
-    if (media_whole) own.kv_format = &full_precision; /* the steps of other formats end at places of their own */
-    const bool encoded = model_spec(engine->model)->encoder;
-    if (encoded && !check_encoded(engine, options, error)) return NULL;
-    if (options->embeds && !engine->pooling) {
-        fail(error, ERROR_UNSUPPORTED, "this model makes no embeddings");
-        return NULL;
-    }
     Scheduler *s = &engine->scheduler;
-    const int max_tokens = scheduler_fit(s, options, error);
-    if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
-        return NULL;
-    const bool whole_prompt = encoded || (media_whole && engine_vision(engine)->whole_prompt);
-    const RequestShape shape = {engine->vocab, model_hidden(engine->model), engine->pooling, media_whole, whole_prompt,
-        s->speculation.options.lookup};
-    Request *request = request_new(options, &shape, max_tokens, error);
+    const Admission admission = {.model = engine->model,
+        .scheduler = s,
+        .media = engine->media,
+        .kv_format = &engine->kv_format,
+        .pooling = engine->pooling,
+        .span_rows_max = runner_span_rows_max(engine->runner)};
+    Request *request = admission_take(&admission, asked, error);
     if (!request) return NULL;
     mutex_lock(&engine->mutex);
     const bool full = scheduler_full(s), closing = engine->closing;
