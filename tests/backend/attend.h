@@ -2,6 +2,7 @@
  * take them forward through a backend, alone or among strangers. Cache memory starts as NaN, so that a read of anything
  * not written shows. */
 #pragma once
+#include "backend/steps.h"
 #include "ops.h"
 
 enum { STRANGERS = 7, ROWS_MAX = 640, PAGES = 64, THREADS_MAX = 4, SPANS_MAX = 4 };
@@ -116,32 +117,35 @@ static inline Cache cache_make(Backend *backend, Bench *b) {
     return cache;
 }
 
-/* The next rows of a sequence as a run of the step, its inputs behind those of the runs before. */
-static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, SequenceChunk *run, float *const *in) {
+/* The next rows of a sequence for a step whose rows before them are row: their inputs go behind those of the rows
+ * before. positions: [POSITION_DIMS_MAX][rows], filled where the sequence has places of its own, borrowed until
+ * step_of(). */
+static inline StepSequence next_rows(
+    const Bench *b, Sequence *seq, int rows, int row, int32_t *positions, float *const *in) {
+    static const int32_t zeros[ROWS_MAX];
     const Shape *s = b->shape;
     const int widths[4] = {q_width(s), k_width(s), v_width(s), out_width(s)};
     const float *const from[4] = {seq->q, seq->k, seq->v, seq->q_latent};
     for (int i = 0; i < (s->latent ? 4 : 3); i++)
-        memcpy(in[i] + step->rows * widths[i], from[i] + seq->position * widths[i],
-            sizeof(float) * (size_t)(rows * widths[i]));
-    *run = (SequenceChunk){
-        .row = step->rows, .rows = rows, .position = seq->position, .tables = seq->tables, .quant = seq->quant};
+        memcpy(
+            in[i] + row * widths[i], from[i] + seq->position * widths[i], sizeof(float) * (size_t)(rows * widths[i]));
+    for (int i = 0; seq->places && i < POSITION_DIMS_MAX * rows; i++) {
+        const int axis = b->position_dims > 1 ? i / rows : 0;
+        positions[i] = seq->places[axis * seq->tokens + seq->position + i % rows];
+    }
+    StepSequence next = {.rows = rows,
+        .position = seq->position,
+        .tables = seq->tables,
+        .quant = seq->quant,
+        .tokens = zeros,
+        .positions = seq->places ? positions : NULL};
     const BidirectionalSpan *span = seq->spans, *end = seq->spans + seq->span_count;
     while (span < end && span->begin < seq->position) span++;
-    for (run->spans = span; span < end && span->begin < seq->position + rows; span++) run->span_count++;
-    step->rows += rows;
+    for (next.spans = span; span < end && span->begin < seq->position + rows; span++) next.span_count++;
     /* pages that the window has left */
     const int oldest = s->window ? seq->position - s->window + 1 : 0;
     for (int page = 0; (page + 1) * KV_PAGE_TOKENS <= oldest; page++) seq->pages[page] = -1;
-}
-
-/* Positions of a sequence's run, once it is known how many rows the step has. */
-static inline void fill_positions(
-    const Bench *b, const Sequence *seq, const SequenceChunk *run, int rows, int32_t *positions) {
-    for (int axis = 0; axis < b->position_dims; axis++)
-        for (int t = 0; t < run->rows; t++)
-            positions[axis * rows + run->row + t] =
-                seq->places ? seq->places[axis * seq->tokens + run->position + t] : run->position + t;
+    return next;
 }
 
 static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
@@ -163,21 +167,18 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
 static inline void advance(Backend *backend, Bench *b, const Cache *cache, const int rows[1 + STRANGERS], float *out) {
     static float q[ROWS_MAX * 5000], k[ROWS_MAX * 2048], v[ROWS_MAX * 2048], q_latent[ROWS_MAX * 5000],
         y[ROWS_MAX * 5000];
-    static int32_t positions[POSITION_DIMS_MAX * ROWS_MAX], tokens[ROWS_MAX];
+    static int32_t positions[POSITION_DIMS_MAX * ROWS_MAX];
     float *const in[4] = {q, k, v, q_latent};
-    SequenceChunk chunks[1 + STRANGERS];
-    int owner[1 + STRANGERS], own = 0;
-    Step step = {.tokens = tokens, .positions = positions, .chunks = chunks, .position_dims = b->position_dims};
+    StepSequence sequences[1 + STRANGERS];
+    int count = 0, total = 0, own = -1;
     for (int n = STRANGERS; n >= 0; n--) { /* the sequence under test in the middle */
         const int i = (n + 4) % (1 + STRANGERS);
         if (rows[i] == 0) continue;
-        if (i == 0) own = step.rows;
-        owner[step.chunk_count] = i;
-        add_run(b, &b->sequence[i], rows[i], &step, &chunks[step.chunk_count++], in);
+        sequences[count] = next_rows(b, &b->sequence[i], rows[i], total, positions + POSITION_DIMS_MAX * total, in);
+        sequences[count++].decode = b->decode_rows && own < 0;
+        if (i == 0) own = total;
+        total += rows[i];
     }
-    if (b->decode_rows) step.decode_rows = own + rows[0];
-    for (int i = 0; i < step.chunk_count; i++)
-        fill_positions(b, &b->sequence[owner[i]], &chunks[i], step.rows, positions);
     Attention op = attention_of(b, &cache->layer);
     op.q = q;
     op.k = k;
@@ -185,7 +186,7 @@ static inline void advance(Backend *backend, Bench *b, const Cache *cache, const
     op.q_latent = b->shape->latent ? q_latent : NULL;
     op.out = y;
     Error error;
-    backend->ops->begin(backend, &step);
+    backend->ops->begin(backend, step_of(count, sequences));
     backend->ops->attention(backend, &op);
     if (!backend->ops->wait(backend, backend->ops->submit(backend), &error)) TEST_MSG(false, "%s", error.text);
     const int width = out_width(b->shape);

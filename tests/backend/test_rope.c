@@ -50,7 +50,8 @@ static void check_moved_places(const Shape *shape) {
     bench_free(&b);
 }
 
-/* Text has one place on all axes: as if it had one axis, bit for bit. */
+/* Text has one place on all axes: as if it had one axis, bit for bit. A stranger's places differ between the axes, so
+ * that the step has all of them. */
 static void check_text(const char *name, const Shape *shape, int time, int height, int width) {
     Backend *backend = open_backend(name, 2, false, ROWS_MAX);
     if (!backend) return; /* not on this machine */
@@ -59,6 +60,11 @@ static void check_text(const char *name, const Shape *shape, int time, int heigh
     float *one = random_floats(count, 0), *three = random_floats(count, 0);
     compute(backend, &b, 64, true, one);
     set_mrope_section(&b, time, height, width);
+    Sequence *stranger = &b.sequence[1];
+    int32_t places[POSITION_DIMS_MAX * TOKENS];
+    if (stranger->tokens > TOKENS) abort();
+    for (int i = 0; i < POSITION_DIMS_MAX * stranger->tokens; i++) places[i] = i;
+    stranger->places = places;
     compute(backend, &b, 64, true, three);
     TEST_MSG(same_bits(one, three, count), "%s: %s: text on three axes: %g away", name, shape->name,
         distance(three, one, count));
@@ -74,19 +80,14 @@ static void turn_by(Backend *backend, Bench *b, const Rope *const *ropes, int co
     enum { ROWS = 20 };
     static float q[ROWS * 4 * 48], k[ROWS * 2 * 48], v[ROWS * 2 * 32];
     float *const in[3] = {q, k, v};
-    int32_t positions[POSITION_DIMS_MAX * ROWS], tokens[ROWS] = {0};
+    int32_t positions[POSITION_DIMS_MAX * ROWS];
     Cache cache = cache_make(backend, b);
-    SequenceChunk chunk;
-    Step step = {.tokens = tokens,
-        .positions = positions,
-        .chunk_count = 1,
-        .chunks = &chunk,
-        .position_dims = POSITION_DIMS_MAX};
-    add_run(b, &b->sequence[0], ROWS, &step, &chunk, in);
+    StepSequence sequence = next_rows(b, &b->sequence[0], ROWS, 0, positions, in);
     for (int i = 0; i < POSITION_DIMS_MAX * ROWS; i++) positions[i] = 100 + i * i;
+    sequence.positions = positions;
     Attention op = attention_of(b, &cache.layer);
     op.out = out;
-    backend->ops->begin(backend, &step);
+    backend->ops->begin(backend, step_of(1, &sequence));
     for (int i = 0; i < count; i++) {
         float *own[] = {copy_floats(q, COUNT_OF(q) - 1), copy_floats(k, COUNT_OF(k) - 1)};
         op.rope = ropes[i];

@@ -2,6 +2,7 @@
  * text is cut into steps, whatever else is in the step, after rows that were taken back, and on any number of threads.
  */
 #include "backend/recurrent.h"
+#include "backend/steps.h"
 #include "ops.h"
 
 enum { TEXT = 200, TEXT_LONG = 10000, ROWS_MAX = 256, THREADS_MAX = 3, INPUTS_MAX = 6 };
@@ -70,15 +71,15 @@ static void set_table(Text *t, int begin, int rows) {
 static void step(Text *const *texts, int count, const int *positions, const int *rows, float *const *out) {
     const Case *c = texts[0]->c;
     Backend *backend = texts[0]->backend;
-    SequenceChunk chunks[2] = {{0}};
+    static const int32_t zeros[ROWS_MAX];
+    StepSequence sequences[2];
     const int32_t *tables[2];
-    int32_t places[ROWS_MAX];
-    int total = 0;
+    int first[2], total = 0;
     for (int i = 0; i < count; i++) {
         set_table(texts[i], positions[i], rows[i]);
         tables[i] = texts[i]->table;
-        chunks[i] = (SequenceChunk){.row = total, .rows = rows[i], .position = positions[i], .tables = &tables[i]};
-        for (int r = 0; r < rows[i]; r++) places[total + r] = positions[i] + r;
+        sequences[i] = (StepSequence){.rows = rows[i], .position = positions[i], .tables = &tables[i], .tokens = zeros};
+        first[i] = total;
         total += rows[i];
     }
     float *in[INPUTS_MAX] = {0};
@@ -86,23 +87,17 @@ static void step(Text *const *texts, int count, const int *positions, const int 
         if (!c->in[i]) continue;
         in[i] = malloc((size_t)(total * c->width[i] + 1) * sizeof(float));
         for (int n = 0; n < count; n++)
-            memcpy(in[i] + chunks[n].row * c->width[i], c->in[i] + positions[n] * c->width[i],
+            memcpy(in[i] + first[n] * c->width[i], c->in[i] + positions[n] * c->width[i],
                 (size_t)(rows[n] * c->width[i]) * sizeof(float));
     }
     float *work = malloc((size_t)(total * c->work_width + 1) * sizeof(float));
     float *result = malloc((size_t)(total * c->out_width) * sizeof(float));
-    const Step s = {.rows = total,
-        .tokens = places,
-        .positions = places,
-        .position_dims = 1,
-        .chunk_count = count,
-        .chunks = chunks};
-    backend->ops->begin(backend, &s);
+    backend->ops->begin(backend, step_of(count, sequences));
     /* All texts of a step lie in the pages of the first. */
     c->run(c, backend, &texts[0]->place, total, in, work, result);
     backend->ops->wait(backend, backend->ops->submit(backend), NULL);
     for (int n = 0; n < count; n++)
-        memcpy(out[n] + positions[n] * c->out_width, result + chunks[n].row * c->out_width,
+        memcpy(out[n] + positions[n] * c->out_width, result + first[n] * c->out_width,
             (size_t)(rows[n] * c->out_width) * sizeof(float));
     for (int i = 0; i < INPUTS_MAX; i++) free(in[i]);
     free(work);
@@ -573,15 +568,7 @@ static void check_gated_norms(void) {
             op.gate_scale = 0.7f;
             if (op.gate_kind != GATE_NONE) op.gate = gate;
             plain_gated_norm(&op, wanted);
-            const int32_t places[ROWS] = {0, 1, 2, 3, 4};
-            const SequenceChunk chunk = {.rows = ROWS};
-            const Step s = {.rows = ROWS,
-                .tokens = places,
-                .positions = places,
-                .position_dims = 1,
-                .chunk_count = 1,
-                .chunks = &chunk};
-            backend->ops->begin(backend, &s);
+            backend->ops->begin(backend, step_of_rows(ROWS, 0));
             backend->ops->gated_norm(backend, &op);
             TEST_MSG(distance(out, wanted, ROWS * WIDTH) <= 1e-5, "gated norm %d on %s", i, name);
             memcpy(alone, x, sizeof alone);

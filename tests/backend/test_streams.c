@@ -3,16 +3,9 @@
 #include <math.h>
 
 #include "backend/ops.h"
+#include "backend/steps.h"
 
 enum { ROWS = 5, WIDTH = 37, STREAMS = 3, HEADS = 4 };
-
-static void begin(Backend *backend) {
-    static const int32_t places[ROWS] = {0, 1, 2, 3, 4};
-    static const SequenceChunk chunk = {.rows = ROWS};
-    static const Step step = {
-        .rows = ROWS, .tokens = places, .positions = places, .position_dims = 1, .chunk_count = 1, .chunks = &chunk};
-    backend->ops->begin(backend, &step);
-}
 
 /* Streams lie one behind the other: row r of stream i at (i · ROWS + r) · WIDTH. */
 static void check_mix(Backend *backend, const char *name) {
@@ -105,7 +98,7 @@ int main(void) {
         Backend *backend = open_backend(name, 2, false, ROWS);
         if (!backend) continue;
         if (backend->ops->mix_streams) {
-            begin(backend);
+            backend->ops->begin(backend, step_of_rows(ROWS, 0));
             check_mix(backend, name);
             check_match(backend, name);
             check_sparsify(backend, name);
