@@ -19,6 +19,18 @@ Dims family_dims(Loader *ld, Spec *spec) {
     return d;
 }
 
+Dims family_dims_or(Loader *ld, const Dims *absent) {
+    Dims d = {.hidden = load_int_or(ld, "hidden_size", absent->hidden),
+        .heads = load_int_or(ld, "num_attention_heads", absent->heads),
+        .kv_heads = load_int_or(ld, "num_key_value_heads", absent->kv_heads),
+        .head_dim = load_int_or(ld, "head_dim", absent->head_dim),
+        .eps = load_positive_or(ld, "rms_norm_eps", (double)absent->eps)};
+    if (absent->intermediate_size)
+        d.intermediate_size = load_int_or(ld, "intermediate_size", absent->intermediate_size);
+    family_check(ld, &d);
+    return d;
+}
+
 void family_check(Loader *ld, Dims *d) {
     enum { HEAD_DIM_MAX = 1024 };
     if (d->head_dim == 0) {

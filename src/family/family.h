@@ -21,6 +21,9 @@ typedef struct Dims {
 /* hidden_size, num_attention_heads, num_key_value_heads (absent: heads), head_dim (absent: hidden / heads),
  * intermediate_size, rms_norm_eps; and into the spec: layers, vocab_size, max_position_embeddings. */
 Dims family_dims(Loader *ld, Spec *spec);
+/* The same fields less those of the spec, each with its value where it is absent; intermediate_size is read by the
+ * family itself where that is 0. */
+Dims family_dims_or(Loader *ld, const Dims *absent);
 /* Checks numbers that a family read itself; a head_dim of 0 becomes hidden / heads. */
 void family_check(Loader *ld, Dims *dims);
 /* model.embed_tokens, model.norm, and lm_head, which is tied if tie_word_embeddings says so, or if that is absent and

@@ -15,3 +15,13 @@ GemmaSharing gemma_sharing(Loader *ld, const Spec *spec, int absent);
  * and v are normalised. k_is_v: values are the keys as projected. */
 Component *gemma_attention(Loader *ld, Spec *spec, Layer *layer, int i, const Dims *d, const Rope *rope, int window,
     bool k_is_v, GemmaSharing *sharing);
+
+/* Experts of a layer, beside a feed-forward network. */
+typedef struct GemmaExperts {
+    int count; /* 0: none */
+    int top_k, intermediate_size;
+} GemmaExperts;
+/* enable_moe_block, num_experts, top_k_experts, moe_intermediate_size */
+GemmaExperts gemma_experts(Loader *ld);
+/* Their weights and norms; dense: the network beside them. */
+MoeComponent gemma_moe(Loader *ld, const Dims *d, const GemmaExperts *experts, GluComponent dense);

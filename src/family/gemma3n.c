@@ -19,16 +19,12 @@ typedef struct Gemma3n {
 } Gemma3n;
 
 static Gemma3n load_config(Loader *ld, Spec *spec) {
-    Gemma3n s = {.d = {.hidden = load_int_or(ld, "hidden_size", 2048),
-                     .heads = load_int_or(ld, "num_attention_heads", 8),
-                     .kv_heads = load_int_or(ld, "num_key_value_heads", 2),
-                     .head_dim = load_int_or(ld, "head_dim", 256),
-                     .intermediate_size = load_int_at(ld, "intermediate_size", 0, 16384),
-                     .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)},
+    Gemma3n s = {
+        .d = family_dims_or(ld, &(Dims){.hidden = 2048, .heads = 8, .kv_heads = 2, .head_dim = 256, .eps = 1e-6F}),
         .rank = load_int_or(ld, "laurel_rank", 64),
         .input_width = load_int_or(ld, "hidden_size_per_layer_input", 256),
         .correct_scale = load_bool_or(ld, "altup_correct_scale", true)};
-    family_check(ld, &s.d);
+    s.d.intermediate_size = load_int_at(ld, "intermediate_size", 0, 16384);
     spec->hidden = s.d.hidden;
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 35);
     spec->positions = load_int_or(ld, "max_position_embeddings", 32768);

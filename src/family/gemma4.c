@@ -14,7 +14,7 @@
 typedef struct Gemma4 {
     Dims d;
     int full_head_dim, full_kv_heads, input_width;
-    int experts, top_k, expert_size; /* experts 0: none */
+    GemmaExperts experts;
     bool k_is_v, double_wide;
     bool spans; /* tokens of an image see each other, in layers with a window alone */
     Windows windows;
@@ -23,12 +23,10 @@ typedef struct Gemma4 {
 } Gemma4;
 
 static Gemma4 load_config(Loader *ld, Spec *spec) {
-    Gemma4 s = {.d = {.hidden = load_int_or(ld, "hidden_size", 1536),
-                    .heads = load_int_or(ld, "num_attention_heads", 8),
-                    .kv_heads = load_int_or(ld, "num_key_value_heads", 1),
-                    .head_dim = load_int_or(ld, "head_dim", 256),
-                    .intermediate_size = load_int_or(ld, "intermediate_size", 6144),
-                    .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)}};
+    Gemma4 s = {
+        .d = family_dims_or(ld,
+            &(Dims){
+                .hidden = 1536, .heads = 8, .kv_heads = 1, .head_dim = 256, .intermediate_size = 6144, .eps = 1e-6F})};
     spec->hidden = s.d.hidden;
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 35);
     spec->positions = load_int_or(ld, "max_position_embeddings", 131072);
@@ -42,14 +40,7 @@ static Gemma4 load_config(Loader *ld, Spec *spec) {
     s.windows = (Windows){.types = load_list(ld, "layer_types", spec->layer_count),
         .width = load_int_or(ld, "sliding_window", 512),
         .full_every = load_int_or(ld, "sliding_window_pattern", 5)};
-    if (load_bool_or(ld, "enable_moe_block", false)) {
-        s.experts = load_int(ld, "num_experts");
-        s.top_k = load_int(ld, "top_k_experts");
-        s.expert_size = load_int(ld, "moe_intermediate_size");
-        load_require(ld, s.top_k <= s.experts && s.top_k <= EXPERTS_USED_MAX, "top_k_experts is %d of %d, at most %d",
-            s.top_k, s.experts, EXPERTS_USED_MAX);
-    }
-    family_check(ld, &s.d);
+    s.experts = gemma_experts(ld);
     load_require(ld, s.d.heads % s.full_kv_heads == 0 && s.full_head_dim <= ATTENTION_HEAD_MAX,
         "heads of full layers do not fit: num_global_key_value_heads %d, global_head_dim %d", s.full_kv_heads,
         s.full_head_dim);
@@ -77,43 +68,17 @@ static void load_attention(Loader *ld, Spec *spec, Layer *layer, Gemma4 *s, int 
     if (s->spans && !window) component->attention.op.span_rule = SPANS_IGNORED;
 }
 
-static MoeComponent load_moe(Loader *ld, const Gemma4 *s, GluComponent dense) {
-    const int hidden = s->d.hidden, inner = s->expert_size;
-    MoeComponent moe = {.experts = s->experts,
-        .top_k = s->top_k,
-        .score = ROUTE_TOP_SOFTMAX,
-        .scale = 1,
-        .activation = dense.activation,
-        .dense = dense};
-    moe.router = load_linear(ld, "router.proj", s->experts, hidden, false);
-    moe.router_norm = load_rms_times(ld, "router.scale", hidden, s->d.eps, 1 / sqrtf((float)hidden));
-    moe.expert_scale = load_vector(ld, "router.per_expert_scale", s->experts, 0);
-    if (load_has(ld, "experts.gate_up_proj")) { /* as published */
-        moe.gate = load_experts(ld, "experts.gate_up_proj", NULL, s->experts, 0, 2 * (int64_t)inner, hidden, false);
-        moe.up = load_halves(ld, moe.gate, s->experts, 0);
-        moe.down = load_experts(ld, "experts.down_proj", NULL, s->experts, 0, hidden, inner, false);
-    } else {
-        moe.gate = load_experts(ld, "experts.switch_glu.gate_proj", NULL, s->experts, 0, inner, hidden, false);
-        moe.up = load_experts(ld, "experts.switch_glu.up_proj", NULL, s->experts, 0, inner, hidden, false);
-        moe.down = load_experts(ld, "experts.switch_glu.down_proj", NULL, s->experts, 0, hidden, inner, false);
-    }
-    moe.dense_input_norm = load_rms(ld, "pre_feedforward_layernorm", hidden, s->d.eps);
-    moe.dense_output_norm = load_rms(ld, "post_feedforward_layernorm_1", hidden, s->d.eps);
-    moe.experts_output_norm = load_rms(ld, "post_feedforward_layernorm_2", hidden, s->d.eps);
-    return moe;
-}
-
 static void load_ffn(Loader *ld, Spec *spec, Layer *layer, const Gemma4 *s, int i) {
     const int wide = s->double_wide && i >= s->sharing.from ? 2 : 1;
     const GluComponent glu =
         family_glu(ld, "mlp", s->d.hidden, wide * s->d.intermediate_size, (Activation){.kind = ACT_GELU_TANH}, false);
-    Component *component = layer_add(spec, layer, s->experts ? COMPONENT_MOE : COMPONENT_GLU);
-    if (s->experts)
-        component->moe = load_moe(ld, s, glu);
+    Component *component = layer_add(spec, layer, s->experts.count ? COMPONENT_MOE : COMPONENT_GLU);
+    if (s->experts.count)
+        component->moe = gemma_moe(ld, &s->d, &s->experts, glu);
     else
         component->glu = glu;
-    component->input_norm =
-        load_rms(ld, s->experts ? "pre_feedforward_layernorm_2" : "pre_feedforward_layernorm", s->d.hidden, s->d.eps);
+    component->input_norm = load_rms(
+        ld, s->experts.count ? "pre_feedforward_layernorm_2" : "pre_feedforward_layernorm", s->d.hidden, s->d.eps);
     component->output_norm = load_rms(ld, "post_feedforward_layernorm", s->d.hidden, s->d.eps);
 }
 

@@ -106,16 +106,13 @@ static Weight load_row(Loader *ld, const char *name, int width) {
 }
 
 static void load_tower(Loader *ld, VisionSpec *vision) {
-    Tower t = {.d = {.hidden = load_int_or(ld, "hidden_size", 768),
-                   .heads = load_int_or(ld, "num_attention_heads", 12),
-                   .kv_heads = load_int_or(ld, "num_key_value_heads", 12),
-                   .head_dim = load_int_or(ld, "head_dim", 64),
-                   .intermediate_size = load_int_or(ld, "intermediate_size", 3072),
-                   .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)}};
+    Tower t = {
+        .d = family_dims_or(ld,
+            &(Dims){
+                .hidden = 768, .heads = 12, .kv_heads = 12, .head_dim = 64, .intermediate_size = 3072, .eps = 1e-6F})};
     const int patch = load_int_or(ld, "patch_size", 16), merge = load_int_or(ld, "pooling_kernel_size", 3);
     const int places = load_int_or(ld, "position_embedding_size", 10240);
     t.clipped = load_bool_or(ld, "use_clipped_linears", false);
-    family_check(ld, &t.d);
     load_expect_text(ld, "hidden_activation", "gelu_pytorch_tanh");
     load_expect_bool(ld, "attention_bias", false);
     load_ignore(ld, "default_output_length", "global_head_dim", "max_position_embeddings", NULL);
