@@ -8,35 +8,19 @@ import argparse
 import http.client
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
 
-
-def start(binary, options):
-    command = [binary, "serve", options.model, "--port", "0", "--model-name", "model", "--no-lookup"]
-    process = subprocess.Popen(
-        [*command, "--threads", str(options.threads)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "APUS_NO_REQUEST_LOG": "true"},
-    )
-    port = 0
-    for line in process.stdout:
-        if found := re.search(r"API\s+http://[^:]+:(\d+)/v1", line):
-            port = int(found.group(1))
-        if "Ctrl-C" in line:
-            return process, port
-    sys.exit(f"{binary} did not start: exit code {process.wait()}")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "server"))
+import apus_server  # noqa: E402
 
 
-def times(port, tokens):
+def times(server, tokens):
     """When each event of a streamed answer came, in seconds."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    body = {"model": "model", "prompt": "Once upon a time", "max_tokens": tokens, "temperature": 0}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    body = {"model": server.name, "prompt": "Once upon a time", "max_tokens": tokens, "temperature": 0}
     body |= {"stream": True, "ignore_eos": True}
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
     response, out = connection.getresponse(), []
@@ -47,16 +31,14 @@ def times(port, tokens):
 
 
 def measure(binary, options):
-    process, port = start(binary, options)
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
-    try:
-        at = times(port, options.tokens)
-    finally:
-        for other in busy:
-            other.kill()
-            other.wait()
-        process.terminate()
-        process.wait()
+    with apus_server.Server(options.model, "--no-lookup", "--threads", options.threads, binary=binary) as server:
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
+        try:
+            at = times(server, options.tokens)
+        finally:
+            for other in busy:
+                other.kill()
+                other.wait()
     gaps = sorted(1e3 * (b - a) for a, b in zip(at, at[1:]))
     p99 = gaps[int(len(gaps) * 0.99)]
     speed = len(gaps) / (at[-1] - at[0])

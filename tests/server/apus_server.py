@@ -23,13 +23,24 @@ def model_path(name):
 
 
 class Server:
-    def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None, log=None, names=True):
+    def __init__(
+        self,
+        model,
+        *options,
+        name=None,
+        environment=None,
+        prefix=(),
+        command=None,
+        log=None,
+        names=True,
+        binary=BINARY,
+    ):
         """log: a file for what it logs, with a line per request then. names: the model gets a name; else several may be
         served."""
         self.name = name or "test-model"
         command = [
             *prefix,
-            BINARY,
+            binary,
             *(command or ["serve", model]),
             "--port",
             "0",
