@@ -14,8 +14,10 @@ against.
   start     seconds from exec to the first token: `apus run` with a prompt of one word, the same in the chat template,
             and the servers with their first request; the files are in the page cache
   cost      µs of processor time per token and stream outside the threads that compute (apus only)
-  tools     the same of streams with tools, whose answers are read for calls and reasoning (apus only); what the thread
-            of masks takes beside each step is a row of its own
+  kept      cost of resumable streams (x-stream-keep), by turns with streams that are not kept; the ratio is to these
+            (apus only)
+  tools     cost of streams with tools, whose answers are read for calls and reasoning (apus only); what the thread of
+            masks takes beside each step is a row of its own
   overhead  ms from sending a prompt of 200 words to its first token, less the time in which it was read; and ms of a
             scrape of /metrics beside the streams, on a connection that is open (apus only)
   idle      processor ticks and context switches of the idle server in 10 s (apus only)
@@ -149,7 +151,7 @@ TOOLS = [
 
 
 class Stream:
-    def __init__(self, server, text, tokens, **more):
+    def __init__(self, server, text, tokens, keep_s=0, **more):
         body = {
             "model": server.model,
             "messages": [{"role": "user", "content": text}],
@@ -167,7 +169,7 @@ class Stream:
         self.socket = socket.create_connection(("127.0.0.1", server.port))
         self.socket.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(data) + data
+            b"%sContent-Length: %d\r\n\r\n" % (b"x-stream-keep: %d\r\n" % keep_s if keep_s else b"", len(data)) + data
         )
         self.blocks, self.first, self.last, self.ended = [], None, None, False
 
@@ -359,7 +361,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--only", default="streams,prompt,one,start,overhead,idle,memory", help="which measurements, by comma"
+        "--only", default="streams,kept,prompt,one,start,overhead,idle,memory", help="which measurements, by comma"
     )
     parser.add_argument("--no-header", action="store_true")
     parser.add_argument("model")
@@ -457,6 +459,15 @@ def main():
                         costs.append(cost)
             rows(f"streams, {a.streams} of {a.tokens}", totals, "tok/s", True, ">= 2.5")
             row(f"cost, {a.streams} streams", "apus", costs, "us per token and stream", bar="<= 30")
+        if "kept" in only:
+            plain, kept = [], []
+            for _ in range(a.rounds):
+                for keep_s, costs in (0, plain), (60, kept):
+                    texts = [f"Write a long story about {words(12)}." for _ in range(a.streams)]
+                    costs.append(measure_streams(ours, texts, a.tokens, keep_s=keep_s)[1])
+            ratio = statistics.median(kept) / statistics.median(plain)
+            row(f"cost, {a.streams} streams not kept", "apus", plain, "us per token and stream", bar="<= 30")
+            row(f"cost, {a.streams} streams kept", "apus", kept, "us per token and stream", ratio, "<= 30")
         if "tools" in only:
             costs, masks = [], []
             for _ in range(a.rounds):

@@ -14,6 +14,7 @@ and jinja2's, which renders only.
 import argparse
 import csv
 import importlib
+import importlib.util
 import itertools
 import json
 import os

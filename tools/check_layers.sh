@@ -22,7 +22,7 @@ allowed() {
     hub) echo "base" ;;
     history) echo "base" ;;
     chat) echo "engine text model media base" ;;
-    library) echo "import hub base" ;;
+    library) echo "engine import hub base" ;;
     server) echo "library history chat engine text hub media base" ;;
     cli) echo "server library chat engine fit import family model cache backend tensor text hub media base" ;;
     *) return 1 ;;

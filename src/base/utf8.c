@@ -62,6 +62,11 @@ int utf8_encode(uint32_t code, char out[4]) {
     return 4;
 }
 
+/* Whether a character of three bytes stands in the low ones of four, and its second byte has the usual range. */
+static inline bool is_plain_three(uint32_t four) {
+    return (four & 0xC0C0F0) == 0x8080E0 && (four & 0xFF) != 0xE0 && (four & 0xFF) != 0xED;
+}
+
 bool utf8_valid(Slice text) {
     size_t i = 0;
     while (i < text.size) {
@@ -70,6 +75,10 @@ bool utf8_valid(Slice text) {
             memcpy(&word, text.data + i, sizeof word);
             if (!(word & 0x8080808080808080u)) {
                 i += sizeof word;
+                continue;
+            }
+            if (is_plain_three((uint32_t)word)) {
+                i += 3;
                 continue;
             }
         }

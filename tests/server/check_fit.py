@@ -7,13 +7,14 @@ import json
 import os
 import re
 import struct
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "hub"))
 import tiny_model
-from apus_server import Checks
+from apus_server import BINARY, Checks
 from check_jobs import EmptyServer, call, ended, large_repo, start
 from fake_hub import FakeHub, Repo
 
@@ -119,6 +120,36 @@ def test_not_allowed(folder, hub):
         check(fit(server, "org/medium")[0] == 200, "what is here is planned")
 
 
+def test_command_line(folder, hub):
+    """`apus list` and `apus search` say what the endpoint says of the same memory."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": folder, "APUS_CACHE": os.path.join(folder, "apus")}
+
+    def rows(*arguments):
+        command = [BINARY, *arguments, "--json"]
+        done = subprocess.run(command, env=environment | {"NO_PROXY": "*"}, capture_output=True, text=True, timeout=120)
+        check(done.returncode == 0 and not done.stderr, f"{arguments}: {done.stdout} {done.stderr}")
+        return {row["id"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+    with EmptyServer(folder, hub) as server:
+        endpoint = fit(server, "org/medium")[1]
+    here = rows("list")["org/medium"]
+    check(here["fit"] == endpoint["fit"] == "fits" and here["decode_tokens_per_second"] > 0, f"list: {here} {endpoint}")
+    check(here["needed_bytes"] >= endpoint["weight_bytes"], f"with weights: {here}")  # of another context
+    table = subprocess.run([BINARY, "list"], env=environment, capture_output=True, text=True, timeout=120).stdout
+    check(re.search(r"^NAME .* FIT .* TOK/S", table) and re.search(r"org/medium .* fits ", table), f"a table: {table}")
+    asked = len(hub.log)
+    by_size = rows("search", "org/")
+    check(len(hub.log) == asked + 1, "a search asks the hub once")
+    check(by_size["org/other"]["fit"] in ("fits", "tight", "too_large"), f"by its bytes: {by_size['org/other']}")
+    planned = rows("search", "org/", "--fit")
+    there = planned["org/other"]
+    apart = abs(there["needed_bytes"] - here["needed_bytes"])  # the path is another one, which is in memory
+    check(apart < 4096, f"the same plan: {there} {here}")
+    check(planned["org/mixture"]["fit"] == "fits", f"a mixture: {planned['org/mixture']}")
+    check(planned["org/broken"]["fit"] is None, f"what cannot be planned: {planned['org/broken']}")
+
+
 def mixture_repo():
     with tempfile.TemporaryDirectory() as folder:
         tiny_model.write_tiny_mixture(folder)
@@ -140,6 +171,7 @@ def main():
         test_before_and_after(folder, hub, len(files["model.safetensors"]))
         test_bounds(folder, hub)
         test_not_allowed(folder, hub)
+        test_command_line(folder, hub)
     check.done()
 
 

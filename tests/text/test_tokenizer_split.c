@@ -34,7 +34,8 @@ static size_t random_text(uint64_t *state, char *out, size_t count) {
     static const char *const atoms[] = {" ", " ", "\n", "\r", "\t", "a", "b", "S", "T", "'", "'s", "'LL", "'re",
         "'\xC5\xBF", "1", "2", ".", "/", "_", "é", "É", "中", "の", "ー", "ʰ", "ǅ", "ª", "\xCC\x81", "\xE0\xA4\xBE",
         "½", "Ⅷ", "٣", "€", "«", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\xA8", "\xC2\x85", "\x1C", "\xEF\xBB\xBF",
-        "\xF0\x9F\x98\x80", "\xF0\x9D\x9F\x98", "龥", "龦", "K"};
+        "\xF0\x9F\x98\x80", "\xF0\x9D\x9F\x98", "龥", "龦", "K", "words", "EIGHTEEN", "Seventeenletters", "12345678",
+        "        ", "                 ", "-=-=-=-=", "中文中文中文", "鿿", "䷿", "`{@[", "été"};
     size_t size = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t draw = test_random(state);
@@ -49,22 +50,64 @@ static size_t random_text(uint64_t *state, char *out, size_t count) {
     return size;
 }
 
+/* Mostly ASCII, long enough for windows of 64 bytes. */
+static size_t random_ascii(uint64_t *state, char *out, size_t most) {
+    static const char *const atoms[] = {" ", " ", "  ", "       ", "\n", "\n", "\r\n", "\t", "a", "b", "S", "T", "e",
+        "'", "'", "'s", "'S", "'LL", "'re", "'vE", "'d", "don't", "it's's", "1", "22", "333", "4444", ".", "/", "//",
+        "_", "();", "word", "Word", "HTTPServer", "camelCase", "CONSTANT", "\x1C", "\x7F", "\v",
+        "abcdefghijklmnopqrstuvwxyz"};
+    static const char *const beyond[] = {"é", "'\xC5\xBF", "中文", "\xC2\xA0", "\xCC\x81"};
+    const uint64_t kinds = 1 + test_random(state) % COUNT_OF(atoms), first = test_random(state);
+    size_t size = 0;
+    while (size + 32 < most) {
+        uint64_t draw = test_random(state) >> 8;
+        const char *atom = draw % 40 == 0 ? beyond[draw / 40 % COUNT_OF(beyond)]
+                                          : atoms[(first + draw / 40 % kinds) % COUNT_OF(atoms)];
+        memcpy(out + size, atom, strlen(atom));
+        size += strlen(atom);
+    }
+    return size;
+}
+
+/* The pieces that a matcher finds many at a time are those that the regular expression makes. */
+static bool same_pieces(const SplitFast *fast, const Regex *regex, RegexWork *work, const char *text, size_t size) {
+    size_t ends[80], at = 0, done = 0, count = 0, next = 0, start = 0, end = 0;
+    while (at < size) {
+        work->steps = 1000000;
+        const bool found = regex_search(regex, work, (Slice){text, size}, done, &start, &end) == REGEX_FOUND;
+        const size_t wanted[2] = {found ? start : size, end};
+        for (int i = 0; i < 1 + found; i++) {
+            if (wanted[i] == at) continue;
+            if (next == count) {
+                count = fast->many(text, size, at, ends, size % 2 ? COUNT_OF(ends) : 3);
+                next = 0;
+            }
+            if (!count || ends[next++] != wanted[i] || (i == 0 && found && fast->tiles)) return false;
+            at = wanted[i];
+        }
+        done = end;
+    }
+    return next == count;
+}
+
 static void test_hand_matchers(void) {
     for (size_t p = 0; p < COUNT_OF(patterns); p++) {
         Error error = {0};
-        SplitFind find = split_fast(slice_of(patterns[p]));
+        const SplitFast *fast = split_fast(slice_of(patterns[p]));
         Regex *regex = regex_compile(slice_of(patterns[p]), &error);
-        TEST_MSG(find && regex, "pattern %zu: %s", p, error.text);
-        if (!find || !regex) continue;
+        TEST_MSG(fast && regex, "pattern %zu: %s", p, error.text);
+        if (!fast || !regex) continue;
         RegexWork work = {0};
         uint64_t state = 17 + p;
         for (int round = 0; round < 3000; round++) {
-            char text[256];
+            char text[512];
             size_t size = random_text(&state, text, 1 + test_random(&state) % 24), from = 0;
+            TEST_MSG(
+                same_pieces(fast, regex, &work, text, size), "pattern %zu: pieces of \"%.*s\"", p, (int)size, text);
             for (bool more = true; more && from <= size;) {
                 size_t start = 0, end = 0, want_start = 0, want_end = 0;
                 work.steps = 1000000;
-                more = find(text, size, from, &start, &end);
+                more = fast->find(text, size, from, &start, &end);
                 RegexResult want = regex_search(regex, &work, (Slice){text, size}, from, &want_start, &want_end);
                 bool same = more ? want == REGEX_FOUND && start == want_start && end == want_end : want == REGEX_NONE;
                 TEST_MSG(same, "pattern %zu in \"%.*s\" from %zu: %zu…%zu, not %zu…%zu", p, (int)size, text, from,
@@ -72,6 +115,12 @@ static void test_hand_matchers(void) {
                 if (!same) break;
                 from = end;
             }
+        }
+        for (int round = 0; round < 2000; round++) {
+            char text[512];
+            size_t size = random_ascii(&state, text, 64 + test_random(&state) % 448);
+            TEST_MSG(
+                same_pieces(fast, regex, &work, text, size), "pattern %zu: pieces of \"%.*s\"", p, (int)size, text);
         }
         regex_free(regex);
         regex_work_free(&work);

@@ -4,12 +4,11 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "library/local.h"
-#include "library/outline.h"
+#include "library/expected.h"
 #include "server/http/body.h"
 #include "server/http/response.h"
 
-enum { NAME_BYTES_MAX = 1024, PROBED_BYTES_MIN = 64 << 20 };
+enum { NAME_BYTES_MAX = 1024 };
 
 /* ---- the request ---- */
 
@@ -49,11 +48,11 @@ static void write_rate(Buffer *out, const char *name, double rate) {
 }
 
 static void write_fit(const char *name, const ModelOutline *outline, const Expectation *e, Buffer *out) {
-    static const char *const fits[] = {"fits", "tight", "streams", "too_large"};
     buffer_text(out, "{\"id\":");
     json_write_string(out, slice_of(name));
     buffer_printf(out, ",\"object\":\"model_fit\",\"fit\":\"%s\",\"now\":\"%s\",\"basis\":\"%s\",\"local\":%s",
-        fits[e->fit], fits[e->now], outline->gguf_bytes ? "size" : "plan", outline->local ? "true" : "false");
+        expected_name(e->fit), expected_name(e->now), outline->gguf_bytes ? "size" : "plan",
+        outline->local ? "true" : "false");
     const struct {
         const char *name;
         uint64_t value;
@@ -70,46 +69,16 @@ static void write_fit(const char *name, const ModelOutline *outline, const Expec
 
 /* ---- the plan ---- */
 
-/* The largest file of weights here, whose disk is measured. Empty: none is large enough. */
-static void find_probed(Buffer *path) {
-    LocalModels models;
-    Error ignored;
-    const LocalModel *largest = NULL;
-    if (!local_list(&models, &ignored)) return;
-    for (size_t i = 0; i < models.count; i++) {
-        const LocalModel *model = &models.models[i];
-        const size_t size = strlen(model->path);
-        const bool file = size > 5 && !strcmp(model->path + size - 5, ".gguf");
-        if (file && model->bytes >= PROBED_BYTES_MIN && (!largest || model->bytes > largest->bytes)) largest = model;
-    }
-    if (largest) buffer_text(path, largest->path);
-    local_free(&models);
-}
-
-/* The machine, once, and not while a model answers: both would be slower. */
-static void measure_machine(const ModelPlanner *planner, const EngineOptions *options) {
-    Buffer probed = {0};
-    Error why = {0};
-    if (planner->machine_known(options)) return;
-    find_probed(&probed);
-    if (!planner->machine_measure(options, probed.size ? probed.data : NULL, &why))
-        log_warn("the machine was not measured: %s", why.text);
-    buffer_free(&probed);
-}
-
 /* One at a time: a measurement takes all threads, and a plan of a large mixture some memory. */
 static bool expect(Server *server, const ModelOutline *outline, Expectation *out, Error *error) {
     const ModelPlanner *planner = server->options.planner;
-    bool busy, ok = true;
+    bool busy;
     if (!planner) return fail(error, ERROR_UNSUPPORTED, "this program does not plan models");
     mutex_lock(&server->fit_lock);
     const EngineOptions options = models_engine_options(server->models, outline->directory.data);
     const uint64_t held = models_held_bytes(server->models, &busy);
-    if (!busy) measure_machine(planner, &options);
-    if (outline->gguf_bytes)
-        planner->expect_size(&options, outline->gguf_bytes, held, out);
-    else
-        ok = planner->expect(&options, held, out, error);
+    if (!busy) expected_measure(planner, &options); /* a model that answers would be slower, and so would be measured */
+    const bool ok = expected_of(planner, &options, outline, held, out, error);
     mutex_unlock(&server->fit_lock);
     return ok;
 }

@@ -2,6 +2,7 @@
 #include "text/tokenizer/added_index.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { NODE_BITS = 24 };
 
@@ -77,10 +78,22 @@ bool added_index_add(AddedIndex *index, Slice pattern, int32_t token) {
         node = child;
     }
     if (pattern.size) {
-        index->first[(uint8_t)pattern.data[0]] = true;
+        index->first_byte = (uint8_t)pattern.data[0];
+        index->first_count += !index->first[index->first_byte];
+        index->first[index->first_byte] = true;
         index->token[node] = token;
     }
     return true;
+}
+
+size_t added_index_next(const AddedIndex *index, Slice text, size_t from) {
+    if (!index->first_count || from >= text.size) return text.size;
+    if (index->first_count == 1) { /* the usual case: "<" */
+        const char *at = memchr(text.data + from, index->first_byte, text.size - from);
+        return at ? (size_t)(at - text.data) : text.size;
+    }
+    while (from < text.size && !index->first[(uint8_t)text.data[from]]) from++;
+    return from;
 }
 
 int32_t added_index_match(const AddedIndex *index, Slice text, size_t at, size_t *end) {

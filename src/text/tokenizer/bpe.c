@@ -27,7 +27,7 @@ void bpe_free(Bpe *bpe) {
     free(bpe->pairs);
     free(bpe->results);
     free(bpe->byte_ranks);
-    free(bpe->cache);
+    bpe_cache_free(bpe->cache);
     free(bpe->bigrams);
     free((char *)(uintptr_t)bpe->subword_prefix.data);
     free(bpe->scores);

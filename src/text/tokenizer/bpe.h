@@ -88,3 +88,6 @@ typedef struct BpeWork { /* scratch of one thread */
 void bpe_work_free(BpeWork *work);
 /* Appends the ids of one word. False: no memory. */
 NODISCARD bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out);
+/* The same for the words of a text that lie side by side: from `start` to ends[0], and so on. */
+NODISCARD bool bpe_encode_words(
+    const Bpe *bpe, BpeWork *work, Slice text, size_t start, const size_t *ends, size_t count, Tokens *out);

@@ -4,20 +4,44 @@
 #include <stdlib.h>
 
 BpeCache *bpe_cache_new(uint32_t id_limit) {
-    size_t size = (sizeof(BpeCache) + id_limit + 63) / 64 * 64;
-    BpeCache *cache = aligned_alloc(64, size);
-    if (cache) memset((void *)cache, 0, size);
+    const size_t line = sizeof(BpeCacheLine);
+    BpeCache *cache = calloc(1, sizeof *cache + id_limit);
+    if (cache) cache->memory = calloc(CACHE_SETS * CACHE_WAYS + 1, line); /* pages come as they are used */
+    if (!cache || !cache->memory) {
+        free(cache);
+        return NULL;
+    }
+    cache->sets = (BpeCacheLine(*)[CACHE_WAYS])(((uintptr_t)cache->memory + line - 1) / line * line);
     return cache;
 }
 
-void bpe_cache_put(BpeCache *cache, uint64_t hash, const BpeCacheKey *key, const int32_t *ids, size_t count) {
+void bpe_cache_free(BpeCache *cache) {
+    if (cache) free(cache->memory);
+    free(cache);
+}
+
+/* An empty line of the set, or one after the other. */
+static BpeCacheLine *line_to_write(BpeCache *cache, const BpeCacheKey *key, uint64_t *head) {
+    BpeCacheLine *lines = cache->sets[key->hash >> (64 - CACHE_SET_BITS)];
+    uint64_t writes = 0;
+    for (int way = 0; way < CACHE_WAYS; way++) {
+        *head = atomic_load_explicit(&lines[way].head, memory_order_relaxed);
+        if (!*head) return &lines[way];
+        writes += *head >> CACHE_VERSION_SHIFT;
+    }
+    BpeCacheLine *line = &lines[writes % CACHE_WAYS];
+    *head = atomic_load_explicit(&line->head, memory_order_relaxed);
+    return line;
+}
+
+void bpe_cache_put(BpeCache *cache, const BpeCacheKey *key, const int32_t *ids, size_t count) {
     if (count == 0 || count > CACHE_IDS_MAX) return;
-    BpeCacheLine *line = &cache->lines[hash >> 32 & (CACHE_LINES - 1)];
-    uint64_t head = atomic_load_explicit(&line->head, memory_order_relaxed);
+    uint64_t head;
+    BpeCacheLine *line = line_to_write(cache, key, &head);
     /* Another writer is there: its word is as good. */
-    if (head & 1 ||
+    if (head & CACHE_BUSY ||
         !atomic_compare_exchange_strong_explicit(
-            &line->head, &head, head | 1, memory_order_acq_rel, memory_order_relaxed)) {
+            &line->head, &head, head | CACHE_BUSY, memory_order_acq_rel, memory_order_relaxed)) {
         return;
     }
     for (int i = 0; i < CACHE_KEY_WORDS; i++) atomic_store_explicit(&line->key[i], key->word[i], memory_order_release);
@@ -27,6 +51,7 @@ void bpe_cache_put(BpeCache *cache, uint64_t hash, const BpeCacheKey *key, const
         memcpy(&two, pair, sizeof two);
         atomic_store_explicit(&line->ids[i / 2], two, memory_order_release);
     }
-    uint64_t version = (head >> 17) + 1;
-    atomic_store_explicit(&line->head, version << 17 | count << 9 | (uint64_t)key->size << 1, memory_order_release);
+    uint64_t version = (head >> CACHE_VERSION_SHIFT) + 1;
+    atomic_store_explicit(
+        &line->head, version << CACHE_VERSION_SHIFT | count << CACHE_COUNT_SHIFT | key->kind, memory_order_release);
 }

@@ -245,30 +245,18 @@ static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
     return true;
 }
 
-/* A word, or a part of one that merges independently. */
-static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
-    if (word.size > CACHE_KEY_MAX) return merge_word(bpe, work, word, out);
-    uint64_t hash = bpe_hash(bpe_seed(), word.data, word.size);
-    BpeCacheKey key = bpe_cache_key(word.data, word.size);
-    if (!tokens_reserve(out, CACHE_IDS_MAX)) return false;
-    size_t count = bpe_cache_get(bpe->cache, hash, &key, out->ids + out->count);
-    if (count) {
-        out->count += count;
-        return true;
-    }
-    size_t before = out->count;
-    int32_t known = bpe_find_hashed(bpe, word.data, word.size, false, hash, false);
+/* A word, or a part of one that merges independently, which the cache does not have. */
+static bool encode_new(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
+    if (word.size > bpe->size_max) return merge_word(bpe, work, word, out);
+    int32_t known = bpe_find(bpe, word.data, word.size, false);
     BpeWhole whole = known < 0 ? WHOLE_NO : bpe_cache_whole(bpe->cache, known);
-    if (whole == WHOLE_YES) {
-        out->ids[out->count++] = known;
-    } else if (!merge_word(bpe, work, word, out)) {
-        return false;
-    }
+    if (whole == WHOLE_YES) return tokens_push(out, known);
+    size_t before = out->count;
+    if (!merge_word(bpe, work, word, out)) return false;
     if (whole == WHOLE_UNKNOWN) {
         whole = out->count == before + 1 && out->ids[before] == known ? WHOLE_YES : WHOLE_NO;
         bpe_cache_set_whole(bpe->cache, known, whole);
     }
-    bpe_cache_put(bpe->cache, hash, &key, out->ids + before, out->count - before);
     return true;
 }
 
@@ -276,6 +264,13 @@ static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) 
 static inline bool may_cut_space(const Bpe *bpe, Slice word, size_t at) {
     bool run = at >= 3 && memcmp(word.data + at - 3, "▁", 3) == 0;
     return bpe->space_splits && !run && !bpe->before_space[(uint8_t)word.data[at - 1]];
+}
+
+/* Whether a word may be split between two characters of three bytes, the second of them at `at`. */
+static inline bool may_cut_wide(const Bpe *bpe, Slice word, size_t at) {
+    uint32_t bit = bigram_bit(word.data + at - 3);
+    return !(bpe->bigrams[bit >> 6] >> (bit & 63) & 1) &&
+        !seam_has(bpe, (uint8_t)word.data[at - 1], (uint8_t)word.data[at]);
 }
 
 /* Whether a word may be split before the character at `at` ≥ 1. */
@@ -286,20 +281,95 @@ static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
     if (!bpe->by_bytes && memcmp(word.data + at, "▁", 3) == 0) return may_cut_space(bpe, word, at);
     if (!bpe->wide_splits || at < 3 || !is_wide_lead((uint8_t)word.data[at - 3])) return false;
     if (!is_continuation((uint8_t)word.data[at - 2]) || !is_continuation(before)) return false;
-    uint32_t bit = bigram_bit(word.data + at - 3);
-    return !(bpe->bigrams[bit >> 6] >> (bit & 63) & 1) && !seam_has(bpe, before, byte);
+    return may_cut_wide(bpe, word, at);
+}
+
+/* The ends of the parts of a word from *at on, `max` of them at most; *at becomes the last one. */
+static size_t cut_word(const Bpe *bpe, Slice word, size_t *at, size_t *ends, size_t max) {
+    size_t count = 0, i = *at + 1;
+    if (bpe->by_bytes) { /* only wide characters are cut apart */
+        for (; i < word.size && count + 1 < max; i++) {
+            if (!is_wide_lead((uint8_t)word.data[i])) continue;
+            ends[count] = i;
+            count += may_cut(bpe, word, i);
+        }
+    } else {
+        for (; i < word.size && count + 1 < max; i++) {
+            ends[count] = i;
+            count += may_cut(bpe, word, i);
+        }
+    }
+    if (i >= word.size) ends[count++] = word.size;
+    *at = ends[count - 1];
+    return count;
+}
+
+enum { PARTS_AT_ONCE = 64 };
+
+static bool encode_words(
+    const Bpe *bpe, BpeWork *work, Slice text, size_t start, const size_t *ends, size_t count, bool parts, Tokens *out);
+
+/* A word that the cache does not have, in parts. *whole: it has only one. */
+static bool encode_parts(const Bpe *bpe, BpeWork *work, Slice word, bool *whole, Tokens *out) {
+    size_t ends[PARTS_AT_ONCE], at = 0;
+    while (at < word.size) {
+        const size_t start = at, count = cut_word(bpe, word, &at, ends, PARTS_AT_ONCE);
+        *whole = start == 0 && count == 1;
+        if (*whole) return encode_new(bpe, work, word, out);
+        if (!encode_words(bpe, work, word, start, ends, count, true, out)) return false;
+    }
+    return true;
+}
+
+/* A word that the cache does not have, or a part of one. key: NULL: it is too long for the cache. */
+static bool encode_missing(
+    const Bpe *bpe, BpeWork *work, Slice word, bool is_part, const BpeCacheKey *key, Tokens *out) {
+    const size_t before = out->count;
+    bool whole = true;
+    const int32_t known = bpe->ignore_merges && !is_part ? bpe_find(bpe, word.data, word.size, false) : -1;
+    const bool ok = known >= 0 ? tokens_push(out, known)
+        : is_part              ? encode_new(bpe, work, word, out)
+                               : encode_parts(bpe, work, word, &whole, out);
+    if (ok && whole && key) bpe_cache_put(bpe->cache, key, out->ids + before, out->count - before);
+    return ok;
+}
+
+/* Words of a text, or parts of one word. The cache's lines are fetched for several words before they are read. */
+static bool encode_words(const Bpe *bpe, BpeWork *work, Slice text, size_t start, const size_t *ends, size_t count,
+    bool parts, Tokens *out) {
+    enum { AHEAD = 16 };
+    const uint64_t seed = bpe_seed();
+    const unsigned part = parts && bpe->ignore_merges ? CACHE_PART : 0; /* their ids may differ from those of a word */
+    BpeCacheKey keys[AHEAD];
+    while (count) {
+        const size_t now = count < AHEAD ? count : AHEAD;
+        size_t at = start;
+        for (size_t i = 0; i < now; at = ends[i++]) {
+            const size_t size = ends[i] - at;
+            if (size - 1 >= CACHE_KEY_MAX) continue;
+            keys[i] = bpe_cache_key(seed, text.data + at, size, text.size - at, part);
+            bpe_cache_fetch(bpe->cache, &keys[i]);
+        }
+        for (size_t i = 0; i < now; start = ends[i++]) {
+            const Slice word = {text.data + start, ends[i] - start};
+            if (!word.size) continue;
+            const BpeCacheKey *key = word.size <= CACHE_KEY_MAX ? &keys[i] : NULL;
+            if (out->capacity - out->count < CACHE_IDS_MAX && !tokens_reserve(out, CACHE_IDS_MAX)) return false;
+            const size_t found = key ? bpe_cache_get(bpe->cache, key, out->ids + out->count) : 0;
+            out->count += found;
+            if (!found && !encode_missing(bpe, work, word, parts, key, out)) return false;
+        }
+        ends += now;
+        count -= now;
+    }
+    return true;
+}
+
+bool bpe_encode_words(
+    const Bpe *bpe, BpeWork *work, Slice text, size_t start, const size_t *ends, size_t count, Tokens *out) {
+    return encode_words(bpe, work, text, start, ends, count, false, out);
 }
 
 bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
-    if (bpe->ignore_merges) {
-        int32_t known = bpe_find(bpe, word.data, word.size, false);
-        if (known >= 0) return tokens_push(out, known);
-    }
-    size_t start = 0;
-    for (size_t at = 1; at < word.size; at++) {
-        if (!may_cut(bpe, word, at)) continue;
-        if (!encode_part(bpe, work, (Slice){word.data + start, at - start}, out)) return false;
-        start = at;
-    }
-    return encode_part(bpe, work, (Slice){word.data + start, word.size - start}, out);
+    return encode_words(bpe, work, word, 0, &word.size, 1, false, out);
 }

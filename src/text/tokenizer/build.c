@@ -192,7 +192,7 @@ static bool add_byte_level(const Build *build, const Json *node, Error *error) {
     if (regex) {
         PreStep *step = add_split(build, FIND_FAST, SPLIT_ISOLATED, error);
         if (!step) return false;
-        step->finder.fast = split_gpt2;
+        step->finder.fast = &split_gpt2;
     }
     return node == build->last || add_step(build, PRE_BYTES, error);
 }

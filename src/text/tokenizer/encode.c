@@ -72,11 +72,7 @@ typedef bool (*GapFunction)(Encoder *encoder, Slice gap, const uint8_t *origin, 
 static bool split_added(
     Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, bool first, GapFunction gap) {
     size_t done = 0, from = 0;
-    while (index->edges && from < text.size) {
-        if (!index->first[(uint8_t)text.data[from]]) {
-            from++;
-            continue;
-        }
+    while ((from = added_index_next(index, text, from)) < text.size) {
         size_t start = from, end;
         int32_t place = match_added(encoder, index, text, origin, from, &end);
         if (place < 0) {

@@ -28,7 +28,7 @@ static bool is_kind(FinderKind kind, uint32_t code) {
 RegexResult finder_next(const Finder *finder, RegexWork *work, Slice text, size_t from, size_t *start, size_t *end) {
     switch (finder->kind) {
     case FIND_LITERAL: return find_literal(finder->literal, text, from, start, end);
-    case FIND_FAST: return finder->fast(text.data, text.size, from, start, end) ? REGEX_FOUND : REGEX_NONE;
+    case FIND_FAST: return finder->fast->find(text.data, text.size, from, start, end) ? REGEX_FOUND : REGEX_NONE;
     case FIND_REGEX: return regex_search(finder->regex, work, text, from, start, end);
     default: break;
     }

@@ -11,7 +11,7 @@ typedef enum FinderKind { FIND_LITERAL, FIND_FAST, FIND_REGEX, FIND_NUMBER, FIND
 typedef struct Finder {
     FinderKind kind;
     Slice literal; /* LITERAL: not empty; owned by the tokenizer */
-    SplitFind fast;
+    const SplitFast *fast;
     Regex *regex; /* owned */
 } Finder;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/split_fast.h"
 #include "text/tokenizer/word_models.h"
 
 typedef struct Run {
@@ -28,6 +29,24 @@ static inline bool pass_on(const Run *run, size_t step, Slice text, size_t start
     Slice piece = {text.data + start, end - start};
     if (step + 1 < run->pre->count) return run_step(run, step + 1, piece, first && start == 0);
     return word_encode(run->bpe, &run->work->bpe, piece, run->out) || no_memory(run);
+}
+
+/* Whether a step makes the words of a BPE model from matches that are found many at a time. */
+static bool makes_words(const Run *run, size_t step) {
+    const PreStep *split = &run->pre->steps[step];
+    if (step + 1 < run->pre->count || run->bpe->kind != MODEL_BPE || split->finder.kind != FIND_FAST) return false;
+    return split->behaviour == SPLIT_ISOLATED ||
+        (split->behaviour == SPLIT_REMOVED && split->invert && split->finder.fast->tiles);
+}
+
+static bool split_words(const Run *run, size_t step, Slice text) {
+    enum { AT_ONCE = 256 };
+    size_t ends[AT_ONCE];
+    for (size_t at = 0, count; at < text.size; at = ends[count - 1]) {
+        count = run->pre->steps[step].finder.fast->many(text.data, text.size, at, ends, AT_ONCE);
+        if (!bpe_encode_words(run->bpe, &run->work->bpe, text, at, ends, count, run->out)) return no_memory(run);
+    }
+    return true;
 }
 
 /* The usual case: matches and the text between them are separate pieces. */
@@ -141,6 +160,7 @@ static bool run_step(const Run *run, size_t step, Slice piece, bool first) {
     const PreStep *pre = &run->pre->steps[step];
     switch (pre->kind) {
     case PRE_SPLIT:
+        if (makes_words(run, step)) return split_words(run, step, piece);
         if (pre->behaviour == SPLIT_ISOLATED || pre->behaviour == SPLIT_REMOVED)
             return split_isolated(run, step, piece, first);
         return split_joined(run, step, piece, first);

@@ -4,9 +4,10 @@
 
 #include <string.h>
 
+#include "text/tokenizer/split_ascii.h"
 #include "text/unicode/unicode.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE ALWAYS_INLINE
 
 enum {
     SET_UPPER = UNICODE_SET(CATEGORY_LU) | UNICODE_SET(CATEGORY_LT) | UNICODE_SET(CATEGORY_LM) |
@@ -20,6 +21,29 @@ typedef struct Text {
     const uint8_t *data;
     size_t size;
 } Text;
+
+/* --- Eight bytes at a time -------------------------------------------------------------------------------------- */
+
+/* Past the bytes of first…last. */
+INLINE size_t skip_bytes(Text text, size_t at, uint8_t fold, uint8_t first, uint8_t last) {
+    uint64_t eight;
+    for (; at + sizeof eight <= text.size; at += sizeof eight) {
+        memcpy(&eight, text.data + at, sizeof eight);
+        const uint64_t outside = bytes_outside(eight, fold, first, last);
+        if (outside) return at + (size_t)__builtin_ctzll(outside) / 8;
+    }
+    while (at < text.size && (uint8_t)((text.data[at] | fold) - first) <= last - first) at++;
+    return at;
+}
+
+INLINE size_t skip_ascii_letters(Text text, size_t at) { return skip_bytes(text, at, 0x20, 'a', 'z'); }
+INLINE bool is_ascii_letter(const Text text, size_t at) {
+    return at < text.size && (uint8_t)((text.data[at] | 0x20) - 'a') < 26;
+}
+/* Whether what ends at `at` is not followed by a character beyond ASCII. */
+INLINE bool ascii_follows(const Text text, size_t at) { return at == text.size || text.data[at] < 0x80; }
+
+/* --- Characters ------------------------------------------------------------------------------------------------- */
 
 /* The category bit of the character at `at` and its length. At the end: 0 and 0. */
 INLINE uint32_t set_at(Text text, size_t at, size_t *length) {
@@ -46,9 +70,17 @@ INLINE uint32_t set_at(Text text, size_t at, size_t *length) {
     return unicode_set(code);
 }
 
+/* Past the ideographs U+4E00…9FFF, all letters without case; each has three bytes. */
+INLINE size_t skip_ideographs(Text text, size_t at) {
+    while (at + 3 <= text.size && (uint16_t)((text.data[at] << 8 | text.data[at + 1]) - 0xE4B8) <= 0xE9BF - 0xE4B8)
+        at += 3;
+    return at;
+}
+
 /* Past the characters of the set. */
 INLINE size_t skip_set(Text text, size_t at, uint32_t set) {
     size_t length;
+    if (set & UNICODE_SET(CATEGORY_LO)) at = skip_ideographs(text, at);
     while (set_at(text, at, &length) & set) at += length;
     return at;
 }
@@ -79,7 +111,11 @@ INLINE size_t skip_contraction(Text text, size_t at, bool any_case) {
 /* \s*[\r\n]+|\s+(?!\S)|\s+ at white space (newlines: whether the first branch is there). */
 INLINE size_t skip_space(Text text, size_t at, bool newlines) {
     size_t end = at, last = at, after_newline = 0, length;
-    while (set_at(text, end, &length) & UNICODE_WHITE) {
+    for (;;) {
+        const size_t blanks = skip_bytes(text, end, 0, ' ', ' ');
+        if (blanks > end) last = blanks - 1;
+        end = blanks;
+        if (!(set_at(text, end, &length) & UNICODE_WHITE)) break;
         last = end;
         end += length;
         if (is_newline(text, last)) after_newline = end;
@@ -95,14 +131,24 @@ INLINE size_t skip_other(Text text, size_t at, uint32_t words) {
     return end == start ? 0 : end;
 }
 
+/* Whether an ASCII character may stand in front of a word: it is neither letter nor digit nor line end. */
+INLINE bool may_lead(uint8_t byte) {
+    return byte < 0x80 && byte != '\n' && byte != '\r' && !(unicode_ascii_set(byte) & (UNICODE_L | UNICODE_N));
+}
+
 /* Contraction | [^\r\n L N]? letters+ | N{1,digits} | ` ?`other+[\r\n]* | white space */
 INLINE size_t match_cl100k(Text text, size_t at, uint32_t letters, int digits) {
     size_t length, next_length, end;
-    uint32_t set = set_at(text, at, &length);
     if (text.data[at] == '\'') {
         end = skip_contraction(text, at, true);
         if (end > at) return end;
     }
+    const size_t word = at + may_lead(text.data[at]);
+    if (is_ascii_letter(text, word)) {
+        end = skip_ascii_letters(text, word + 1);
+        return ascii_follows(text, end) ? end : skip_set(text, end, letters);
+    }
+    uint32_t set = set_at(text, at, &length);
     if (set & letters) return skip_set(text, at + length, letters);
     bool newline = is_newline(text, at);
     if (!newline && !(set & (UNICODE_L | UNICODE_N)) && set_at(text, at + length, &next_length) & letters) {
@@ -118,28 +164,28 @@ INLINE size_t match_cl100k(Text text, size_t at, uint32_t letters, int digits) {
     return skip_space(text, at, true);
 }
 
-static bool split_llama3(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_llama3(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
     if (from >= size) return false;
     *start = from;
     *end = match_cl100k((Text){(const uint8_t *)text, size}, from, UNICODE_L, 3);
     return true;
 }
 
-static bool split_qwen2(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_qwen2(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
     if (from >= size) return false;
     *start = from;
     *end = match_cl100k((Text){(const uint8_t *)text, size}, from, UNICODE_L, 1);
     return true;
 }
 
-static bool split_qwen35(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_qwen35(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
     if (from >= size) return false;
     *start = from;
     *end = match_cl100k((Text){(const uint8_t *)text, size}, from, SET_LETTER_MARK, 1);
     return true;
 }
 
-bool split_gpt2(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_gpt2(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
     if (from >= size) return false;
     const Text text = {(const uint8_t *)data, size};
     *start = from;
@@ -148,7 +194,8 @@ bool split_gpt2(const char *data, size_t size, size_t from, size_t *start, size_
     size_t word = from + (text.data[from] == ' '), length;
     uint32_t set = set_at(text, word, &length);
     if (set & UNICODE_L) {
-        *end = skip_set(text, word + length, UNICODE_L);
+        *end = skip_ascii_letters(text, word + length);
+        if (!ascii_follows(text, *end)) *end = skip_set(text, *end, UNICODE_L);
     } else if (set & UNICODE_N) {
         *end = skip_set(text, word + length, UNICODE_N);
     } else if (set & ~UNICODE_WHITE) {
@@ -181,6 +228,12 @@ INLINE size_t match_uppers_lower(Text text, size_t at) {
 /* The two word branches of o200k; 0: neither matches. */
 INLINE size_t match_cased_word(Text text, size_t at) {
     size_t length, next_length, end;
+    const size_t letters = at + may_lead(text.data[at]);
+    if (is_ascii_letter(text, letters)) {
+        const size_t lower = skip_bytes(text, letters, 0, 'A', 'Z');
+        end = skip_bytes(text, lower, 0, 'a', 'z');
+        if (ascii_follows(text, end)) return end;
+    }
     uint32_t set = set_at(text, at, &length);
     bool prefix = !(set & (UNICODE_L | UNICODE_N)) && !is_newline(text, at);
     prefix = prefix && set_at(text, at + length, &next_length) & SET_LETTER_MARK;
@@ -207,25 +260,41 @@ INLINE size_t match_o200k(Text text, size_t at, bool contractions, int digits) {
     return skip_space(text, at, true);
 }
 
-static bool split_o200k(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_o200k(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
     if (from >= size) return false;
     *start = from;
     *end = match_o200k((Text){(const uint8_t *)text, size}, from, true, 3);
     return true;
 }
 
-static bool split_tekken(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_tekken(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
     if (from >= size) return false;
     *start = from;
     *end = match_o200k((Text){(const uint8_t *)text, size}, from, false, 1);
     return true;
 }
 
-static bool split_digits3(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+/* To the next ASCII digit or character beyond ASCII. */
+INLINE size_t skip_to_digit(Text text, size_t at) {
+    uint64_t eight;
+    for (; at + sizeof eight <= text.size; at += sizeof eight) {
+        memcpy(&eight, text.data + at, sizeof eight);
+        const uint64_t found = (~bytes_outside(eight, 0, '0', '9') | eight) & EACH(0x80);
+        if (found) return at + (size_t)__builtin_ctzll(found) / 8;
+    }
+    while (at < text.size && text.data[at] < 0x80 && (uint8_t)(text.data[at] - '0') > 9) at++;
+    return at;
+}
+
+INLINE bool find_digits3(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
     const Text text = {(const uint8_t *)data, size};
     size_t length;
-    while (from < size && !(set_at(text, from, &length) & UNICODE_N)) from += length;
-    if (from >= size) return false;
+    for (;;) {
+        from = skip_to_digit(text, from);
+        if (from >= size) return false;
+        if (set_at(text, from, &length) & UNICODE_N) break;
+        from += length;
+    }
     *start = from;
     for (int i = 0; i < 3 && set_at(text, from, &length) & UNICODE_N; i++) from += length;
     *end = from;
@@ -240,9 +309,10 @@ INLINE bool is_deepseek_cjk(const Text text, size_t at) {
     return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF);
 }
 
-static bool split_deepseek_cjk(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_deepseek_cjk(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
     const Text text = {(const uint8_t *)data, size};
-    while (from < size && !is_deepseek_cjk(text, from)) from++; /* no byte within a character looks like its first */
+    /* No byte within a character looks like its first. */
+    while (from < size && !is_deepseek_cjk(text, from)) from = skip_bytes(text, from + 1, 0, 0, 0x7F);
     if (from >= size) return false;
     *start = from;
     while (is_deepseek_cjk(text, from)) from += 3;
@@ -250,19 +320,16 @@ static bool split_deepseek_cjk(const char *data, size_t size, size_t from, size_
     return true;
 }
 
-INLINE bool is_ascii_letter(const Text text, size_t at) {
-    return at < text.size && (uint8_t)((text.data[at] | 0x20) - 'a') < 26;
-}
-
 /* The match of the main pattern that begins at `at`; 0: none. */
 INLINE size_t match_deepseek(Text text, size_t at) {
     const uint32_t marks = UNICODE_P | UNICODE_S;
     size_t length, next_length;
     uint32_t set = set_at(text, at, &length);
-    if (text.data[at] < 0x80 && set & marks && is_ascii_letter(text, at + 1)) {
-        at += 2;
-        while (is_ascii_letter(text, at)) at++;
-        return at;
+    if (text.data[at] < 0x80 && set & marks && is_ascii_letter(text, at + 1)) return skip_ascii_letters(text, at + 2);
+    const size_t word = at + (text.data[at] == ' ');
+    if (is_ascii_letter(text, word)) {
+        const size_t end = skip_ascii_letters(text, word + 1);
+        return ascii_follows(text, end) ? end : skip_set(text, end, SET_LETTER_MARK);
     }
     if (set & SET_LETTER_MARK) return skip_set(text, at + length, SET_LETTER_MARK);
     if (!(set & marks) && !is_newline(text, at) && set_at(text, at + length, &next_length) & SET_LETTER_MARK) {
@@ -273,7 +340,7 @@ INLINE size_t match_deepseek(Text text, size_t at) {
     return set & UNICODE_WHITE ? skip_space(text, at, true) : 0;
 }
 
-static bool split_deepseek(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+INLINE bool find_deepseek(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
     const Text text = {(const uint8_t *)data, size};
     while (from < size) {
         *start = from;
@@ -286,6 +353,52 @@ static bool split_deepseek(const char *data, size_t size, size_t from, size_t *s
     return false;
 }
 
+/* --- Many at a time --------------------------------------------------------------------------------------------- */
+
+/* By a matcher and rules that the caller knows, so that they are inlined. Windows are for ASCII: other texts are not
+ * looked at twice. */
+INLINE size_t many(
+    SplitFind find, const AsciiRules *rules, const char *text, size_t size, size_t from, size_t *ends, size_t max) {
+    size_t count = 0, start, end;
+    while (from < size && count + 2 <= max) {
+        uint64_t eight;
+        if (rules && size - from >= WINDOW + 2 && max - count >= WINDOW &&
+            (memcpy(&eight, text + from, sizeof eight), !(eight & EACH(0x80)))) {
+            const size_t window = from;
+            for (uint64_t starts = words_in((const uint8_t *)text + from, *rules); starts; starts &= starts - 1)
+                ends[count++] = from = window + (size_t)first_bit(starts);
+            if (from > window) continue;
+        }
+        const bool found = find(text, size, from, &start, &end);
+        ends[count] = found ? start : size;
+        count += !found || start > from; /* the text before the match */
+        if (!found) break;
+        ends[count++] = from = end;
+    }
+    return count;
+}
+
+/* rules: where words begin in ASCII, or NULL. */
+#define SPLIT(name, linkage, has_no_gaps, rules)                                                                       \
+    static bool next_##name(const char *text, size_t size, size_t from, size_t *start, size_t *end) {                  \
+        return find_##name(text, size, from, start, end);                                                              \
+    }                                                                                                                  \
+    static size_t many_##name(const char *text, size_t size, size_t from, size_t *ends, size_t max) {                  \
+        return many(find_##name, rules, text, size, from, ends, max);                                                  \
+    }                                                                                                                  \
+    linkage const SplitFast split_##name = {next_##name, many_##name, has_no_gaps};
+
+#define RULES &(AsciiRules)
+SPLIT(gpt2, , true, NULL)
+SPLIT(llama3, static, true, (RULES{.digits = 3, .contractions = true}))
+SPLIT(qwen2, static, true, (RULES{.digits = 1, .contractions = true}))
+SPLIT(qwen35, static, true, (RULES{.digits = 1, .contractions = true}))
+SPLIT(o200k, static, true, (RULES{.digits = 3, .cased = true, .contractions = true, .slashes = true}))
+SPLIT(tekken, static, true, (RULES{.digits = 1, .cased = true, .slashes = true}))
+SPLIT(digits3, static, false, NULL)
+SPLIT(deepseek_cjk, static, false, NULL)
+SPLIT(deepseek, static, false, (RULES{.digits = 0}))
+
 /* --- Which pattern is which ----------------------------------------------------------------------------------- */
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -295,24 +408,24 @@ static bool split_deepseek(const char *data, size_t size, size_t from, size_t *s
 
 static const struct {
     const char *pattern;
-    SplitFind find;
+    const SplitFast *fast;
 } known[] = {
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", split_gpt2},
-    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, split_llama3},
-    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, split_qwen2},
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", &split_gpt2},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, &split_llama3},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, &split_qwen2},
     {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
-        split_qwen35},
+        &split_qwen35},
     {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
      "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
-        split_o200k},
+        &split_o200k},
     {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
      "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
-        split_tekken},
-    {"\\p{N}{1,3}", split_digits3},
-    {"[一-龥぀-ゟ゠-ヿ]+", split_deepseek_cjk},
+        &split_tekken},
+    {"\\p{N}{1,3}", &split_digits3},
+    {"[一-龥぀-ゟ゠-ヿ]+", &split_deepseek_cjk},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
      "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES,
-        split_deepseek},
+        &split_deepseek},
 };
 
 /* Patterns are compared as written, but for \r and \n, which some files hold as themselves. */
@@ -329,9 +442,9 @@ static bool same_pattern(Slice pattern, const char *want) {
     return *want == '\0';
 }
 
-SplitFind split_fast(Slice pattern) {
+const SplitFast *split_fast(Slice pattern) {
     for (size_t i = 0; i < COUNT_OF(known); i++) {
-        if (same_pattern(pattern, known[i].pattern)) return known[i].find;
+        if (same_pattern(pattern, known[i].pattern)) return known[i].fast;
     }
     return NULL;
 }

@@ -8,8 +8,17 @@
 
 /* The leftmost match that begins at `from` or later: [*start, *end). False: none. */
 typedef bool (*SplitFind)(const char *text, size_t size, size_t from, size_t *start, size_t *end);
+/* The ends of the next pieces from `from` < size on, `max` at most; returns their number, at least 1. Pieces are
+ * matches and the text between them. */
+typedef size_t (*SplitMany)(const char *text, size_t size, size_t from, size_t *ends, size_t max);
+
+typedef struct SplitFast {
+    SplitFind find;
+    SplitMany many; /* NULL: there is none */
+    bool tiles;     /* there is no text between matches */
+} SplitFast;
 
 /* The matcher of that very pattern, or NULL. */
-SplitFind split_fast(Slice pattern);
+const SplitFast *split_fast(Slice pattern);
 /* ByteLevel's own pattern (GPT-2). */
-bool split_gpt2(const char *text, size_t size, size_t from, size_t *start, size_t *end);
+extern const SplitFast split_gpt2;
