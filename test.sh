@@ -139,7 +139,7 @@ if [ "$mode" = long ]; then
     step aarch64 tests/aarch64.sh all
     beside 2 tokenizers "$python" tests/text/check_tokenizers.py
     beside 2 logits "$python" tests/model/check_logits.py
-    for agent in claude codex opencode; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
+    for agent in claude codex opencode aider llm; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
     beside 2 openapi "$python" tests/server/check_openapi.py --count 3000
     beside 2 soak "$python" bench/kv_cache.py soak tiny --count 5000 --checked 0.5
     beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 1000
@@ -205,6 +205,7 @@ done
 for check in lora encoders; do beside 3 $check "$python" tests/server/check_$check.py; done
 beside 3 swiftlm "$python" tests/cli/check_swiftlm.py
 beside 3 agents "$python" tests/clients/agent_session.py
+beside 3 agent-requests "$python" tests/clients/agent_requests.py
 beside 3 sdk-node tests/server/check_sdk_node.sh
 for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
     beside 3 "client-$client" tests/clients/run.sh $client

@@ -93,6 +93,8 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
         return fail(error, ERROR_USAGE, "--streams goes with none of --operations, --trace, --quality and --against");
     if (wish->streams && !plan->generate) return fail(error, ERROR_USAGE, "--streams measures what -n generates");
     if (wish->streams && !parse_streams(wish->streams, plan, error)) return false;
+    if (plan->text && (wish->operations || wish->quality))
+        return fail(error, ERROR_USAGE, "--text goes with neither --operations nor --quality");
     if (wish->operations && model) return fail(error, ERROR_USAGE, "--operations measures without a model: %s", model);
     if (wish->operations && (wish->trace || plan->against))
         return fail(error, ERROR_USAGE, "--operations goes with neither --trace nor --against");
@@ -162,6 +164,8 @@ int command_bench(int argc, char **argv) {
             "sequences that generate together, measured in turn"},
         {"--kv-cache", NULL, OPTION_TEXT, &wish.formats, 0, 0, "FORM,…",
             "forms of the KV cache, measured in turn (f16)"},
+        {"--text", NULL, OPTION_TEXT, &plan.text, 0, 0, "FILE",
+            "tokens of this text instead of random ones (experts are chosen as in use)"},
         {"--quality", NULL, OPTION_TEXT, &wish.quality, 0, 0, "FILE", "what the forms cost on this text, of -p tokens"},
         {"--against", NULL, OPTION_TEXT, &plan.against, 0, 0, "COMMAND", "another program, run once in each round"},
         {"--trace", NULL, OPTION_FLAG, &wish.trace, 0, 0, NULL, "where the time of a step goes"},

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "cli/walk.h"
 #include "engine/fitting.h"
+#include "text/tokenizer/tokenizer.h"
 
 enum { SERIES_MAX = 1024, ROUNDS_MAX = 99, DEPTHS_MAX = 16 };
 
@@ -17,6 +18,7 @@ typedef struct BenchPlan {
     BackendOptions backend;
     const char *against; /* a command, or NULL */
     const char *only;    /* which operations */
+    const char *text;    /* file whose tokens are read instead of random ones; NULL: none */
     int prompt, generate, rounds, chunk, gpu_layers;
     int depths[DEPTHS_MAX], depth_count;
     KvFormat formats[WALK_FORMATS_MAX]; /* KV cache formats, measured in turn; none: full precision */
@@ -77,7 +79,8 @@ void bench_memory(uint64_t *peak, uint64_t *anonymous);
 typedef struct BenchWalk {
     Walk walk;
     int chunk;
-    int32_t *tokens; /* random, as many as the longest sequence, and for as many steps together */
+    int32_t
+        *tokens; /* of the plan's text, or random: as many as the longest sequence, and for as many steps together */
     uint32_t random; /* what the next token is made of */
     float *logits;   /* logits of the last step */
     double *ended;   /* [generate] clock_seconds() of each step that generates */
@@ -87,6 +90,8 @@ typedef struct BenchWalk {
     int64_t range_count;
     uint64_t weight_bytes, operations; /* cost of one decode token */
 } BenchWalk;
+/* The tokens of a text file by the model's tokenizer, at least so many. */
+NODISCARD bool bench_text(const BenchPlan *plan, const char *path, int least, Tokens *tokens, Error *error);
 NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 /* Where its weights are; no limits are those of layers on both sides. */

@@ -30,7 +30,7 @@ static const struct Mode {
 } modes[MODES] = {{"plain", false, false}, {"SSD", true, false}, {"turbo", false, true}, {"SSD + turbo", true, true}};
 
 typedef struct Matrix {
-    const char *model, *budget, *threads; /* budget, threads: NULL: not given */
+    const char *model, *budget, *threads, *text; /* all but the model: NULL: not given */
     int64_t lengths[LENGTHS_MAX];
     int length_count;
     int64_t rounds, generate;
@@ -102,6 +102,7 @@ static bool measure(Matrix *m, int mode, int64_t length, bool prompt, double *sp
     if (modes[mode].turbo) words[at++] = "--kv-cache", words[at++] = "turbo";
     if (modes[mode].disk) words[at++] = "--stream-experts";
     if (modes[mode].disk && m->budget) words[at++] = "--memory-budget", words[at++] = m->budget;
+    if (m->text) words[at++] = "--text", words[at++] = m->text;
     if (m->threads) words[at++] = "--threads", words[at++] = m->threads;
     Buffer out = {0};
     Arena arena = {0};
@@ -151,8 +152,10 @@ static void print_bars(Matrix *m, const char *title, double (*speeds)[LENGTHS_MA
 
 static void write_markdown(const Matrix *m, Buffer *out) {
     buffer_printf(out,
-        "# %s\n\n%s. Tokens per second, medians of %lld rounds: prompt / generation behind it.\n\n| tokens |", m->model,
-        m->machine, (long long)m->rounds);
+        "# %s\n\n%s. Tokens per second, medians of %lld rounds: prompt / generation of %lld tokens behind it. Prompts "
+        "have "
+        "exactly as many tokens, %s.\n\n| tokens |",
+        m->model, m->machine, (long long)m->rounds, (long long)m->generate, m->text ? "of a text" : "random ones");
     for (int mode = 0; mode < MODES; mode++) buffer_printf(out, " %s |", modes[mode].name);
     buffer_text(out, "\n|---:|");
     for (int mode = 0; mode < MODES; mode++) buffer_text(out, "---:|");
@@ -179,6 +182,7 @@ int command_bench_matrix(int argc, char **argv) {
         {"--tokens", NULL, OPTION_TEXT, &lengths, 0, 0, "N,…", "lengths of the prompt (512,40000,100000)"},
         {"--rounds", "-r", OPTION_INTEGER, &m->rounds, 1, 100, "N", "rounds of each measurement (3)"},
         {"--generate", "-n", OPTION_INTEGER, &m->generate, 1, 4096, "N", "tokens to generate (32)"},
+        {"--text", NULL, OPTION_TEXT, &m->text, 0, 0, "FILE", "prompts are the beginning of this text (random tokens)"},
         {"--memory-budget", NULL, OPTION_TEXT, &m->budget, 0, 0, "SIZE", "memory of the runs with experts from disk"},
         {"--threads", "-t", OPTION_TEXT, &m->threads, 0, 0, "N", "threads (one per core)"},
         {"--markdown", NULL, OPTION_TEXT, &markdown, 0, 0, "FILE", "write the table there, too"},
@@ -191,7 +195,7 @@ int command_bench_matrix(int argc, char **argv) {
     m->model = arguments.values[0];
     if (!read_lengths(lengths, m, &error)) return report(&error);
     measure_all(m);
-    if (m->why[0][0]) {
+    if (m->pp[0][0] == 0) {
         fail(&error, ERROR_IO, "%s", m->why[0]);
         return report(&error);
     }

@@ -5,14 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "cli/bench.h"
-#include "text/tokenizer/tokenizer.h"
 
-enum {
-    TEXT_BYTES_MAX = 64 << 20,
-    COMPARE_ROWS = 32, /* at a time: logits of as many are kept */
-};
+enum { COMPARE_ROWS = 32 }; /* at a time: logits of as many are kept */
 static const double sure_share = 0.5;
 
 typedef struct Quality {
@@ -46,19 +41,6 @@ static void compare_row(Quality *q, const float *exact, const float *form, int v
     q->sure_same += sure && best == form_best;
     q->exact_nll += a - (double)exact[next];
     q->nll += b - (double)form[next];
-}
-
-static bool read_tokens(const BenchPlan *plan, const char *path, Tokens *tokens, Error *error) {
-    Buffer text = {0};
-    Tokenizer *tokenizer =
-        file_read(path, TEXT_BYTES_MAX, &text, error) ? tokenizer_open(plan->directory, error) : NULL;
-    bool ok = tokenizer && tokenizer_encode(tokenizer, buffer_view(&text), CONTROL_AS_TEXT, true, tokens, error);
-    if (ok && tokens->count <= (size_t)plan->prompt)
-        ok = fail(
-            error, ERROR_USAGE, "%s has %zu tokens, want more than the %d of -p", path, tokens->count, plan->prompt);
-    tokenizer_close(tokenizer);
-    buffer_free(&text);
-    return ok;
 }
 
 /* All sequences up to where the comparison begins. */
@@ -165,7 +147,7 @@ bool bench_quality(const BenchPlan *plan, const char *text, Error *error) {
     Tokens tokens = {0};
     Buffer out = {0};
     bool ok = plan->format_count > 0 || fail(error, ERROR_USAGE, "--quality: name forms with --kv-cache");
-    ok = ok && read_tokens(plan, text, &tokens, error) && measure(plan, &tokens, &out, error) &&
+    ok = ok && bench_text(plan, text, plan->prompt + 1, &tokens, error) && measure(plan, &tokens, &out, error) &&
         bench_print(&out, error);
     buffer_free(&out);
     tokens_free(&tokens);

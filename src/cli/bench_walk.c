@@ -1,13 +1,15 @@
-/* A model to measure, one sequence of random tokens on it, and the bytes that a token reads. */
+/* A model to measure, one sequence of random tokens or of a text's on it, and the bytes that a token reads. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "backend/trace.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "cli/bench.h"
 #include "model/component.h"
 
-enum { MARGIN_TOKENS = 16, PARTS = 3 };
+enum { MARGIN_TOKENS = 16, PARTS = 3, TEXT_BYTES_MAX = 64 << 20 };
 
 static void count_weight(void *context, Weight *weight) { ++*(int64_t *)context; }
 
@@ -47,6 +49,29 @@ static int32_t random_token(BenchWalk *bench) {
     return (int32_t)(bench->random % (uint32_t)model_vocab(bench->walk.model));
 }
 
+bool bench_text(const BenchPlan *plan, const char *path, int least, Tokens *tokens, Error *error) {
+    Buffer text = {0};
+    Tokenizer *tokenizer =
+        file_read(path, TEXT_BYTES_MAX, &text, error) ? tokenizer_open(plan->directory, error) : NULL;
+    bool ok = tokenizer && tokenizer_encode(tokenizer, buffer_view(&text), CONTROL_AS_TEXT, true, tokens, error);
+    if (ok && tokens->count < (size_t)least)
+        ok = fail(error, ERROR_USAGE, "%s has %zu tokens, want %d", path, tokens->count, least);
+    tokenizer_close(tokenizer);
+    buffer_free(&text);
+    return ok;
+}
+
+/* The sequence's tokens: the text's as far as it is wanted, random ones behind it. */
+static bool set_tokens(BenchWalk *bench, const BenchPlan *plan, int longest, int count, Error *error) {
+    Tokens text = {0};
+    bench->random = 1;
+    for (int i = 0; i < count; i++) bench->tokens[i] = random_token(bench);
+    const bool ok = !plan->text || bench_text(plan, plan->text, longest, &text, error);
+    if (ok && plan->text) memcpy(bench->tokens, text.ids, (size_t)longest * sizeof *bench->tokens);
+    tokens_free(&text);
+    return ok;
+}
+
 bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error) {
     *bench = (BenchWalk){.chunk = plan->chunk};
     int deepest = 0;
@@ -67,8 +92,7 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     bench->tokens = calloc((size_t)tokens, sizeof *bench->tokens);
     bench->ended = calloc((size_t)(plan->generate + 1), sizeof *bench->ended);
     if (!bench->tokens || !bench->ended) return fail(error, ERROR_MEMORY, "no memory for the tokens of a step");
-    bench->random = 1;
-    for (int i = 0; i < tokens; i++) bench->tokens[i] = random_token(bench);
+    if (!set_tokens(bench, plan, longest, tokens, error)) return false;
     /* The first step reads the weights in and touches all of its work space. */
     return collect_ranges(bench, error) &&
         bench_walk_feed(bench, plan->chunk < longest ? plan->chunk : longest, error) &&

@@ -8,9 +8,12 @@
  * that a request waiting for pages may be skipped SKIPS_MAX times.
  *
  * Steps. A step has one row per running choice and up to prefill_size prompt tokens: half of them for the oldest
- * prompt, the other half shared by the younger ones, so that a short prompt does not wait for a long one. Beside
- * running choices, prefill is limited to about STEP_MS, because streams stand still that long. Pages of a prompt on
- * disk are read before its first row, for a limited time between steps.
+ * prompt, the other half for those with the fewest tokens left, so that a short prompt waits neither for a long one nor
+ * for many. Every prompt becomes the oldest in time, so none starves. On a slow machine a step has fewer prompt tokens:
+ * beside running choices, which stand still that long, so many that a step takes about as long as ANSWER_STEPS + 1
+ * steps without prompts, STEP_MS_LEAST to STEP_MS; beside other prompts so many that it takes PROMPTS_MS, which is how
+ * long a new request waits, and STEP_MS where a prompt ends with it. Pages of a prompt on disk are read before its
+ * first row, for a limited time between steps.
  *
  * Decode rows. Where the runner's decode arithmetic differs from that of prefill (runner_decode_rows_max), rows after
  * the prompt are decode rows in every step, also when they are computed again or are jump-ahead tokens: so the bits of
@@ -29,8 +32,12 @@ enum {
     ANSWER_ROOM = 256, /* tokens */
     LOOKUPS_MAX = 4,   /* per round: waiting requests that are looked up to see whether they fit */
     ECHO_ROWS = 16,    /* prompt rows per step whose logits are computed for echo */
+    PROMPTS_MS = 600,
     STEP_MS = 300,
+    STEP_MS_LEAST = 100,
+    ANSWER_STEPS = 2,
     PREFILL_LEAST = 64, /* prompt tokens of a step however slow they are: fewer cost nearly as much */
+    PREFILL_UNIT = 32,  /* prompt tokens of a slow machine's step are a multiple of it */
     DISK_MS = 20,       /* per step, for reading pages from disk; at least one page is read */
 };
 
@@ -95,9 +102,8 @@ typedef struct Scheduler {
 
     StepCandidate *candidates; /* [candidate_count] in order of age */
     int candidate_count;
-    int prefill_count;        /* candidates with prefill rows */
-    int decode_prefill_count; /* candidates with both prefill and decode rows */
-    bool masks_late;          /* some active request is not among the candidates because its token mask is late */
+    int prefill_count; /* candidates with prefill rows */
+    bool masks_late;   /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
     MediaCache *media;           /* NULL: the model takes neither images nor audio */
     EmbeddingRange *embeddings;  /* [rows] working memory */

@@ -2,6 +2,7 @@
  * none are left, pages that only the prefix cache holds are released; then the youngest sequence is preempted. It
  * leaves its pages to the prefix cache and is computed again later. So the oldest sequence always continues, except
  * while requests with late token masks hold the pages: those are not in the step and cannot be preempted. */
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -42,12 +43,18 @@ Request *scheduler_next_media(Scheduler *s, MediaItem **item) {
     return NULL;
 }
 
+/* Tokens that are not in its cache. */
+static int tokens_left(const StepCandidate *candidate) {
+    return sequence_tokens(candidate->request, candidate->choice) -
+        sequence_of(candidate->request, candidate->choice)->length;
+}
+
 /* Rows that the candidate could have in this step. */
 static int rows_left(const Scheduler *s, const StepCandidate *candidate) {
     const Request *r = candidate->request;
     if (!candidate->choice && s->sequences.disk && !r->disk_searched) return 0;
     const KvSequence *kv = sequence_of(candidate->request, candidate->choice);
-    const int rows = min_int(sequence_tokens(r, candidate->choice) - kv->length, kv_step_rows(kv));
+    const int rows = min_int(tokens_left(candidate), kv_step_rows(kv));
     if (!candidate->choice) return min_int(rows, sequence_rows_to_resume(r));
     return s->decode_rows_max && !candidate->decode ? min_int(rows, r->prompt_count - kv->length) : rows;
 }
@@ -55,7 +62,7 @@ static int rows_left(const Scheduler *s, const StepCandidate *candidate) {
 /* A prompt, or a choice with several tokens that are not in its cache: after preemption, or with jump-ahead tokens. */
 static bool is_prefill(const StepCandidate *candidate) {
     const AnswerChoice *choice = candidate->choice;
-    return !choice || sequence_tokens(candidate->request, choice) - choice->kv.length > 1;
+    return !choice || tokens_left(candidate) > 1;
 }
 
 /* Whether its next row follows the prompt, where that makes a difference. */
@@ -64,7 +71,7 @@ static bool is_decode(const Scheduler *s, const StepCandidate *candidate) {
 }
 
 static void collect_candidates(Scheduler *s) {
-    s->candidate_count = s->prefill_count = s->decode_prefill_count = 0;
+    s->candidate_count = s->prefill_count = 0;
     s->masks_late = false;
     for (Request *r = s->active.first; r; r = r->next) {
         s->masks_late = s->masks_late || token_mask_is_late(r);
@@ -80,16 +87,7 @@ static void collect_candidates(Scheduler *s) {
         candidate->decode = is_decode(s, candidate);
         candidate->rows = !candidate->prefill;
         s->prefill_count += candidate->prefill;
-        s->decode_prefill_count += candidate->prefill && candidate->decode;
     }
-}
-
-/* Prefill tokens of a step: fewer while answers wait for it on a slow machine. */
-static int prefill_limit(const Scheduler *s) {
-    const double time = STEP_MS * 1e-3;
-    if (s->prefill_count == s->candidate_count || s->prompt_row_s * s->prefill_size <= time) return s->prefill_size;
-    const int fitting = (int)(time / s->prompt_row_s) / PREFILL_LEAST * PREFILL_LEAST;
-    return min_int(max_int(fitting, PREFILL_LEAST), s->prefill_size);
 }
 
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
@@ -125,26 +123,58 @@ static int whole_rows(const Scheduler *s, const StepCandidate *candidate) {
     return rows <= rows_left(s, candidate) && media_rows(s, r, from, rows) == rows ? rows : 0;
 }
 
-/* Divides the step's prefill tokens: half to the oldest candidate, the other half in equal shares to the younger ones;
- * unused rows go to the oldest candidate that can use them. */
-static void share_prefill(Scheduler *s) {
-    Room room = {prefill_limit(s), s->decode_rows_max - (s->candidate_count - s->prefill_count)};
-    for (int i = 0; i < s->candidate_count; i++) { /* an image fits the step, if not always the limit of the time */
-        if (!s->candidates[i].prefill) continue;
-        s->candidates[i].rows = whole_rows(s, &s->candidates[i]);
-        room.rows = max_int(room.rows - s->candidates[i].rows, 0);
-        break;
-    }
-    int echo_left = ECHO_ROWS;
-    const int share = s->prefill_count > 1 ? room.rows / 2 / (s->prefill_count - 1) : 0;
-    const int decode_share = s->decode_prefill_count ? min_int(share, room.decode_rows / s->decode_prefill_count) : 0;
-    bool oldest = true;
+/* The prefill candidate with the fewest rows left, of equal ones the oldest, that comes behind `before` in this order;
+ * the first candidate is left out. NULL: there is none; before NULL: the first in the order. */
+static StepCandidate *next_shortest(Scheduler *s, const StepCandidate *first, const StepCandidate *before) {
+    StepCandidate *found = NULL;
+    const int least = before ? tokens_left(before) : -1;
+    int fewest = 0;
     for (int i = 0; i < s->candidate_count; i++) {
         StepCandidate *candidate = &s->candidates[i];
-        if (!candidate->prefill) continue;
-        if (!oldest) give(s, candidate, candidate->decode ? decode_share : share, &room);
-        oldest = false;
+        const int left = tokens_left(candidate);
+        if (!candidate->prefill || candidate == first || left < least || (left == least && candidate <= before))
+            continue;
+        if (found && left >= fewest) continue;
+        found = candidate;
+        fewest = left;
     }
+    return found;
+}
+
+/* Prefill rows that take so long, as measured. */
+static int rows_within(const Scheduler *s, double seconds) {
+    const int fitting = (int)fmin(seconds / s->prompt_row_s, s->prefill_size) / PREFILL_UNIT * PREFILL_UNIT;
+    return min_int(max_int(fitting, PREFILL_LEAST), s->prefill_size);
+}
+
+/* Prefill tokens of a step: fewer while other sequences wait for it on a slow machine. */
+static int prefill_limit(Scheduler *s, const StepCandidate *oldest) {
+    const int answers = s->candidate_count - s->prefill_count;
+    if (s->candidate_count == 1 || s->prompt_row_s == 0) return s->prefill_size;
+    if (answers == 0) {
+        const StepCandidate *shortest = next_shortest(s, oldest, NULL);
+        const int few = rows_within(s, STEP_MS * 1e-3);
+        return tokens_left(shortest) <= few / 2 ? few : rows_within(s, PROMPTS_MS * 1e-3);
+    }
+    const StepCosts *costs = &s->speculation.costs;
+    const double step = costs->unit_s * (double)costs->cost[min_int(answers, STEP_COSTS_ROWS)];
+    return rows_within(s, fmin(fmax(ANSWER_STEPS * step, STEP_MS_LEAST * 1e-3), STEP_MS * 1e-3));
+}
+
+/* Divides the step's prefill tokens: half to the oldest candidate, the other half to those with the fewest tokens left;
+ * unused rows go to the oldest candidates that can use them. */
+static void share_prefill(Scheduler *s) {
+    StepCandidate *oldest = s->candidates;
+    if (s->prefill_count == 0) return;
+    while (!oldest->prefill) oldest++;
+    Room room = {prefill_limit(s, oldest), s->decode_rows_max - (s->candidate_count - s->prefill_count)};
+    oldest->rows = whole_rows(s, oldest); /* an image fits the step, if not always the limit of the time */
+    room.rows = max_int(room.rows - oldest->rows, 0);
+    const int half = room.rows - room.rows / 2, decode_half = room.decode_rows - room.decode_rows / 2;
+    for (StepCandidate *next = NULL; room.rows > half && (next = next_shortest(s, oldest, next));)
+        give(s, next, next->decode ? min_int(room.rows - half, room.decode_rows - decode_half) : room.rows - half,
+            &room);
+    int echo_left = ECHO_ROWS;
     for (int i = 0; i < s->candidate_count; i++) {
         StepCandidate *candidate = &s->candidates[i];
         if (!candidate->prefill) continue;

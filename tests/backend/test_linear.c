@@ -242,6 +242,25 @@ static void test_kinds(CpuBackend *cpus, int count) {
         }
 }
 
+/* Rows of few columns, as the second matrices of LoRA adapters have. */
+static void test_short(CpuBackend *cpus, int count) {
+    static const DType DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const int COLS[] = {1, 4, 8, 16, 24, 32, 64, 80};
+    for (size_t d = 0; d < COUNT_OF(DTYPES); d++)
+        for (size_t c = 0; c < COUNT_OF(COLS); c++) {
+            const int64_t rows = 16 + (int64_t)(random_bits() % 160);
+            Sample s = sample_make(rows, COLS[c], QUANT_NONE, 0, 0, DTYPES[d], c & 1);
+            float *x = random_rows(MOST_ROWS, COLS[c]),
+                  *expected = malloc((size_t)(MOST_ROWS * rows) * sizeof *expected);
+            for (int t = 0; t < most_rows; t++)
+                for (int64_t r = 0; r < rows; r++) expected[t * rows + r] = spec_product(&s.weight, r, x + t * COLS[c]);
+            for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
+            sample_free(&s);
+            free(x);
+            free(expected);
+        }
+}
+
 /* Fused forms: three weights of different kinds with a norm, glu, matmul_add with and without a norm. */
 static void test_fused(CpuBackend *cpu) {
     enum { COLS = 448, TALL = 83, LOW = 33 };
@@ -429,6 +448,7 @@ int main(int argument_count, char **arguments) {
         for (size_t t = 0; t < (is_short || test_sampled() ? 2 : COUNT_OF(THREADS)); t++)
             cpus[count++] = open_cpu(sets[i], THREADS[t]);
     test_kinds(cpus, count);
+    test_short(cpus, count);
     for (int i = 0; i < set_count && !is_short; i++) { /* many threads take turns on few cores: a product or two */
         CpuBackend many = open_cpu(sets[i], MANY_THREADS);
         test_chunks(&many);

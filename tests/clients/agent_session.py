@@ -1,7 +1,9 @@
 """Sessions of coding agents with a model that follows a script: two calls of a tool that runs a command, an answer.
 
 agent_session.py                the requests that the agents send (recorded/AGENT.json, without their texts), sent here
-agent_session.py AGENT FOLDER   the agent itself, from FOLDER/node_modules/.bin, started by `apus launch`
+agent_session.py AGENT FOLDER   the agent itself, from the programs in FOLDER, started by `apus launch`
+agent_session.py aider FOLDER   aider, which has no tools: two edits of a file, an answer
+agent_session.py llm FOLDER     llm with a function
 """
 
 import json
@@ -134,14 +136,20 @@ def replay(agent, directory):
 # ---- the agents ----
 
 
-def run(agent, folder, directory):
-    tool, member, arguments = AGENTS[agent]
+def prepare(folder, directory):
+    """A folder to work in, and the environment of a program in `folder`."""
     work, home = os.path.join(directory, "work"), os.path.join(directory, "home")
     os.makedirs(work)
     os.makedirs(home)
-    path = os.path.join(folder, "node_modules", ".bin") + os.pathsep + os.environ["PATH"]
+    path = folder + os.pathsep + os.environ["PATH"]
     environment = {**os.environ, "PATH": path, "HOME": home, "PWD": work, "IS_SANDBOX": "1"}
     environment.pop("APUS_API_KEY", None)
+    return work, environment
+
+
+def run(agent, folder, directory):
+    tool, member, arguments = AGENTS[agent]
+    work, environment = prepare(folder, directory)
     with Server(write_model(os.path.join(directory, "model"), tool, member), "-t", 1, name="m") as server:
         launch = [BINARY, "launch", agent, "m", "--port", str(server.port)]
         shown = subprocess.run([*launch, "--print"], capture_output=True, text=True, env=environment).stdout
@@ -156,6 +164,72 @@ def run(agent, folder, directory):
         text = open(made).read() if os.path.exists(made) else None
         check(done.returncode == 0 and text == "first\nsecond\n", f"{agent}: {text!r} {done.stdout} {done.stderr}")
         check("Done" in done.stdout + done.stderr, f"{agent}: {done.stdout} {done.stderr}")
+
+
+# The answer follows what the last message asks for.
+AIDER = (
+    "{%- for m in messages %}{%- if m.role != 'system' %}"
+    "{{ '<|start|>' + m.role + '\n' + (m.content or '')[:200] + '<|end|>\n' }}{%- endif %}{%- endfor %}"
+    "{{ '<|start|>assistant\n' }}{%- set last = messages[-1].content %}"
+    "{%- if 'make it longer' in last %}{{ '~' }}{%- elif 'praise it' in last %}{{ '^' }}{%- endif %}"
+)
+
+
+def run_aider(folder, directory):
+    work, environment = prepare(folder, directory)
+    first = ["made.txt\n", "```\n", "first\n", "```"]
+    second = ["made", ".txt\n", "```", "\nfirst", "\nsecond\n", "``", "`"]
+    path = os.path.join(directory, "model")
+    model = write_scripted_model(path, first, AIDER, context=32768, more={"~": second, "^": ["Well done."]})
+    quiet = ["--analytics-disable", "--no-check-update", "--no-show-release-notes", "--no-git", "--no-pretty"]
+    quiet += ["--no-fancy-input", "--no-detect-urls", "--no-suggest-shell-commands", "--yes-always"]
+    with Server(model, "-t", 1, name="m") as server:
+        done = subprocess.run(
+            [BINARY, "launch", "aider", "m", "--port", str(server.port), "--", "--edit-format", "whole", *quiet,
+             "made.txt"],
+            capture_output=True, text=True, cwd=work, env={**environment, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+            timeout=600, input="make the file\nmake it longer\npraise it\n/exit\n",
+        )  # fmt: skip
+        made = os.path.join(work, "made.txt")
+        text = open(made).read() if os.path.exists(made) else None
+        said = done.stdout + done.stderr
+        check(text == "first\nsecond\n", f"aider: {text!r} {said}")
+        check("Well done." in said, f"aider: {said}")
+
+
+FUNCTION = """
+import subprocess
+
+
+def run(command: str) -> str:
+    "Runs a command and gives its output"
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout or "(no output)"
+"""
+
+
+def run_llm(folder, directory):
+    work, environment = prepare(folder, directory)
+    settings = os.path.join(directory, "settings")
+    os.makedirs(settings)
+    with Server(write_model(os.path.join(directory, "model"), "run", "command"), "-t", 1, name="m") as server:
+        with open(os.path.join(settings, "extra-openai-models.yaml"), "w") as file:
+            file.write("- model_id: mine\n  model_name: m\n  supports_tools: true\n  supports_schema: true\n")
+            file.write(f"  api_base: {server.url}/v1\n")
+        environment["LLM_USER_PATH"] = settings
+        for more in ([], ["--no-stream"]):
+            done = subprocess.run(
+                ["llm", "-m", "mine", "--functions", FUNCTION, *more, "make the file"],
+                capture_output=True, text=True, cwd=work, env=environment, timeout=300, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            made = os.path.join(work, "made.txt")
+            text = open(made).read() if os.path.exists(made) else None
+            check(
+                done.returncode == 0 and text == "first\nsecond\n", f"llm {more}: {text!r} {done.stdout} {done.stderr}"
+            )
+            check("Done" in done.stdout, f"llm {more}: {done.stdout} {done.stderr}")
+        again = ["llm", "-c", "-m", "mine", "and now?"]
+        done = subprocess.run(again, capture_output=True, text=True, cwd=work, env=environment, timeout=300)
+        check(done.returncode == 0, f"llm -c: {done.stdout} {done.stderr}")
 
 
 def test_launch():
@@ -191,7 +265,11 @@ def test_launch():
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as top:
         if len(sys.argv) > 1:
-            run(sys.argv[1], sys.argv[2], top)
+            agent, *folder = sys.argv[1:]
+            if agent in AGENTS:
+                run(agent, *folder, top)
+            else:
+                {"aider": run_aider, "llm": run_llm}[agent](*folder, top)
         else:
             test_launch()
             for each in APIS:

@@ -216,6 +216,102 @@ static void test_smooth(void) {
     close_engine(engine);
 }
 
+/* Whether the request's only choice has a token. */
+static bool has_token(Request *request) {
+    TokenOut token;
+    Finish finish;
+    return request_read(request, 0, &token, 1, 0, &finish) == 1;
+}
+
+/* A short prompt behind many long ones is read in the next step, whose half it takes at most. */
+static void test_short_prompt_first(void) {
+    enum { LONG = 12 };
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(LONG + 1, 8, 64, 0);
+    Case c;
+    Request *requests[LONG + 1];
+    for (int i = 0; i < LONG; i++) {
+        make_prompt(&c, 600, (uint64_t)i);
+        requests[i] = submit(engine, &c.options);
+    }
+    fake_permit(1);
+    fake_wait_arrived(2); /* all are admitted, and their second step is under way */
+    make_prompt(&c, 30, LONG);
+    requests[LONG] = submit(engine, &c.options);
+    fake_permit(2);
+    fake_wait_arrived(4);
+    TEST(has_token(requests[LONG]) && !has_token(requests[0]));
+    TEST_MSG(fake.log[2].outputs == 1 && fake.log[2].largest_run == 32 && fake.log[2].rows == 64,
+        "%d rows, %d in a run", fake.log[2].rows, fake.log[2].largest_run);
+    fake_open_gate();
+    for (int i = 0; i <= LONG; i++) request_free(requests[i]);
+    close_engine(engine);
+}
+
+/* Short prompts that keep coming cannot delay longer ones beyond the half of each step, the oldest of them first. */
+static void test_short_prompts_forever(void) {
+    enum { SHORT = 200, AT_ONCE = 3 };
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2 + AT_ONCE, SHORT, 64, 0);
+    Case longest, middle, c;
+    make_prompt(&longest, 640, 1);
+    make_prompt(&middle, 320, 2);
+    Request *a = submit(engine, &longest.options), *b = submit(engine, &middle.options), *requests[SHORT];
+    for (int i = 0; i < SHORT; i++) {
+        make_prompt(&c, 32, 10 + (uint64_t)i);
+        c.options.max_tokens = 1; /* one follows another, and at least one of them is there in each step */
+        requests[i] = submit(engine, &c.options);
+    }
+    enum { STEPS_A = 640 / 32, STEPS_B = 320 / 32 };
+    fake_permit(STEPS_A);
+    fake_wait_arrived(STEPS_A + 1);
+    TEST(has_token(a) && !has_token(b));
+    fake_permit(STEPS_B);
+    fake_wait_arrived(STEPS_A + STEPS_B + 1);
+    TEST(has_token(b));
+    fake_open_gate();
+    for (int i = 0; i < SHORT; i++) request_free(requests[i]);
+    request_free(a);
+    request_free(b);
+    close_engine(engine);
+}
+
+/* Prompts beside each other are read in steps that a new request can wait for. */
+static void test_prompts_share_time(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 8, 512, 0);
+    Case c;
+    make_prompt(&c, 256, 1);
+    c.options.max_tokens = 1;
+    Request *a = submit(engine, &c.options);
+    fake_wait_arrived(1);
+    Request *others[2];
+    for (int i = 0; i < 2; i++) {
+        make_prompt(&c, 700, 2 + (uint64_t)i);
+        others[i] = submit(engine, &c.options);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL); /* 256 rows take 0.4 s: at most 384 fit PROMPTS_MS */
+    fake_permit(1);
+    fake_wait_arrived(2);
+    make_prompt(&c, 20, 4);
+    Request *brief = submit(engine, &c.options);
+    nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL); /* the same: at most 192 fit STEP_MS */
+    fake_permit(1);
+    fake_wait_arrived(3);
+    fake_open_gate();
+    Seen seen;
+    for (int i = 0; i < 2; i++) read_all(others[i], 1, &seen);
+    TEST_MSG(fake.log[1].rows >= PREFILL_LEAST && fake.log[1].rows <= 384, "%d rows", fake.log[1].rows);
+    TEST_MSG(fake.log[2].rows >= PREFILL_LEAST && fake.log[2].rows <= 192, "%d rows", fake.log[2].rows);
+    request_free(brief);
+    request_free(a);
+    for (int i = 0; i < 2; i++) request_free(others[i]);
+    close_engine(engine);
+}
+
 /* A request with many choices leaves slots to those who come later. */
 static void test_choices_share_slots(void) {
     fake_reset();
@@ -354,6 +450,9 @@ int main(void) {
     test_no_starvation();
     test_step_order();
     test_smooth();
+    test_short_prompt_first();
+    test_short_prompts_forever();
+    test_prompts_share_time();
     test_choices_share_slots();
     test_slot_between_choices();
     test_no_allocation();

@@ -352,7 +352,8 @@ static void test_refusals(void) {
         expect_refusal(directory, adapter, bad[i].why);
         fixture_remove(adapter);
     }
-    static const char *const names[] = {"model.layers.0.mlp.unknown", "model.layers.99.mlp.up_proj", "lm_head"};
+    static const char *const names[] = {
+        "model.layers.0.mlp.unknown", "model.layers.99.mlp.up_proj", "lm_head", "model.layers.0.mlp.experts.3.up_proj"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         odd = modules;
         odd.count = 1;

@@ -9,6 +9,7 @@ import tempfile
 
 from apus_server import Checks, Server, model_path
 from shapes import CHAT, problem
+from tiny_model import write_tiny_model
 
 check = Checks()
 LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(20))
@@ -162,6 +163,35 @@ def check_parting(server, **fields):
         )
 
 
+def check_window(*options):
+    """Layers with a sliding window, prompts of several windows: what follows a cached prompt, repeats it, ends before
+    it or parts from it says what it says without a cache. A cache that keeps the last window alone cannot go back.
+    """
+    window = 192  # of the tiny model, whose tokens are letters
+    edited = LONG[: 4 * window] + " Otherwise it stayed. " + LONG[4 * window :]
+    prompts = {
+        "repeated": LONG,
+        "continued": LONG + " And then it came back, as all of them do. " * 3,
+        "shorter by less than a window": LONG[: -window // 2],
+        "shorter by more": LONG[: 2 * window + 7],
+        "within the window": LONG[: window // 2],
+        "edited": edited,
+        "edited, continued": edited + LONG[:window],
+        "as at first": LONG,
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        write_tiny_model(directory, context=4096)
+        with Server(directory, "--slots", 1, "--threads", 1, *options) as server:
+            tokens = complete(server)[0]
+            check(tokens > 5 * window, f"{tokens} tokens are several windows")
+            for what, prompt in prompts.items():
+                _, found, warm = complete(server, prompt)
+                cold = complete(server, prompt, cache_prompt=False)[2]
+                check(warm == cold, f"{options}: sliding window, {what}, {found} tokens found: {warm} {cold}")
+                may_be_new = what not in ("repeated", "continued", "edited, continued")
+                check(may_be_new or found > 0, f"{options}: sliding window, {what}: nothing was found")
+
+
 def check_restart(*options):
     """The next turn after a restart computes what is new only."""
     turn = LONG + " And then"
@@ -198,6 +228,8 @@ def main():
     with Server(model_path("gemma-270m"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 256) as server:
         check_parting(server)
         check_parting(server, kv_cache="turbo", cache_salt="t")
+    check_window()
+    check_window("--turbo-kv", "--turbo-after", 256)
     check_restart()
     check_restart("--turbo-kv", "--turbo-after", 256)
     check.done()

@@ -427,6 +427,61 @@ def test_rerank(api):
         check(status == 400 and answer["error"]["param"] == param, f"rerank: {param} {answer}")
 
 
+def large_schema(number, size=4200):
+    """A schema of an agent's tool: nested, with definitions, choices and long descriptions."""
+    text = f"What tool {number} does with it, at length. " * (size // 170)
+    item = {
+        "type": "object",
+        "properties": {"path": {"type": "string", "description": text}, "line": {"type": "integer", "minimum": 0}},
+        "required": ["path"],
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$defs": {"Item": item},
+        "type": "object",
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": "#/$defs/Item"}, "minItems": 1, "description": text},
+            "mode": {"anyOf": [{"enum": ["read", "write"]}, {"type": "null"}], "default": None},
+            "options": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+            "note": {"type": "string", "description": text, "maxLength": 200},
+        },
+        "required": ["items"],
+    }
+
+
+def test_many_tools(api):
+    """60 tools with 200 KB of schemas, as agents with many MCP servers have: answered, in each API, and a call that is
+    demanded is one of them."""
+    schemas = {f"tool_{i}": large_schema(i) for i in range(59)}
+    size = len(json.dumps(schemas))
+    check(size > 200_000, f"60 tools: {size} bytes of schemas")
+    listed = [TOOL] + [{"type": "function", "function": {"name": n, "parameters": s}} for n, s in schemas.items()]
+    flat = [{"type": "function", **tool["function"], "strict": False} for tool in listed]
+    blocks = [{"name": t["name"], "input_schema": t["parameters"]} for t in flat]
+    chat = {"model": "call", "messages": [USER], "tools": listed, "max_tokens": 200, "temperature": 0}
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}}):
+        answer = post(api, "/v1/chat/completions", "60 tools", **chat, tool_choice=choice)["choices"][0]
+        calls = [c["function"] for c in answer["message"].get("tool_calls", [])]
+        check(calls[:1] == [{"name": "f", "arguments": '{"city": "Oslo"}'}], f"60 tools, {choice}: {answer}")
+    choice = {"type": "function", "function": {"name": "tool_7"}}
+    answer = post(api, "/v1/chat/completions", "60 tools", **{**chat, "max_tokens": 60}, tool_choice=choice)["choices"][
+        0
+    ]
+    calls = answer["message"].get("tool_calls") or [{"function": {"name": "tool_7"}}]
+    check(calls[0]["function"]["name"] == "tool_7" and answer["message"]["content"] is None, f"one of 60: {answer}")
+    answer = post(api, "/v1/messages", "60 tools", model="call", messages=[USER], tools=blocks, max_tokens=200)
+    check(answer["content"][0]["name"] == "f", f"60 tools of Messages: {answer['content']}")
+    answer = post(api, "/v1/responses", "60 tools", model="call", input="x", tools=flat, max_output_tokens=200)
+    check(answer["output"][0]["name"] == "f", f"60 tools of Responses: {answer['output']}")
+    answer = post(api, "/api/chat", "60 tools", model="call", messages=[USER], tools=listed, stream=False)
+    check(answer["message"]["tool_calls"][0]["function"]["name"] == "f", f"60 tools of Ollama: {answer}")
+    twice = {**chat, "tools": [*listed, TOOL]}
+    status, answer, _ = api("/v1/chat/completions", twice)
+    named = answer["error"]["param"] if status == 400 else None
+    check(status == 200 or (named and named.startswith("tools[60]")), f"a tool twice: {status} {answer}")
+
+
 def test_llama_cpp(api):
     """What clients of llama.cpp ask, and counting of tokens."""
     props = api("/props?model=plain")[1]
@@ -470,7 +525,7 @@ if __name__ == "__main__":
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
             for test in (test_raw_prompts, test_cut_calls, test_systems, test_ollama, test_errors, test_files,
                          test_messages, test_histories, test_numbers, test_http, test_llama_cpp,
-                         test_rerank):  # fmt: skip
+                         test_rerank, test_many_tools):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)
             test_lenient(lenient, closed)

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Speed of a served model with a LoRA adapter on all matrices of its layers beside its own:
+
+    bench/lora.py MODEL_DIRECTORY [--rank 16] [--dtype bf16|f32] [--rounds 7]
+
+The adapter is random. Each round reads a prompt that no cache has seen and generates behind it, without the adapter and
+with it in turn; medians of the rounds. Ratios of 1: the adapter costs nothing.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def matrices(config):
+    """(name, rows, columns) of each matrix of a layer."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"]
+    kv_heads, head = config.get("num_key_value_heads", heads), config.get("head_dim") or hidden // heads
+    return [
+        ("self_attn.q_proj", heads * head, hidden),
+        ("self_attn.k_proj", kv_heads * head, hidden),
+        ("self_attn.v_proj", kv_heads * head, hidden),
+        ("self_attn.o_proj", hidden, heads * head),
+        ("mlp.gate_proj", inner, hidden),
+        ("mlp.up_proj", inner, hidden),
+        ("mlp.down_proj", hidden, inner),
+    ]
+
+
+def values(count, dtype):
+    """Random numbers of about 0.01."""
+    if dtype == "F32":
+        return struct.pack(f"<{count}f", *(random.uniform(-0.01, 0.01) for _ in range(count)))
+    raw = os.urandom(2 * count)
+    return b"".join(bytes((raw[i], raw[i + 1] & 0x80 | 0x3C)) for i in range(0, 2 * count, 2))
+
+
+def write_adapter(directory, model, rank, dtype):
+    with open(os.path.join(model, "config.json")) as file:
+        config = json.load(file)
+    header, parts, at = {}, [], 0
+    for layer in range(config["num_hidden_layers"]):
+        for name, rows, columns in matrices(config):
+            for part, shape in (("A", [rank, columns]), ("B", [rows, rank])):
+                parts.append(values(shape[0] * shape[1], dtype))
+                header[f"base_model.model.model.layers.{layer}.{name}.lora_{part}.weight"] = {
+                    "dtype": dtype,
+                    "shape": shape,
+                    "data_offsets": [at, at + len(parts[-1])],
+                }
+                at += len(parts[-1])
+    text = json.dumps(header).encode()
+    with open(os.path.join(directory, "adapter_model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    with open(os.path.join(directory, "adapter_config.json"), "w") as file:
+        json.dump({"peft_type": "LORA", "lora_alpha": rank}, file)
+
+
+def start(binary, model, adapter, threads):
+    command = [binary, "serve", model, "--port", "0", "--model-name", "model", "--no-lookup", "--lora", f"a={adapter}"]
+    process = subprocess.Popen(
+        [*command, *(["--threads", str(threads)] if threads else [])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    port = 0
+    for line in process.stdout:
+        if found := re.search(r"API\s+http://[^:]+:(\d+)/v1", line):
+            port = int(found.group(1))
+        if "Ctrl-C" in line:
+            return process, port
+    sys.exit(f"{binary} did not start: exit code {process.wait()}")
+
+
+def measure(port, model, words, tokens):
+    """Prompt tokens per second up to the first token, and tokens per second behind it."""
+    prompt = " ".join(random.choice(("sea", "hill", "river", "wood", "cloud", "stone")) for _ in range(words))
+    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "stream_options": {"include_usage": True}, "cache_prompt": False}
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    begun, at, usage = time.monotonic(), [], {}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    while (line := response.readline()) and b"[DONE]" not in line:
+        if line.startswith(b"data"):
+            at.append(time.monotonic())
+            usage = json.loads(line[6:]).get("usage") or usage
+    connection.close()
+    return usage["prompt_tokens"] / (at[0] - begun), (usage["completion_tokens"] - 1) / (at[-1] - at[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--binary", default="build/apus")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--words", type=int, default=400)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--threads", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        write_adapter(directory, options.model, options.rank, options.dtype.upper())
+        process, port = start(options.binary, options.model, directory, options.threads)
+        speeds = {"model": [], "a": []}
+        try:
+            for number in range(options.rounds + 1):
+                for model in ("model", "a") if number % 2 else ("a", "model"):
+                    found = measure(port, model, options.words, options.tokens)
+                    if number:  # the first round reads the files
+                        speeds[model].append(found)
+        finally:
+            process.terminate()
+            process.wait()
+    for place, what in enumerate(("prompt", "generation")):
+        base, adapted = (statistics.median(s[place] for s in speeds[model]) for model in ("model", "a"))
+        ratio = statistics.median(a[place] / b[place] for a, b in zip(speeds["a"], speeds["model"], strict=True))
+        print(f"{what}: {base:.1f} tok/s, with the adapter {adapted:.1f}: {ratio:.3f}")
+
+
+main()
