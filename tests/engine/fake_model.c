@@ -278,7 +278,9 @@ Encoder *encoder_open(const Model *model, const BackendOptions *options, int tok
 int runner_span_rows_max(const Runner *runner) { return INT_MAX; }
 void encoder_close(Encoder *encoder) {}
 int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { return 0; }
-bool encoder_begin(Encoder *encoder, const Image *image, const ImageLayout *layout, Error *error) { return false; }
+bool encoder_begin(Encoder *encoder, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
+    return false;
+}
 bool encoder_continue(Encoder *encoder, int layers, bool *done, Error *error) { return false; }
 void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
 AudioEncoder *audio_encoder_open(const Model *model, const BackendOptions *options, Error *error) { return NULL; }
