@@ -79,8 +79,8 @@ void bench_memory(uint64_t *peak, uint64_t *anonymous);
 typedef struct BenchWalk {
     Walk walk;
     int chunk;
-    int32_t
-        *tokens; /* of the plan's text, or random: as many as the longest sequence, and for as many steps together */
+    int32_t *tokens; /* tokens of the plan's text, or random ones: as many as the longest sequence, and for as many
+                        steps together */
     uint32_t random; /* what the next token is made of */
     float *logits;   /* logits of the last step */
     double *ended;   /* [generate] clock_seconds() of each step that generates */
