@@ -17,7 +17,8 @@ Prints for each shape
   that were computed, and what snapshots take.
 
 --layers N shortens the models, for a try: with 4, of which one has attention, as in the whole, the output matrix is
-most of the rest. Models are made once, in --models. The prompt of --depth tokens is read once for each format and part.
+most of the rest; what the whole would take is printed as well. Models are made once, in --models. The prompt of --depth
+tokens is read once.
 """
 
 import argparse
@@ -59,6 +60,13 @@ def bench(path, options, *arguments):
     return out.stdout
 
 
+def full_layers(shape):
+    """Of the shape that make_bench_model.py has."""
+    with open(os.path.join(ROOT, "tools", "make_bench_model.py")) as file:
+        shapes = file.read()
+    return int(shapes.split(f'"{shape}": dict(')[1].split("num_hidden_layers=")[1].split(",")[0])
+
+
 def lines_of(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
@@ -81,18 +89,21 @@ def operations_of(trace):
     return times
 
 
-def depth(path, options):
+def depth(path, shape, options):
     depths = ["-p", "0", "-n", "32", "-d", f"0,{options.depth}", "--kv-cache", "turbo4", "-r", str(options.rounds)]
-    shallow, deep = lines_of(bench(path, options, *depths, "--json"))
-    ratio = deep["tg"] / shallow["tg"]
-    print(f"  decode at depth {options.depth} / 0, turbo4: {deep['tg']:.2f} / {shallow['tg']:.2f} = {ratio:.3f}")
-    before, after = map(operations_of, lines_of(bench(path, options, *depths, "--json", "--trace")))
+    shallow, deep = lines_of(bench(path, options, *depths, "--json", "--trace"))
+    before, after = operations_of(shallow), operations_of(deep)
+    step, far = shallow["step"]["us"], deep["step"]["us"]
     more = {name: after[name] - before.get(name, 0) for name in after}
+    most = ", ".join(f"{name} {us:+.0f}" for name, us in sorted(more.items(), key=lambda item: -abs(item[1]))[:4])
     attention = sum(us for name, us in more.items() if name.startswith("attention"))
-    rest = sorted(more.items(), key=lambda item: -abs(item[1]))[:4]
-    most = ", ".join(f"{name} {us:+.0f}" for name, us in rest)
-    step = sum(before.values())
-    print(f"    a step of {step:.0f} us takes {sum(more.values()):+.0f} us, attention {attention:+.0f} ({most})")
+    print(f"  decode at depth {options.depth} / 0, turbo4: {1e6 / far:.2f} / {1e6 / step:.2f} tok/s = {step / far:.3f}")
+    print(f"    a step of {step:.0f} us takes {far - step:+.0f} us: attention {attention:+.0f} ({most})")
+    if options.layers:
+        layers = full_layers(shape)
+        times, head = layers / options.layers, before.get("head", 0)
+        whole = head + (step - head) * times
+        print(f"    {layers} layers: {whole:.0f} us, {whole / (whole + attention * times):.3f}, if attention is all")
 
 
 def states(path, options):
@@ -179,7 +190,7 @@ def main():
         print(f"{shape}{f', {options.layers} layers' if options.layers else ''}:", flush=True)
         for name, measure in (("decode", decode), ("depth", depth), ("states", states), ("prompts", prompts)):
             if name in options.only.split(","):
-                measure(path, options)
+                measure(path, *([shape] if measure == depth else []), options)
                 sys.stdout.flush()
 
 

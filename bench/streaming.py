@@ -683,6 +683,15 @@ def resident(o):
     sys.exit(code)
 
 
+def head_mb(config):
+    """The output matrix, which a deeper model has once as well."""
+    block = config.get("quantization", {"bits": 16, "group_size": 0})
+    scales = 32 / block["group_size"] if block["group_size"] else 0  # bits of a weight; 8 with an exponent as scale
+    if block.get("mode", "affine") != "affine":
+        scales /= 4
+    return config["vocab_size"] * config["hidden_size"] * (block["bits"] + scales) / 8 / 1e6
+
+
 def deep(o):
     if not os.path.exists(os.path.join(o.model, "config.json")):
         if not o.shape:
@@ -691,7 +700,8 @@ def deep(o):
         subprocess.run(
             [sys.executable, os.path.join(ROOT, "tools", "make_bench_model.py"), o.shape, o.model, *cut], check=True
         )
-    here = json.load(open(os.path.join(o.model, "config.json")))["num_hidden_layers"]
+    config = json.load(open(os.path.join(o.model, "config.json")))
+    here = config["num_hidden_layers"]
     table = Table(o.csv, o.model)
     floor, bank, cache = sizes(o.model, max(PROMPT, o.generate) + 16)
     budget = budget_of(o.part, floor, bank, cache)
@@ -701,6 +711,8 @@ def deep(o):
     rows = of(table.rows(), "apus", f"{o.part:g}")
     tg, disk, read, hit = (median(rows, key) for key in ("tg", "disk_gbs", "read_mb_token", "hit"))
     token_s, io_s, stall_s, times = 1 / tg, read / disk / 1e3, median(rows, "stall_ms_token") / 1e3, o.layers / here
+    head_s = (token_s - stall_s) * head_mb(config) / median(rows, "token_mb")
+    whole_s = head_s + (token_s - head_s) * times
     files = sum(os.path.getsize(os.path.join(o.model, n)) for n in os.listdir(o.model)) / 1e9
     peak = max(number(row, "peak_mb") for row in rows)
     memory = f"at most {peak / 1e3:.2f} GB were held, the group's limit was {(budget + MARGIN) / 1e9:.2f} GB"
@@ -712,9 +724,9 @@ def deep(o):
                and while it was busy the disk gave {median(rows, "read_gbs_busy"):.2f} GB/s
   {o.layers} layers    the same memory for each layer's experts: {bank * times / 1e9:.1f} GB of experts, {o.part:g} % of them held, {read * times:.0f} MB read a token
                at most 1 / ({read * times:.0f} MB / {disk:.2f} GB/s) = {1 / (io_s * times):.2f} tok/s
-               measured × {here} / {o.layers} = {tg / times:.2f} tok/s (the output matrix, which does not grow, is counted {times:.1f} times: a little more)""")  # noqa: E501
+               measured: {1e3 * head_s:.1f} ms of the output matrix, and {o.layers} / {here} of the rest: {1 / whole_s:.2f} tok/s""")  # noqa: E501
     for gbs in (3.0, 7.0, 14.0):
-        disk_s, rest_s = read * times / gbs / 1e3, (token_s - stall_s) * times
+        disk_s, rest_s = read * times / gbs / 1e3, head_s + (token_s - stall_s - head_s) * times
         print(
             f"               a disk of {gbs:.0f} GB/s: 1 / max({1e3 * disk_s:.0f} ms, {1e3 * rest_s:.0f} ms of this "
             f"machine's cores) = "

@@ -181,8 +181,7 @@ size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget)
 /* All recurrent groups have as many snapshots. */
 static bool open_snapshots(KvCache *cache, size_t budget, Error *error) {
     const KvPlan *plan = cache->plan;
-    size_t together = 0;
-    for (int g = 0; g < plan->group_count; g++) together += plan->group[g].snapshot_bytes;
+    const size_t together = kv_snapshot_bytes(plan);
     cache->first_quant_kind = plan->group_count;
     for (int g = 0; g < plan->group_count; g++) {
         const size_t bytes = plan->group[g].snapshot_bytes;

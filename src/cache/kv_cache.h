@@ -49,6 +49,9 @@ void kv_plan_free(KvPlan *plan); /* safe on a zeroed plan */
 /* The most bytes that a sequence of this many tokens holds. format NULL: full precision. */
 size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens);
 
+/* Bytes of a snapshot of all recurrent entries in the prefix cache; 0: there are none. */
+size_t kv_snapshot_bytes(const KvPlan *plan);
+
 /* Bytes of a backend's memory that full-precision pages can take with this budget of kv_open(): what a device whose
  * memory is taken at once has to give. */
 size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget);

@@ -5,6 +5,12 @@ size_t kv_snapshot_entry_bytes(const KvLayout *layout) {
     return (kv_canonical_bytes(layout, 1) + KV_ENTRY_ALIGN - 1) / KV_ENTRY_ALIGN * KV_ENTRY_ALIGN;
 }
 
+size_t kv_snapshot_bytes(const KvPlan *plan) {
+    size_t bytes = 0;
+    for (int g = 0; g < plan->group_count; g++) bytes += plan->group[g].snapshot_bytes;
+    return bytes;
+}
+
 /* Copies the first row of every entry between a snapshot and a page. */
 static void copy_entries(KvCache *cache, int group, int32_t snapshot, int32_t page, bool to_snapshot) {
     const KvPlan *plan = cache->plan;

@@ -634,8 +634,9 @@ static size_t free_memory(const Engine *engine) {
 static size_t default_pool(const Engine *engine, int slots, size_t most) {
     const Runner *runner = engine->runner;
     const size_t one = kv_bytes_for(runner_kv_plan(runner), &engine->kv_format, model_context(runner_model(runner)));
+    const size_t snapshots = SNAPSHOTS_DEFAULT * kv_snapshot_bytes(runner_kv_plan(runner));
     size_t bytes;
-    return size_mul(one, (size_t)slots, &bytes) && bytes < most ? bytes : most;
+    return size_mul(one, (size_t)slots, &bytes) && bytes < most && snapshots < most - bytes ? bytes + snapshots : most;
 }
 
 /* What computes the rows of images and audio; rows are memory of the first layer's backend. */

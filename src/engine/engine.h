@@ -62,8 +62,9 @@ struct EngineOptions {
     /* Called first, on a copy of the options: sets those that are left open, as engine_fit() of fitting.h does. NULL:
      * none is changed. */
     bool (*fit)(EngineOptions *options, Error *error);
-    const char *calibrations;    /* directory of calibration files (fit/fit.h); NULL: none */
-    size_t kv_bytes;             /* bytes of the page pool; 0: slots × context, at most half of the free memory */
+    const char *calibrations; /* directory of calibration files (fit/fit.h); NULL: none */
+    size_t kv_bytes; /* bytes of the page pool; 0: slots × context and, with recurrent states, some snapshots; at most
+                        half of the free memory */
     KvFormat kv_format;          /* format for requests that name none; zero: all pages in full precision */
     bool kv_auto;                /* full precision instead, if slots × context fit the pool with it */
     Pooling pooling;             /* pooling of embedding requests; NONE: no such requests */

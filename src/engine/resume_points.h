@@ -8,6 +8,7 @@ enum {
     RESUME_POINTS_MAX = 64,
     RESUME_SPACING = 512,       /* least tokens between snapshots of recurrent states at the ends of messages */
     RESUME_SPACING_MOST = 8192, /* most tokens without a snapshot */
+    SNAPSHOTS_DEFAULT = 32,     /* snapshots that the cache has room for by default, beside what sequences take */
 };
 
 typedef struct ResumePoints {

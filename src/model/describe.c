@@ -80,12 +80,11 @@ static void describe_context(const Runner *runner, Buffer *out) {
 
 /* What a snapshot of the recurrent states takes. */
 static void describe_states(const KvPlan *plan, Buffer *out) {
-    size_t bytes = 0, most = 0;
+    const size_t bytes = kv_snapshot_bytes(plan);
+    size_t most = 0;
     int entries = 0;
-    for (int g = 0; g < plan->group_count; g++) {
-        bytes += plan->group[g].snapshot_bytes;
+    for (int g = 0; g < plan->group_count; g++)
         if (plan->group[g].recurrent) most += plan->group[g].page_bytes;
-    }
     for (int i = 0; i < plan->entry_count; i++) entries += plan->group[plan->entries[i].group].recurrent;
     if (!bytes) return;
     buffer_printf(out, "%-12s ", "states");

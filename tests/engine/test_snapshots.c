@@ -115,10 +115,21 @@ static void test_little_room(void) {
     close_engine(warm);
 }
 
+/* Without --kv-memory there is room for snapshots beside what the slots can take. */
+static void test_default_room(void) {
+    enum { LINE = 64, STATE_PAGE = 5 * LINE /* an anchor and 32 rows of 8 bytes */, SNAPSHOT = LINE };
+    Engine *engine = open_long(false, 0);
+    const size_t slot = 32768 / KV_PAGE_TOKENS * FAKE_PAGE_BYTES + 2 * STATE_PAGE;
+    TEST_MSG(engine_stats(engine).kv_bytes_total == 2 * slot + SNAPSHOTS_DEFAULT * SNAPSHOT, "%zu bytes",
+        engine_stats(engine).kv_bytes_total);
+    close_engine(engine);
+}
+
 int main(void) {
     test_again();
     test_conversation(false);
     test_conversation(true);
     test_little_room();
+    test_default_room();
     return test_done();
 }

@@ -86,9 +86,10 @@ static void check_variant(const Fixture *f, int variant, const char *cpu, const 
         if (strstr(error.text, "needs as many GPUs")) return;
         TEST_MSG(strstr(error.text, "divided") || strstr(error.text, "cannot compute"), "%s variant %d: %s", f->name,
             variant, error.text);
-        if (strstr(error.text, "recurrent layers"))
+        if (strstr(error.text, "recurrent layers")) {
+            TEST_MSG(strstr(error.text, "--tensor-parallel 2: layer "), "%s", error.text);
             recurrent++;
-        else if (strcmp(cpu, "cuda") != 0 && !strstr(error.text, "cannot compute"))
+        } else if (strcmp(cpu, "cuda") != 0 && !strstr(error.text, "cannot compute"))
             refused++;
         return;
     }
