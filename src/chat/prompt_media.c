@@ -31,6 +31,15 @@ static ImageRule rule_of(const VisionSpec *vision, const ChatMedia *part) {
     return rule;
 }
 
+/* Whether the encoder's memory is enough. */
+static bool check_encoder(const ChatModel *model, int tokens, const char *what, Error *error) {
+    const MediaMemory memory = engine_media_memory(model->engine);
+    return tokens <= memory.tokens_max ||
+        fail(error, ERROR_LIMIT,
+            "this %s takes %d tokens; the memory for encoding one allows %d, %.2f GB (see --memory-budget)", what,
+            tokens, memory.tokens_max, (double)memory.encoder_bytes * 1e-9);
+}
+
 /* Adds the views of an image. The number of tokens is known from the header: it is checked before the pixels are
  * decoded. */
 static bool open_items(
@@ -49,6 +58,8 @@ static bool open_items(
         return fail(error, ERROR_LIMIT,
             "this image takes %d tokens, and with those before it %lld of the context of %d", all, (long long)*tokens,
             context);
+    if (!check_encoder(model, max_int(division->layout.tokens, division->tile_layout.tokens), "image", error))
+        return false;
     bool ok = image_decode(part->bytes, &image, error) && image_views(&rule, division, &image, views, error);
     image_free(&image);
     for (int i = 0; i < division->count; i++) {
@@ -167,7 +178,8 @@ static bool open_video(PromptMedia *media, const ChatModel *model, const ChatMed
         ok = fail(error, ERROR_LIMIT,
             "this video takes %lld tokens (%d frames), and with what is before it %lld of the context of %d",
             (long long)all, part->frames, (long long)*tokens, context);
-    ok = ok && read_frames(media, spec, &video, chosen, &rule, error);
+    ok = ok && check_encoder(model, part->division.layout.tokens, "video", error) &&
+        read_frames(media, spec, &video, chosen, &rule, error);
     video_close(&video);
     return ok;
 }

@@ -30,6 +30,8 @@ struct Engine {
     Runner *runner;
     KvCache *kv;
     MediaCache *media; /* NULL: the model takes neither images nor audio */
+    MediaMemory media_memory;
+    size_t media_host_bytes; /* host memory that images may take; 0: none, or that of a device */
     KvFormat kv_format;
     int vocab, eos_count;
     Pooling pooling;
@@ -553,6 +555,8 @@ static void publish_stats(Engine *engine) {
         .kv_blocks = engine->kv_blocks,
         .kv_bytes = kv_bytes_used(engine->kv),
         .kv_bytes_total = kv_bytes_total(engine->kv),
+        .media_bytes = engine->media ? media_cache_bytes(engine->media) : 0,
+        .media_encoder_bytes = engine->media ? media_cache_encoder_bytes(engine->media) : 0,
         .prefix_bytes = prefix.bytes,
         .prefix_state_bytes = prefix.state_bytes,
         .steps = engine->steps,
@@ -576,7 +580,8 @@ static void publish_stats(Engine *engine) {
     memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);
     engine->stats.experts = expert_stats(engine);
     const size_t here = (size_t)((double)engine->stats.kv_bytes * engine->kv_host);
-    atomic_store(&engine->account.used, here + engine->stats.experts.bytes);
+    const size_t media = engine->media_host_bytes ? engine->stats.media_bytes + engine->stats.media_encoder_bytes : 0;
+    atomic_store(&engine->account.used, here + engine->stats.experts.bytes + media);
 }
 
 static void cancel_all(Engine *engine) {
@@ -639,6 +644,23 @@ static size_t default_pool(const Engine *engine, int slots, size_t most) {
     return size_mul(one, (size_t)slots, &bytes) && bytes < most && snapshots < most - bytes ? bytes + snapshots : most;
 }
 
+/* Bytes that are left for all else; the memory of a device is its own. */
+static size_t free_beside_media(const Engine *engine) {
+    const size_t all = free_memory(engine), media = engine->media_host_bytes;
+    return all > media ? all - media : 0;
+}
+
+/* Settles how large images may be. */
+static bool plan_media(Engine *engine, const EngineOptions *options, Error *error) {
+    const uint64_t budget = options->model.experts.memory_budget, all = free_memory(engine);
+    const bool device = backend_on_device(options->backend.device);
+    const uint64_t most = device ? 0 : (budget && budget < all ? budget : all) / MEDIA_MEMORY_SHARE;
+    MediaMemory *memory = &engine->media_memory;
+    if (!media_memory(engine->model, model_context(engine->model), most, memory, error)) return false;
+    if (!device) engine->media_host_bytes = (size_t)(memory->encoder_bytes + memory->cache_bytes);
+    return true;
+}
+
 /* What computes the rows of images and audio; rows are memory of the first layer's backend. */
 static bool open_media(Engine *engine, const RunnerOptions *runner, Error *error) {
     const VisionSpec *vision = model_spec(engine->model)->vision;
@@ -650,8 +672,7 @@ static bool open_media(Engine *engine, const RunnerOptions *runner, Error *error
     }
     BackendOptions own = runner->backend;
     own.wrap = NULL;
-    engine->media =
-        media_cache_open(engine->model, runner_backend(engine->runner), &own, model_context(engine->model), error);
+    engine->media = media_cache_open(engine->model, runner_backend(engine->runner), &own, &engine->media_memory, error);
     return engine->media;
 }
 
@@ -697,9 +718,11 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
     uint64_t left = 0;
-    if (!expert_room(engine->runner, options, free_memory(engine), &left, error)) return false;
+    if (!plan_media(engine, options, error) ||
+        !expert_room(engine->runner, options, free_beside_media(engine), &left, error))
+        return false;
     size_t most = options->kv_bytes;
-    if (!asked->kv_bytes && !placement_kv_most(options, engine->runner, free_memory(engine), &most, error))
+    if (!asked->kv_bytes && !placement_kv_most(options, engine->runner, free_beside_media(engine), &most, error))
         return false;
     if (left && !options->kv_bytes) {
         const uint64_t share = expert_cache_share(engine->runner, left);
@@ -713,7 +736,7 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     if (left && !expert_hold(engine->model, left - held, &experts, error)) return false;
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
     engine->kv_host = placement_kv_host(options, engine->runner, pool);
-    engine->account.promised = (size_t)((double)pool * engine->kv_host) + experts;
+    engine->account.promised = (size_t)((double)pool * engine->kv_host) + experts + engine->media_host_bytes;
     if (engine->resources) resources_enter(engine->resources, &engine->account);
     if (!engine->kv || !open_media(engine, &runner, error) ||
         !scheduler_open(&engine->scheduler, engine->runner, engine->kv, engine->media, options, error))
@@ -798,6 +821,7 @@ Pooling engine_pooling(const Engine *engine) { return engine->pooling; }
 const VisionSpec *engine_vision(const Engine *engine) {
     return engine->media ? media_cache_vision(engine->media) : NULL;
 }
+MediaMemory engine_media_memory(const Engine *engine) { return engine->media_memory; }
 const AudioSpec *engine_audio(const Engine *engine) { return engine->media ? media_cache_audio(engine->media) : NULL; }
 
 const char *engine_backend(const Engine *engine) { return runner_upper(engine->runner)->ops->name; }

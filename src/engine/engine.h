@@ -169,7 +169,9 @@ void engine_close(Engine *engine); /* cancels everything, joins the thread */
 const Model *engine_model(const Engine *engine);
 const char *engine_backend(const Engine *engine); /* "avx512" */
 Pooling engine_pooling(const Engine *engine);
-const VisionSpec *engine_vision(const Engine *engine);  /* NULL: the model takes no images */
+const VisionSpec *engine_vision(const Engine *engine); /* NULL: the model takes no images */
+/* Memory for images; zeros: the model takes none. Constant. */
+MediaMemory engine_media_memory(const Engine *engine);
 const AudioSpec *engine_audio(const Engine *engine);    /* NULL: the model takes no audio */
 const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
 DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
@@ -211,8 +213,10 @@ typedef struct EngineStats {
     uint64_t kv_blocks;   /* capacity in blocks of KV_PAGE_TOKENS tokens in all layers, in the default format */
     size_t kv_form_bytes[KV_FORMS]; /* bytes in use, by format: full-precision pages, quantised halves of pages */
     uint64_t kv_form_pages[KV_FORMS];
-    size_t prefix_bytes;       /* bytes of pages that the prefix cache holds, some of them shared with requests */
-    size_t prefix_state_bytes; /* the part of them that are snapshots of recurrent states */
+    size_t media_bytes;         /* bytes of rows of images and audio that are kept */
+    size_t media_encoder_bytes; /* bytes that encoding the largest image so far took */
+    size_t prefix_bytes;        /* bytes of pages that the prefix cache holds, some of them shared with requests */
+    size_t prefix_state_bytes;  /* the part of them that are snapshots of recurrent states */
     uint64_t steps;
     uint64_t prompt_tokens, generated_tokens;            /* computed */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up; found, at least in part; tokens found */

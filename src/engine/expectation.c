@@ -23,8 +23,9 @@ static ExpectedFit fit_of(const EnginePlan *plan, uint64_t memory, Fit *fit) {
     const FitModel *model = &plan->model;
     const uint64_t sequence = fit->quantised ? model->kv_quantised : model->kv_full;
     const uint64_t experts = model->expert_bytes * (uint64_t)model->experts;
-    return is_roomy(model->dense_bytes + model->besides_bytes + experts + sequence, memory) ? EXPECTED_FITS
-                                                                                            : EXPECTED_TIGHT;
+    return is_roomy(model->dense_bytes + model->besides_bytes + model->media_bytes + experts + sequence, memory)
+        ? EXPECTED_FITS
+        : EXPECTED_TIGHT;
 }
 
 bool engine_expect(const EngineOptions *options, uint64_t held_bytes, Expectation *out, Error *error) {
@@ -42,7 +43,7 @@ bool engine_expect(const EngineOptions *options, uint64_t held_bytes, Expectatio
     out->now = fit_of(&plan, out->memory_bytes, &now);
     out->fit = fit_of(&plan, out->alone_bytes, &alone);
     out->weight_bytes = model->weight_bytes;
-    out->needed_bytes = model->dense_bytes + model->besides_bytes + experts + model->kv_full;
+    out->needed_bytes = model->dense_bytes + model->besides_bytes + model->media_bytes + experts + model->kv_full;
     out->floor_bytes = now.floor;
     out->kv_bytes = out->now == EXPECTED_TOO_LARGE ? 0 : now.kv_bytes;
     out->experts = model->experts;

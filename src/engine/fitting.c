@@ -110,6 +110,19 @@ static bool count_drafts(const EngineOptions *o, const Model *model, FitModel *o
     return true;
 }
 
+/* Memory of images, where the encoder runs. */
+static bool count_media(const EngineOptions *o, const Model *model, EnginePlan *plan, Error *error) {
+    const bool device = plan->machine.gpu_memory > 0;
+    const uint64_t all = plan->machine.memory, budget = plan->request.budget;
+    const uint64_t most = device ? 0 : (budget && budget < all ? budget : all) / MEDIA_MEMORY_SHARE;
+    MediaMemory memory;
+    if (!media_memory(model, model_context(model), most, &memory, error)) return false;
+    const uint64_t bytes = memory.encoder_bytes + memory.cache_bytes;
+    *(device ? &plan->model.gpu_work_bytes : &plan->model.media_bytes) += bytes;
+    plan->model.media_tokens = memory.tokens_max;
+    return true;
+}
+
 static bool measure(const EngineOptions *o, const Runner *runner, PlanSource source, EnginePlan *plan, Error *error) {
     const FitMachine before = plan->machine;
     const BackendOptions host = host_options(o);
@@ -133,7 +146,9 @@ static bool make(const EngineOptions *o, const Runner *runner, PlanSource source
     if (!plan->recalled && source == PLAN_TYPICAL) recall_typical(o, plan);
     plan->machine.memory = memory;
     if (backend_on_device(o->backend.device) && !look_at_gpu(o, runner, plan, error)) return false;
-    if (!count_drafts(o, runner_model(runner), &plan->model, error)) return false;
+    if (!count_media(o, runner_model(runner), plan, error) ||
+        !count_drafts(o, runner_model(runner), &plan->model, error))
+        return false;
     if (!fit_plan(&plan->machine, &plan->model, &plan->request, &plan->fit, error)) return false;
     const bool blind = plan->fit.stream && plan->machine.disk.block_bytes == 0;
     if (source == PLAN_TYPICAL || (source == PLAN_KNOWN && !blind)) return true;

@@ -96,6 +96,8 @@ struct MediaCache {
     Encoder *encoder;
     AudioEncoder *audio_encoder;
     Backend *to;
+    MediaMemory memory;
+    int largest; /* tokens of the largest image so far */
     CachedRows *first;
     size_t bytes;
     bool working; /* an item was begun: */
@@ -103,8 +105,29 @@ struct MediaCache {
     double layer_s; /* time of a layer of the item; 0: not known yet */
 };
 
+bool media_memory(const Model *model, int tokens_max, uint64_t most, MediaMemory *out, Error *error) {
+    const VisionSpec *vision = model_spec(model)->vision;
+    *out = (MediaMemory){.cache_bytes = vision || model_spec(model)->audio ? MEDIA_CACHE_BYTES : 0};
+    if (!vision) return true;
+    out->cache_bytes = most && most < MEDIA_CACHE_BYTES ? most : MEDIA_CACHE_BYTES;
+    out->tokens_max = encoder_tokens_max(vision, tokens_max);
+    for (;;) {
+        if (!encoder_bytes(vision, out->tokens_max, &out->encoder_bytes, error)) return false;
+        if (most == 0 || out->encoder_bytes <= most || out->tokens_max <= MEDIA_TOKENS_LEAST) return true;
+        out->tokens_max = max_int(out->tokens_max / 2, MEDIA_TOKENS_LEAST);
+    }
+}
+
+const MediaMemory *media_cache_memory(const MediaCache *cache) { return &cache->memory; }
+size_t media_cache_bytes(const MediaCache *cache) { return cache->bytes; }
+
+size_t media_cache_encoder_bytes(const MediaCache *cache) {
+    if (cache->largest == 0) return 0;
+    return (size_t)((double)cache->memory.encoder_bytes * cache->largest / cache->memory.tokens_max);
+}
+
 MediaCache *media_cache_open(
-    const Model *model, Backend *to, const BackendOptions *options, int tokens_max, Error *error) {
+    const Model *model, Backend *to, const BackendOptions *options, const MediaMemory *memory, Error *error) {
     MediaCache *cache = calloc(1, sizeof *cache);
     if (!cache) {
         fail(error, ERROR_MEMORY, "no memory for a cache of images and audio");
@@ -113,7 +136,8 @@ MediaCache *media_cache_open(
     cache->vision = model_spec(model)->vision;
     cache->audio = model_spec(model)->audio;
     cache->to = to;
-    if (cache->vision) cache->encoder = encoder_open(model, options, tokens_max, error);
+    cache->memory = *memory;
+    if (cache->vision) cache->encoder = encoder_open(model, options, memory->tokens_max, error);
     if (cache->audio && (!cache->vision || cache->encoder))
         cache->audio_encoder = audio_encoder_open(model, options, error);
     if ((!cache->vision || cache->encoder) && (!cache->audio || cache->audio_encoder)) return cache;
@@ -164,7 +188,7 @@ const float *media_cache_rows(MediaCache *cache, const MediaItem *item) {
 
 /* Makes room for bytes more: entries at the end of the list leave. */
 static void make_room(MediaCache *cache, size_t bytes) {
-    while (cache->first && cache->bytes + bytes > MEDIA_CACHE_BYTES) {
+    while (cache->first && cache->bytes + bytes > cache->memory.cache_bytes) {
         CachedRows **last = &cache->first;
         while ((*last)->next) last = &(*last)->next;
         CachedRows *entry = *last;
@@ -198,6 +222,7 @@ static bool keep_rows(MediaCache *cache, const MediaItem *item, Error *error) {
 
 static bool begin_item(MediaCache *cache, const MediaItem *item, Error *error) {
     if (media_item_is_audio(item)) return audio_encoder_begin(cache->audio_encoder, &item->audio, error);
+    cache->largest = max_int(cache->largest, item->tokens);
     const Image *second = item->second.rgb ? &item->second : NULL;
     return encoder_begin(cache->encoder, &item->image, second, &item->layout, error);
 }

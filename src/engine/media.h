@@ -9,7 +9,9 @@
 #include "model/encoder.h"
 
 enum {
-    MEDIA_CACHE_BYTES = 256 << 20, /* memory for rows; at least one item fits */
+    MEDIA_CACHE_BYTES = 256 << 20, /* memory for rows, or MEDIA_MEMORY_SHARE, if that is less; at least one item fits */
+    MEDIA_MEMORY_SHARE = 8,        /* part of the memory, an eighth, that encoding the largest image may take */
+    MEDIA_TOKENS_LEAST = 64,       /* images of so many tokens are taken with any memory */
     MEDIA_SLICE_MS = 100,          /* largest time for which steps of other requests wait for an encoder, about */
 };
 
@@ -51,10 +53,23 @@ typedef struct MediaSpan {
 
 typedef struct MediaCache MediaCache;
 
-/* The model takes images, audio or both. to: backend of the first layer, borrowed; options: its own; tokens_max: the
- * most of an image. */
+/* Memory for images. */
+typedef struct MediaMemory {
+    int tokens_max;         /* tokens of the largest image or frame that is taken */
+    uint64_t encoder_bytes; /* memory of the encoder after one of that size */
+    uint64_t cache_bytes;   /* most memory of rows that are kept */
+} MediaMemory;
+
+/* What the model's vision part needs; zeros: it has none. tokens_max: the most that an image may have; fewer if the
+ * encoder would take more than `most` bytes (0: it may). */
+NODISCARD bool media_memory(const Model *model, int tokens_max, uint64_t most, MediaMemory *out, Error *error);
+/* The model takes images, audio or both. to: backend of the first layer, borrowed; options: its own. */
 NODISCARD MediaCache *media_cache_open(
-    const Model *model, Backend *to, const BackendOptions *options, int tokens_max, Error *error);
+    const Model *model, Backend *to, const BackendOptions *options, const MediaMemory *memory, Error *error);
+const MediaMemory *media_cache_memory(const MediaCache *cache);
+/* Memory in use: kept rows, and that of the encoder for the largest image so far. */
+size_t media_cache_bytes(const MediaCache *cache);
+size_t media_cache_encoder_bytes(const MediaCache *cache);
 void media_cache_close(MediaCache *cache);                     /* NULL is fine */
 const VisionSpec *media_cache_vision(const MediaCache *cache); /* NULL: the model takes no images */
 const AudioSpec *media_cache_audio(const MediaCache *cache);   /* NULL: the model takes no audio */

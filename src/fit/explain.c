@@ -19,6 +19,11 @@ static void explain_memory(
     line(out, "weights");
     buffer_printf(out, "%.3f GB%s in memory, and %.3f GB to work in\n", (double)model->dense_bytes * GB,
         model->experts ? " besides the experts" : "", (double)model->besides_bytes * GB);
+    if (model->media_tokens > 0) {
+        line(out, "images");
+        buffer_printf(out, "%.3f GB%s for those of up to %d tokens, and for their rows\n",
+            (double)model->media_bytes * GB, model->media_bytes ? "" : " (the GPU's)", model->media_tokens);
+    }
     if (model->draft_bytes + model->gpu_draft_bytes > 0) {
         line(out, "draft tokens");
         buffer_printf(out, "%.3f GB%s for what guesses them\n",
@@ -143,7 +148,7 @@ void fit_summary(const FitMachine *machine, const FitModel *whole, const Fit *fi
     const FitModel host = fit_host_part(whole, fit->gpu_layers), *model = &host;
     const uint64_t cache = fit->kv_bytes - fit->gpu_kv_bytes;
     buffer_printf(out, "plan: %.2f GB of %.2f GB: weights %.2f",
-        (double)(model->dense_bytes + model->besides_bytes + fit->experts_bytes + cache) * GB,
+        (double)(model->dense_bytes + model->besides_bytes + model->media_bytes + fit->experts_bytes + cache) * GB,
         (double)machine->memory * GB, (double)model->dense_bytes * GB);
     if (fit->gpu_layers)
         buffer_printf(out, ", %d of %d layers on the GPU with %.2f and %.2f of the cache", fit->gpu_layers,

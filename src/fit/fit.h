@@ -28,8 +28,11 @@ typedef struct FitKind {
 typedef struct FitModel {
     int layers, kind_count;
     FitKind kind[FIT_KINDS_MAX];
-    uint64_t weight_bytes;  /* all weights of the checkpoint */
-    uint64_t dense_bytes;   /* weights besides routed experts, always in memory */
+    uint64_t weight_bytes; /* all weights of the checkpoint */
+    uint64_t dense_bytes;  /* weights besides routed experts, always in memory */
+    /* Memory of images, with that of the encoder for one of media_tokens tokens; 0: it takes none, or that of a GPU. */
+    uint64_t media_bytes;
+    int media_tokens;
     uint64_t besides_bytes; /* scratch of steps, threads and tables */
     /* A draft model, or the scratch and KV cache of a multi-token prediction head: bytes on the host; on the GPU. */
     uint64_t draft_bytes, gpu_draft_bytes;

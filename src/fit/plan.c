@@ -73,7 +73,7 @@ static bool too_small(const FitModel *model, const Fit *fit, uint64_t cache, uin
 static bool share_memory(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error) {
     const uint64_t cache = request->kv_bytes ? request->kv_bytes : model->kv_least,
-                   fixed = model->dense_bytes + model->besides_bytes + model->draft_bytes;
+                   fixed = model->dense_bytes + model->besides_bytes + model->draft_bytes + model->media_bytes;
     const uint64_t sequence = request->kv_bytes             ? request->kv_bytes
         : request->form == FIT_FULL || !model->kv_quantised ? model->kv_full
                                                             : model->kv_quantised;

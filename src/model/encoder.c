@@ -427,8 +427,9 @@ static void close_parts(Encoder *e) {
     backend_close(e->backend);
 }
 
-/* Scratch of one of the steps, the largest of which all fit the same memory. number < 0: a walk. */
-static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, Error *error) {
+/* Scratch of one of the steps, the largest of which all fit the same memory. number < 0: a walk. kv_bytes: gets the
+ * memory of keys and values of all patches. */
+static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, size_t *kv_bytes, Error *error) {
     size_t bytes = 0;
     Encoder planned = {.spec = e->spec, .patches_max = e->patches_max, .tokens_max = e->tokens_max};
     planned.backend = plan_open(e->patches_max, error);
@@ -453,17 +454,52 @@ static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, Error *erro
         ok = plan_result(planned.backend, &bytes, error);
     }
     *scratch_bytes = bytes > *scratch_bytes ? bytes : *scratch_bytes;
+    *kv_bytes = ok && e->spec->tower.layer_count ? kv_bytes_for(&planned.plan, NULL, e->patches_max) : 0;
     close_parts(&planned);
     return ok;
+}
+
+static bool plan_steps(Encoder *e, size_t *scratch_bytes, size_t *kv_bytes, Error *error) {
+    *scratch_bytes = *kv_bytes = 0;
+    for (int i = -1; i <= e->spec->deepstack_count; i++)
+        if (!plan_step(e, i, scratch_bytes, kv_bytes, error)) return false;
+    return true;
+}
+
+static void set_sizes(Encoder *e, const VisionSpec *spec, int tokens_max) {
+    e->spec = spec;
+    e->tokens_max = encoder_tokens_max(spec, tokens_max);
+    e->patches_max = e->tokens_max * spec->rule.merge * spec->rule.merge;
+    if (spec->rule.window > 0) e->windows_max = windows_of(&spec->rule, e->tokens_max);
+}
+
+int encoder_tokens_max(const VisionSpec *spec, int tokens_max) {
+    const int each = spec->rule.merge * spec->rule.merge;
+    const int64_t image = image_patches_max(&spec->rule);
+    const int64_t frame = spec->video.rule.together ? image_patches_max(&spec->video.rule.frame) : 0;
+    return (int)min_i64((frame > image ? frame : image) / each, tokens_max);
+}
+
+bool encoder_bytes(const VisionSpec *spec, int tokens_max, uint64_t *bytes, Error *error) {
+    Encoder e = {0};
+    size_t scratch, kv;
+    set_sizes(&e, spec, tokens_max);
+    if (!plan_steps(&e, &scratch, &kv, error)) return false;
+    const uint64_t columns = (uint64_t)(spec->pair.rows ? spec->pair.cols : spec->patch.cols);
+    const uint64_t hidden = (uint64_t)spec->tower.hidden, width = (uint64_t)row_width(spec);
+    const uint64_t tile = PATCH_TILE * (2 * columns + hidden);
+    const uint64_t rows = (uint64_t)e.tokens_max * width * (uint64_t)(3 + spec->deepstack_count);
+    const uint64_t patches = (uint64_t)e.patches_max * (hidden + POSITION_DIMS_MAX);
+    *bytes = scratch + kv + (tile + rows + patches) * sizeof(float);
+    return true;
 }
 
 static bool open_parts(Encoder *e, const BackendOptions *options, Error *error) {
     BackendOptions own = *options;
     own.rows_max = e->patches_max;
-    own.scratch_bytes = 0;
+    size_t kv_bytes;
     own.precise = true; /* patches differ by little, and a tower's results are read by every later token */
-    for (int i = -1; i <= e->spec->deepstack_count; i++)
-        if (!plan_step(e, i, &own.scratch_bytes, error)) return false;
+    if (!plan_steps(e, &own.scratch_bytes, &kv_bytes, error)) return false;
     e->backend = backend_open(&own, error);
     return e->backend && bind_parts(e, error) && alloc_parts(e, error) &&
         (e->spec->tower.layer_count == 0 ||
@@ -477,14 +513,7 @@ Encoder *encoder_open(const Model *model, const BackendOptions *options, int tok
         fail(error, ERROR_MEMORY, "no memory for an encoder");
         return NULL;
     }
-    const int each = spec->rule.merge * spec->rule.merge;
-    e->spec = spec;
-    int64_t patches = image_patches_max(&spec->rule);
-    const int64_t frame = spec->video.rule.together ? image_patches_max(&spec->video.rule.frame) : 0;
-    if (frame > patches) patches = frame;
-    e->tokens_max = (int)min_i64(patches / each, tokens_max);
-    e->patches_max = e->tokens_max * each;
-    if (spec->rule.window > 0) e->windows_max = windows_of(&spec->rule, e->tokens_max);
+    set_sizes(e, spec, tokens_max);
     if (open_parts(e, options, error)) return e;
     encoder_close(e);
     return NULL;

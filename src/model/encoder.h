@@ -10,6 +10,9 @@ typedef struct Encoder Encoder;
  * runner's; an image may have at most tokens_max tokens. */
 NODISCARD Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error);
 void encoder_close(Encoder *encoder); /* NULL is fine */
+/* Tokens of the largest image that such an encoder takes, and the memory that it has taken after one. */
+int encoder_tokens_max(const VisionSpec *spec, int tokens_max);
+NODISCARD bool encoder_bytes(const VisionSpec *spec, int tokens_max, uint64_t *bytes, Error *error);
 
 /* Begins an image that has the size of its layout, whatever was begun before; with `second` two frames of a video that
  * become one set of rows (VisionSpec.pair). NULL: none. Both are borrowed for the call. */

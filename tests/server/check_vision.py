@@ -10,6 +10,7 @@ import concurrent.futures
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -264,6 +265,36 @@ def check_announced(server, name, images):
     check(("vision" in shown) is images, f"{name}: {shown}")
 
 
+def check_memory(directory):
+    """What encoding the largest image takes is counted; with little memory large images are refused by it."""
+    fixture = write_tiny_vision(directory, "qwen3-vl")
+    fixture["processor"]["size"]["longest_edge"] = 1 << 24
+    fixture["config"]["text_config"]["max_position_embeddings"] = 1 << 16
+    for name, value in (("preprocessor_config.json", fixture["processor"]), ("config.json", fixture["config"])):
+        with open(os.path.join(directory, name), "w") as file:
+            json.dump(value, file)
+    small, large = Image.new("RGB", (640, 640), (9, 90, 200)), Image.new("RGB", (2240, 2240), (9, 90, 200))
+    budget = ("--ctx-size", 1 << 16, "--slots", 1, "-t", 2, "--memory-budget", "400M")
+    plan = subprocess.run(
+        [os.path.join(ROOT, "build", "apus"), "info", directory, "--fit", *map(str, budget)],
+        capture_output=True,
+        text=True,
+    )
+    told = [line for line in plan.stdout.splitlines() if line.startswith("images")]
+    check(len(told) == 1 and "up to 4096 tokens" in told[0], f"the plan: {told} {plan.stderr}")
+    with Server(directory, *budget) as server:
+        check(server.chat(user(small, "x"), max_tokens=1)[0] == 200, "an image that fits")
+        status, body = server.chat(user(large, "x"), max_tokens=1)
+        message = body.get("error", {}).get("message", "")
+        check(status == 400 and "takes 4900 tokens" in message and "allows 4096" in message, f"memory: {body}")
+        check("--memory-budget" in message, f"memory: {body}")
+        server.wait_idle()
+        metrics = server.request("GET", "/metrics")[2].decode()
+        for name in ("apus_media_cache_bytes", "apus_media_encoder_bytes"):
+            values = [float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name + "{")]
+            check(len(values) == 1 and values[0] > 10000, f"{name}: {values}")
+
+
 def video(data, media_type="image/gif"):
     data = data if isinstance(data, str) else base64.b64encode(data).decode()
     return {"type": "video_url", "video_url": {"url": f"data:{media_type};base64,{data}"}}
@@ -333,6 +364,8 @@ def main():
             with Server(directory) as server:
                 check_caching(directory, server, name)
                 check_refused(server, name)
+    with tempfile.TemporaryDirectory() as directory:
+        check_memory(directory)
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_vision(directory, "qwen3-vl")
         with Server(directory, "--allow-media-from", "127.0.0.1,localhost") as server:

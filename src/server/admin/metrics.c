@@ -230,6 +230,10 @@ static const struct Figure {
      * (docs/proposals/003-model-server-protocol). */
     {"vllm:num_requests_running", "gauge", "The same as apus_num_requests_running.", FIGURE(running, FIGURE_INT)},
     {"vllm:num_requests_waiting", "gauge", "The same as apus_num_requests_waiting.", FIGURE(waiting, FIGURE_INT)},
+    {"apus_media_cache_bytes", "gauge", "Memory of the rows of images and audio that are kept.",
+        FIGURE(media_bytes, FIGURE_SIZE)},
+    {"apus_media_encoder_bytes", "gauge", "Memory that encoding the largest image so far has taken.",
+        FIGURE(media_encoder_bytes, FIGURE_SIZE)},
     {"apus_prefix_cache_bytes", "gauge", "Memory of pages that the prefix cache holds.",
         FIGURE(prefix_bytes, FIGURE_SIZE)},
     {"apus_prefix_cache_state_bytes", "gauge", "Memory of snapshots of recurrent states in the prefix cache.",
