@@ -281,6 +281,8 @@ int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { 
 bool encoder_begin(Encoder *encoder, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
     return false;
 }
+int encoder_tokens_max(const VisionSpec *spec, int tokens_max) { return tokens_max; }
+bool encoder_bytes(const VisionSpec *spec, int tokens_max, uint64_t *bytes, Error *error) { return false; }
 bool encoder_continue(Encoder *encoder, int layers, bool *done, Error *error) { return false; }
 void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
 AudioEncoder *audio_encoder_open(const Model *model, const BackendOptions *options, Error *error) { return NULL; }
