@@ -146,6 +146,7 @@ if [ "$mode" = long ]; then
     beside 2 images "$python" tests/media/check_images.py --count 2000 --sizes 40
     beside 2 convert "$python" tests/import/check_convert.py
     beside 2 gguf-families "$python" tests/import/check_gguf_families.py
+    beside 2 gguf-export "$python" tests/import/check_export.py --count 1000
     beside 2 packed "$python" tests/model/check_packed.py --broken 1000
     wait
     step app-long tests/app/run.sh long
@@ -182,6 +183,7 @@ beside 3 vocabularies "$python" tests/import/check_vocabularies.py --count 200
 beside 3 images "$python" tests/media/check_images.py
 beside 3 convert "$python" tests/import/check_convert.py --every 4
 beside 3 gguf-families "$python" tests/import/check_gguf_families.py
+beside 3 gguf-export "$python" tests/import/check_export.py --count 100
 beside 3 packed "$python" tests/model/check_packed.py --broken 48
 beside 3 templates "$python" tests/text/check_templates.py
 beside 3 grammar "$python" tests/text/check_grammar.py

@@ -1,4 +1,5 @@
-/* import/: files of other formats into checkpoints of ours: gguf/ GGUF files, checkpoint/ publishers' checkpoints.
+/* import/: files of other formats into checkpoints of ours: gguf/ GGUF files, checkpoint/ publishers' checkpoints;
+ * export/ writes GGUF files.
  *
  * A directory that appears only when it is whole: built as DIRECTORY.partial, held by a lock on that directory, and
  * renamed at the end. A process that dies leaves the partial one, which the next process clears. Threads: any. */

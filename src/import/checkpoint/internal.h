@@ -1,4 +1,6 @@
-/* The parts of the conversion of checkpoints: the plan, the writers. */
+/* The parts of the conversion of checkpoints: the plan, rows of matrices, the writers. import/export uses the first
+ * two.
+ */
 #pragma once
 #include "base/arena.h"
 #include "base/json.h"
@@ -38,6 +40,28 @@ typedef struct Plan {
 } Plan;
 
 NODISCARD bool plan_make(Plan *plan);
+
+/* --- rows.c ------------------------------------------------------------------------------------------------------- */
+
+typedef struct RowRoom {
+    float *numbers;             /* one row */
+    float *transposed, *column; /* one matrix as it is written, and a row of it as it was */
+    int64_t matrix;             /* number of the transposed one; -1: none yet */
+    uint8_t *unpacked[3];       /* data, scales and biases of a part that was packed */
+    Weight part;
+    int64_t part_number; /* -1: none yet */
+} RowRoom;
+
+/* Freed with row_room_free() also after an error. */
+NODISCARD bool row_room_make(RowRoom *room, const Output *o, Error *error);
+void row_room_free(RowRoom *room);
+/* Row `row` of a matrix as it is written, as numbers of `dtype`, into room->numbers[cols]. */
+NODISCARD bool row_read(const Output *o, int64_t row, DType dtype, RowRoom *room, Error *error);
+/* The matrix of the source that has it, as row *own; NULL after an error. */
+const Weight *row_weight(const Output *o, int64_t row, int64_t *own, RowRoom *room, Error *error);
+/* Rows that are not read again. */
+void rows_release(const Output *o, int64_t row, int64_t count);
+float row_round(DType dtype, float value);
 
 /* --- rules.c: mlx-lm's per-class rules for modules, by name ----------------------------------------------------- */
 

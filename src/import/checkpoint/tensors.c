@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "import/checkpoint/internal.h"
-#include "import/mapped.h"
 
 enum {
     PATH_MAX_BYTES = 4096,
@@ -136,114 +135,30 @@ static bool tell(Writing *w, const Output *o, uint64_t bytes) {
         fail(w->error, ERROR_CANCELLED, "the conversion was stopped");
 }
 
-/* --- Rows ------------------------------------------------------------------------------------------------------- */
-
-static float round_to(DType dtype, float value) {
-    uint8_t bytes[sizeof(float)];
-    floats_from_f32(bytes, dtype, &value, 1);
-    floats_to_f32(&value, bytes, dtype, 1);
-    return value;
-}
-
-static int64_t matrix_rows(const Output *o) { return o->rows / (o->stack ? o->stack : 1); }
-
-/* The part that holds row `row`, not transposed. */
-static int64_t part_of(const Output *o, int64_t row, int64_t *own) {
-    const int64_t matrix = row / matrix_rows(o), within = row % matrix_rows(o);
-    const bool apart = o->item->count > 1;
-    *own = o->first + within + (apart ? 0 : matrix * o->stride);
-    return apart ? matrix : 0;
-}
-
-/* MLX rounds products and sums apart; what other programs packed is rounded once, as they do. */
-static void read_numbers(const Output *o, const Weight *w, int64_t row, DType dtype, float *out) {
-    if (w->quant != QUANT_NONE && !o->item->packed) {
-        weight_dequantize_row_as(w, row, dtype, out);
-        return;
-    }
-    weight_dequantize_row(w, row, 0, w->cols, out);
-    for (int64_t i = 0; dtype != DTYPE_F32 && (w->quant != QUANT_NONE || dtype != w->dtype) && i < w->cols; i++)
-        out[i] = round_to(dtype, out[i]);
-}
+/* --- Matrices ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Room {
-    float *numbers;             /* one row */
-    uint8_t *chunk;             /* codes or plain numbers of a chunk's rows */
-    uint8_t *scales, *biases;   /* all of them: they follow the codes */
-    float *transposed, *column; /* one matrix as it is written, and a row of it as it was */
-    int64_t matrix;             /* number of the transposed one; -1: none yet */
-    uint8_t *unpacked[3];       /* data, scales and biases of a part that was packed */
-    Weight part;
-    int64_t part_number; /* -1: none yet */
+    RowRoom rows;
+    uint8_t *chunk;           /* codes or plain numbers of a chunk's rows */
+    uint8_t *scales, *biases; /* all of them: they follow the codes */
 } Room;
-
-/* A part of the source, unpacked if need be; NULL after an error. */
-static const Weight *part_at(const Output *o, int64_t part, Room *room, Error *error) {
-    const PackedMatrix *packed = o->item->packed ? o->item->packed[part] : NULL;
-    if (!packed) return &o->item->weights[part];
-    if (part == room->part_number) return &room->part;
-    room->part_number = part;
-    room->part = packed->form;
-    room->part.data = room->unpacked[0];
-    room->part.scales = packed->form.quant == QUANT_NONE ? NULL : room->unpacked[1];
-    room->part.biases = packed->form.quant == QUANT_AFFINE ? room->unpacked[2] : NULL;
-    const bool read =
-        packed_read(packed, 0, packed->form.rows, room->unpacked[0], room->unpacked[1], room->unpacked[2], error);
-    return read ? &room->part : NULL;
-}
-
-static bool read_matrix(const Output *o, int64_t matrix, DType dtype, Room *room, Error *error) {
-    const Weight *w = part_at(o, matrix, room, error);
-    for (int64_t r = 0; w && r < w->rows; r++) {
-        read_numbers(o, w, r, dtype, room->column);
-        for (int64_t c = 0; c < w->cols; c++) room->transposed[c * w->rows + r] = room->column[c];
-    }
-    room->matrix = matrix;
-    return w;
-}
-
-/* room->numbers[cols]: numbers of `dtype`. */
-static bool read_row(const Output *o, int64_t row, DType dtype, Room *room, Error *error) {
-    if (!o->item->transposed) {
-        int64_t own;
-        const Weight *w = part_at(o, part_of(o, row, &own), room, error);
-        if (w) read_numbers(o, w, own, dtype, room->numbers);
-        return w;
-    }
-    const int64_t matrix = row / matrix_rows(o);
-    if (matrix != room->matrix && !read_matrix(o, matrix, dtype, room, error)) return false;
-    memcpy(room->numbers, room->transposed + row % matrix_rows(o) * o->cols, (size_t)o->cols * sizeof(float));
-    return true;
-}
 
 static bool room_make(Room *room, const Output *o, int64_t chunk, Error *error) {
     const size_t scales = (size_t)o->rows * weight_scale_bytes(&o->form);
-    const size_t matrix = o->item->transposed ? (size_t)(o->cols * matrix_rows(o)) : 1;
-    const Weight *part = o->item->packed ? &o->item->weights[0] : &(Weight){0};
-    const size_t part_scales = (size_t)part->rows * weight_scale_bytes(part);
-    *room = (Room){.matrix = -1, .part_number = -1};
-    room->numbers = malloc((size_t)o->cols * sizeof *room->numbers);
+    *room = (Room){0};
+    if (!row_room_make(&room->rows, o, error)) return false;
     room->chunk = malloc((size_t)chunk * weight_row_bytes(&o->form));
     room->scales = malloc(scales + 1);
     room->biases = malloc(scales + 1);
-    room->transposed = malloc(matrix * sizeof(float));
-    room->column = malloc((size_t)(matrix_rows(o) + 1) * sizeof(float));
-    room->unpacked[0] = malloc((size_t)part->rows * weight_row_bytes(part) + 1);
-    room->unpacked[1] = malloc(part_scales + 1);
-    room->unpacked[2] = malloc(part_scales + 1);
-    const bool made = room->numbers && room->chunk && room->scales && room->biases && room->transposed &&
-        room->column && room->unpacked[0] && room->unpacked[1] && room->unpacked[2];
+    const bool made = room->chunk && room->scales && room->biases;
     return made || fail(error, ERROR_MEMORY, "no memory for %zu bytes", 2 * scales);
 }
 
 static void room_free(Room *room) {
-    free(room->numbers);
+    row_room_free(&room->rows);
     free(room->chunk);
     free(room->scales);
     free(room->biases);
-    free(room->transposed);
-    free(room->column);
-    for (int i = 0; i < 3; i++) free(room->unpacked[i]);
 }
 
 /* Copies scales or biases, converted to dtype if it differs. */
@@ -258,7 +173,7 @@ static void copy_numbers(const void *from, DType own, uint8_t *to, DType dtype, 
 
 static bool copy_codes(const Output *o, int64_t row, uint8_t *codes, Room *room, Error *error) {
     int64_t own;
-    const Weight *w = part_at(o, part_of(o, row, &own), room, error);
+    const Weight *w = row_weight(o, row, &own, &room->rows, error);
     if (!w) return false;
     const size_t from = (size_t)own * weight_scale_bytes(w), to = (size_t)row * weight_scale_bytes(&o->form);
     const int64_t count = (int64_t)(weight_scale_bytes(w) / dtype_bytes(w->dtype));
@@ -273,27 +188,14 @@ static bool convert_row(const Plan *plan, const Output *o, int64_t row, uint8_t 
     if (o->quant.quant != QUANT_NONE) {
         const DType source = o->item->weights[0].dtype, own = plan->has_dtype ? plan->dtype : source;
         const DType dtype = o->form.quant == QUANT_AFFINE ? o->form.dtype : own;
-        if (!read_row(o, row, dtype, room, error)) return false;
-        quantize_row(o->quant, dtype, room->numbers, o->cols, to, room->scales + at, room->biases + at);
+        if (!row_read(o, row, dtype, &room->rows, error)) return false;
+        quantize_row(o->quant, dtype, room->rows.numbers, o->cols, to, room->scales + at, room->biases + at);
         return true;
     }
     if (o->form.quant != QUANT_NONE) return copy_codes(o, row, to, room, error);
-    if (!read_row(o, row, o->form.dtype, room, error)) return false;
-    floats_from_f32(to, o->form.dtype, room->numbers, o->cols);
+    if (!row_read(o, row, o->form.dtype, &room->rows, error)) return false;
+    floats_from_f32(to, o->form.dtype, room->rows.numbers, o->cols);
     return true;
-}
-
-static void release_rows(const Output *o, int64_t row, int64_t count) {
-    int64_t own;
-    if (o->item->transposed || o->item->packed) return;
-    for (int64_t r = row; r < row + count;) {
-        const Weight *w = &o->item->weights[part_of(o, r, &own)];
-        const int64_t left = matrix_rows(o) - r % matrix_rows(o),
-                      here = left < row + count - r ? left : row + count - r;
-        const uint8_t *data = (const uint8_t *)w->data + (size_t)own * weight_row_bytes(w);
-        mapped_release(data, data + (size_t)here * weight_row_bytes(w));
-        r += here;
-    }
 }
 
 static bool write_rows(Writing *w, const Output *o, Room *room, int64_t chunk) {
@@ -305,7 +207,7 @@ static bool write_rows(Writing *w, const Output *o, Room *room, int64_t chunk) {
         for (int64_t i = 0; ok && i < count; i++)
             ok = convert_row(w->plan, o, row + i, room->chunk + (size_t)i * bytes, room, w->error);
         if (!ok || !safetensors_write(w->writer, room->chunk, (size_t)count * bytes, w->error)) return false;
-        release_rows(o, row, count);
+        rows_release(o, row, count);
         const Weight *source = &o->item->weights[0];
         if (!tell(w, o, (uint64_t)count * weight_row_bytes(source))) return false;
     }
@@ -343,7 +245,7 @@ static void convert_array(const Plan *plan, const Output *o, const Tensor *t, ui
         const uint8_t *from = (const uint8_t *)t->data + (size_t)(i * step + o->item->first) * dtype_bytes(t->dtype);
         float value;
         floats_to_f32(&value, from, t->dtype, 1);
-        if (plus) value = round_to(t->dtype, value + o->item->plus);
+        if (plus) value = row_round(t->dtype, value + o->item->plus);
         floats_from_f32(to + (size_t)i * size, o->dtype, &value, 1);
     }
 }

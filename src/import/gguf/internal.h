@@ -1,5 +1,6 @@
-/* The parts of the GGUF import, private to this folder: the parsed file, its block types, the conversion plan, and the
- * writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h there. */
+/* The parts of the GGUF import, private to this folder and import/export: the parsed file, its block types, the
+ * conversion plan, and the writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts:
+ * ggml-common.h there. */
 #pragma once
 #include "base/arena.h"
 #include "base/buffer.h"
@@ -200,6 +201,7 @@ typedef struct GgufPre {
 
 /* That which the file names, or which its family or its vocabulary tells; NULL with the error set. */
 const GgufPre *gguf_pre_find(const GgufFile *file, const GgufTokenizer *rules, Error *error);
+const GgufPre *gguf_pre_at(size_t index); /* NULL behind the last */
 /* The normalizer, the pre-tokenizer and the decoder of tokenizer.json. */
 void gguf_pre_write(Buffer *out, const GgufPre *pre);
 NODISCARD bool gguf_tokenizer(

@@ -221,6 +221,8 @@ const GgufPre *gguf_pre_find(const GgufFile *file, const GgufTokenizer *rules, E
     return NULL;
 }
 
+const GgufPre *gguf_pre_at(size_t index) { return index < COUNT_OF(known) ? &known[index] : NULL; }
+
 static void put_step(Buffer *out, const char *step) {
     if (step[0] == '{') {
         buffer_text(out, step);
