@@ -48,7 +48,7 @@ struct Engine {
     bool thread_runs;
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
-    double step_s;
+    double step_s, media_s;
     bool damaged; /* all answers fail until the model is reloaded */
     bool lost;    /* the device has failed: only another process can reload the model */
     uint64_t kv_blocks;
@@ -522,10 +522,12 @@ static void encode_media(Engine *engine) {
     Error error = {0};
     const bool turn = engine->resources && engine->under_way == 0;
     if (turn) resources_begin_step(engine->resources);
+    const int64_t start = clock_ns();
     if (!media_cache_work(engine->media, item, &error)) {
         log_error("an image or audio could not be encoded: %s", error.text);
         request_fail(request, &error);
     }
+    engine->media_s += (double)(clock_ns() - start) * 1e-9;
     if (turn) resources_end_step(engine->resources);
 }
 
@@ -561,6 +563,7 @@ static void publish_stats(Engine *engine) {
         .prefix_state_bytes = prefix.state_bytes,
         .steps = engine->steps,
         .step_s = engine->step_s,
+        .media_s = engine->media_s,
         .damaged = engine->damaged,
         .lost = engine->lost,
         .prompt_tokens = engine->prompt_tokens,

@@ -214,6 +214,7 @@ typedef struct EngineStats {
     size_t kv_form_bytes[KV_FORMS]; /* bytes in use, by format: full-precision pages, quantised halves of pages */
     uint64_t kv_form_pages[KV_FORMS];
     size_t media_bytes;         /* bytes of rows of images and audio that are kept */
+    double media_s;             /* total time in which images and audio were encoded */
     size_t media_encoder_bytes; /* bytes that encoding the largest image so far took */
     size_t prefix_bytes;        /* bytes of pages that the prefix cache holds, some of them shared with requests */
     size_t prefix_state_bytes;  /* the part of them that are snapshots of recurrent states */

@@ -234,6 +234,8 @@ static const struct Figure {
         FIGURE(media_bytes, FIGURE_SIZE)},
     {"apus_media_encoder_bytes", "gauge", "Memory that encoding the largest image so far has taken.",
         FIGURE(media_encoder_bytes, FIGURE_SIZE)},
+    {"apus_media_seconds_total", "counter", "Time in which images and audio were encoded.",
+        FIGURE(media_s, FIGURE_SECONDS)},
     {"apus_prefix_cache_bytes", "gauge", "Memory of pages that the prefix cache holds.",
         FIGURE(prefix_bytes, FIGURE_SIZE)},
     {"apus_prefix_cache_state_bytes", "gauge", "Memory of snapshots of recurrent states in the prefix cache.",

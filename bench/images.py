@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""What images cost: the tower against the matrix rate that its shapes reach alone, the time to the first token, a
+second question about the same image, and streams of text beside image requests.
+
+bench/images.py [--binary build/apus] [--layers 27] [--text-layers 34] [--threads 2] [--only tower,first,beside]
+
+The model is random: Gemma 3's tower (SigLIP, 1152 wide, heads of 72, 4,096 patches of an image) with --layers layers in
+bf16, and a text model of Gemma 3 4B's shape with --text-layers layers in bf16. Fewer layers give the same shares
+sooner. The share of the tower is also told in processor time, which a busy machine disturbs less.
+The rate of the products is that of `apus bench --operations` in the same run, before and after; the attention of the
+tower counts with its own operations. One line for each figure, with its target.
+"""
+
+import argparse
+import base64
+import http.client
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+from PIL import Image
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "media"))
+import apus_server  # noqa: E402
+import make_images  # noqa: E402
+import tiny_model  # noqa: E402
+
+HIDDEN, INNER, PATCH, SIDE = 1152, 4304, 14, 896
+TEXT = {"hidden_size": 2560, "intermediate_size": 10240, "num_attention_heads": 8, "num_key_value_heads": 4}
+HEAD, TOKENS = 256, 256
+
+
+def shapes(layers, text_layers):
+    """Names of MLX's files and shapes."""
+    tower, wide = "vision_tower.vision_model.", TEXT["hidden_size"]
+    yield tower + "embeddings.patch_embedding.weight", (HIDDEN, PATCH, PATCH, 3)
+    yield tower + "embeddings.position_embedding.weight", ((SIDE // PATCH) ** 2, HIDDEN)
+    matrices = [(f"self_attn.{n}", HIDDEN, HIDDEN) for n in ("q_proj", "k_proj", "v_proj", "out_proj")]
+    matrices += [("mlp.fc1", INNER, HIDDEN), ("mlp.fc2", HIDDEN, INNER)]
+    for i in range(layers):
+        for name, rows, columns in matrices:
+            yield f"{tower}encoder.layers.{i}.{name}.weight", (rows, columns)
+            yield f"{tower}encoder.layers.{i}.{name}.bias", (rows,)
+        for norm in ("layer_norm1", "layer_norm2"):
+            yield f"{tower}encoder.layers.{i}.{norm}.weight", (HIDDEN,)
+            yield f"{tower}encoder.layers.{i}.{norm}.bias", (HIDDEN,)
+    yield tower + "embeddings.patch_embedding.bias", (HIDDEN,)
+    for part in ("weight", "bias"):
+        yield f"{tower}post_layernorm.{part}", (HIDDEN,)
+    yield "multi_modal_projector.mm_input_projection_weight", (HIDDEN, wide)
+    yield "multi_modal_projector.mm_soft_emb_norm.weight", (HIDDEN,)
+    body = "language_model.model."
+    yield body + "embed_tokens.weight", (TOKENS, wide)
+    yield body + "norm.weight", (wide,)
+    q, kv = TEXT["num_attention_heads"] * HEAD, TEXT["num_key_value_heads"] * HEAD
+    for i in range(text_layers):
+        at = f"{body}layers.{i}."
+        for name, rows, columns in (
+            ("self_attn.q_proj", q, wide),
+            ("self_attn.k_proj", kv, wide),
+            ("self_attn.v_proj", kv, wide),
+            ("self_attn.o_proj", wide, q),
+            ("mlp.gate_proj", TEXT["intermediate_size"], wide),
+            ("mlp.up_proj", TEXT["intermediate_size"], wide),
+            ("mlp.down_proj", wide, TEXT["intermediate_size"]),
+        ):
+            yield f"{at}{name}.weight", (rows, columns)
+        for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            yield f"{at}{norm}_layernorm.weight", (wide,)
+        for norm in ("q_norm", "k_norm"):
+            yield f"{at}self_attn.{norm}.weight", (HEAD,)
+
+
+def write_model(directory, layers, text_layers):
+    rng = np.random.Generator(np.random.PCG64(1))
+
+    def tensors():
+        for name, shape in shapes(layers, text_layers):
+            spread = 0.02 if len(shape) > 1 else 0.0
+            values = rng.standard_normal(shape, np.float32) * spread + (name.endswith("layer_norm1.weight"))
+            yield name, "BF16", list(shape), (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+
+    tiny_model._write_tensors(os.path.join(directory, "model.safetensors"), tensors())
+    with open(os.path.join(ROOT, "tests", "family", "vision", "gemma3.json")) as file:
+        fixture = json.load(file)
+    config = fixture["config"]
+    config |= {"mm_tokens_per_image": TOKENS, "hidden_size": TEXT["hidden_size"], "eos_token_id": 98}
+    config["text_config"] |= {**TEXT, "num_hidden_layers": text_layers, "head_dim": HEAD, "sliding_window": 1024}
+    config["text_config"] |= {"query_pre_attn_scalar": HEAD, "mm_tokens_per_image": TOKENS}
+    config["text_config"] |= {"max_position_embeddings": 16384}
+    config["vision_config"] |= {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": layers}
+    config["vision_config"] |= {"num_attention_heads": 16, "patch_size": PATCH, "image_size": SIDE}
+    special = {text: i for text, i in fixture["token_names"].items() if "\n" not in text}
+    template = tiny_model.VISION_TEMPLATE.replace("PLACEHOLDER", tiny_model.PLACEHOLDERS["gemma3"])
+    tiny_model._write_rest(directory, config, template, special, fixture["token_names"].get("\n\n"))
+    processor = fixture["processor"] | {"size": {"height": SIDE, "width": SIDE}, "image_seq_length": TOKENS}
+    with open(os.path.join(directory, "preprocessor_config.json"), "w") as file:
+        json.dump(processor, file)
+
+
+def image_part(seed):
+    out = io.BytesIO()
+    Image.fromarray(make_images.picture(1024, 1024, seed)).save(out, "JPEG", quality=90)
+    url = "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def request(server, content, tokens=1):
+    """When the request was sent and when each event of its answer came."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    body = {"model": server.name, "messages": [{"role": "user", "content": content}], "max_tokens": tokens}
+    body |= {"temperature": 0, "stream": True, "ignore_eos": True}
+    start, out = time.monotonic(), []
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    while (line := response.readline()) and b"[DONE]" not in line:
+        if line.startswith(b"data"):
+            out.append(time.monotonic())
+    return out[-1] - start, out
+
+
+def encoded_s(server):
+    text = server.request("GET", "/metrics")[2].decode()
+    return next(float(x.split()[-1]) for x in text.splitlines() if x.startswith("apus_media_seconds_total{"))
+
+
+def processor_s(server):
+    with open(f"/proc/{server.process.pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def product_rate(options):
+    """Operations per second of bf16 products of 512 rows."""
+    command = [options.binary, "bench", "--operations", "--only", "product bf16 rows 512", "--precise", "--json"]
+    found = subprocess.run([*command, "-t", str(options.threads)], capture_output=True, check=True)
+    return json.loads(found.stdout)["lines"][0]["gops"] * 1e9
+
+
+def tell(what, value, target):
+    print(f"{what}: {value} (target {target})", flush=True)
+
+
+def show_tower(server, options):
+    text = [{"type": "text", "text": "What is it?"}]
+    rates, seconds, processor = [product_rate(options)], [], []
+    for seed in range(options.rounds):
+        before, spent = encoded_s(server), processor_s(server)
+        request(server, [image_part(seed), *text])
+        seconds.append(encoded_s(server) - before)
+        spent, again = processor_s(server) - spent, processor_s(server)
+        request(server, [image_part(seed), {"type": "text", "text": f"And {seed}?"}])
+        processor.append(spent - (processor_s(server) - again))
+        rates.append(product_rate(options))
+    patches = (SIDE // PATCH) ** 2
+    products = options.layers * patches * 2 * (4 * HIDDEN**2 + 2 * HIDDEN * INNER)
+    attention = options.layers * 4 * patches**2 * HIDDEN
+    took, rate = statistics.median(seconds), statistics.median(rates)
+    paid = statistics.median(processor) / options.threads
+    tell(
+        f"tower of {options.layers} layers, {patches} patches: {took:.2f} s, {1e-12 * products:.2f} + "
+        f"{1e-12 * attention:.2f} · 10¹² operations, products alone {1e-9 * rate:.0f} GOP/s; share",
+        f"{(products + attention) / took / rate:.2f}, in processor time {(products + attention) / paid / rate:.2f}",
+        "0.60",
+    )
+
+
+def show_first(model, options):
+    """Cold, with a known image but no prefix cache, and again with both."""
+    question = [{"type": "text", "text": "What is it, and where?"}]
+    with apus_server.Server(model, "--no-prefix-cache", "-t", options.threads, binary=options.binary) as server:
+        before = encoded_s(server)
+        cold, _ = request(server, [image_part(50), *question])
+        encoder = encoded_s(server) - before
+        prompt = min(request(server, [image_part(50), *question])[0] for _ in range(2))
+    tell(f"first token of a 1024² image: {cold:.2f} s, encoder {encoder:.2f} + prompt {prompt:.2f} s; ratio",
+         f"{cold / (encoder + prompt):.2f}", "1.15")  # fmt: skip
+    with apus_server.Server(model, "-t", options.threads, binary=options.binary) as server:
+        cold, _ = request(server, [image_part(51), *question])
+        again, _ = request(server, [image_part(51), {"type": "text", "text": "Which colours does it have?"}])
+    tell(f"second question: {again:.3f} s of {cold:.2f} s cold; share", f"{again / cold:.3f}", "0.05")
+
+
+def streams(server, count, tokens, image_requests):
+    """p99 of the gaps of text streams, in ms."""
+    gaps, lock, stop = [], threading.Lock(), threading.Event()
+
+    def read(i):
+        _, at = request(server, [{"type": "text", "text": f"Tell {i} stories."}], tokens)
+        with lock:
+            gaps.extend(b - a for a, b in zip(at[2:], at[3:]))
+
+    def ask(i):
+        if not stop.is_set():
+            request(server, [image_part(100 + i), {"type": "text", "text": "What?"}], 1)
+
+    readers = [threading.Thread(target=read, args=(i,)) for i in range(count)]
+    askers = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(image_requests)]
+    for thread in readers + askers:
+        thread.start()
+    for thread in readers:
+        thread.join()
+    stop.set()
+    return 1e3 * sorted(gaps)[int(0.99 * len(gaps))]
+
+
+def show_beside(model, options):
+    slots = ("--slots", 16, "--max-queue", 128, "-t", options.threads)
+    with apus_server.Server(model, *slots, binary=options.binary) as server:
+        alone = streams(server, 8, options.tokens, 0)
+        beside = streams(server, 8, options.tokens, options.images)
+    tell(f"8 streams: p99 gap {alone:.0f} ms alone, {beside:.0f} ms beside {options.images} images; ratio",
+         f"{beside / alone:.2f}", "2")  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=os.path.join(ROOT, "build", "apus"))
+    parser.add_argument("--layers", type=int, default=27)
+    parser.add_argument("--text-layers", type=int, default=34)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--only", default="tower,first,beside")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as model:
+        write_model(model, options.layers, options.text_layers)
+        if "tower" in options.only:
+            with apus_server.Server(model, "-t", options.threads, binary=options.binary) as server:
+                show_tower(server, options)
+        if "first" in options.only:
+            show_first(model, options)
+        if "beside" in options.only:
+            show_beside(model, options)
+
+
+if __name__ == "__main__":
+    main()
