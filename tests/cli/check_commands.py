@@ -105,6 +105,16 @@ def check_matrix(cache, directory):
     check(empty == [[False, False, True, False, True]] * 2, rows)
     code, _, error = apus("bench", "matrix", "echo-large", "--tokens", "16,x", environment=cache)
     check(code == 2 and "--tokens 16,x" in error, error)
+    text = f"{directory}/text.txt"
+    Path(text).write_text("Swallows flew over the sea. " * 5)
+    short = ["--text", text, "--tokens", "16,100000", "-r", "1", "-n", "2", "-t", "1", "--markdown", table]
+    code, out, error = apus("bench", "matrix", "echo-large", *short, environment=cache)
+    written = Path(table).read_text()
+    check(code == 0 and "want 100016" in written and "of a text" in written, f"a text that is too short: {out} {error}")
+    code, _, error = apus("bench", "echo-large", "--text", f"{directory}/none", "-p", "8", "-n", "1", environment=cache)
+    check(code != 0 and "none" in error, f"no text: {error}")
+    code, _, error = apus("bench", "--operations", "--text", text, environment=cache)
+    check(code == 2 and "--text goes with" in error, error)
 
 
 def check_chat(cache, directory):

@@ -177,8 +177,8 @@ AIDER = (
 
 def run_aider(folder, directory):
     work, environment = prepare(folder, directory)
-    first = ["made.txt\n", "```\n", "first\n", "```"]
-    second = ["made", ".txt\n", "```", "\nfirst", "\nsecond\n", "``", "`"]
+    first = ["made.txt", "\n```\n", "first", "\n```"]
+    second = ["made", ".txt\n", "```", "\nfirst", "\nsecond\n", "``", "`\n"]
     path = os.path.join(directory, "model")
     model = write_scripted_model(path, first, AIDER, context=32768, more={"~": second, "^": ["Well done."]})
     quiet = ["--analytics-disable", "--no-check-update", "--no-show-release-notes", "--no-git", "--no-pretty"]

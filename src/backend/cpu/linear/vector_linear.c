@@ -19,7 +19,8 @@ enum {
     STEP_LINES = 256,     /* most lines between two epilogues */
     SHARED_BYTES = PRODUCT_SPACE_BYTES,
     THREAD_BYTES = 4 << 20,
-    ALONE_COLS = 4096, /* columns of a single row up to which each thread prepares it alone; break-even at 4864 */
+    ALONE_COLS = 4096,    /* columns of a single row up to which each thread prepares it alone; break-even at 4864 */
+    SMALL_VALUES = 16384, /* plain weights that one thread multiplies by a row before others would have begun */
 };
 
 /* A quarter of a thread's memory holds a normalised row; or all forms of a short one, and a row to normalise after. */
@@ -412,20 +413,31 @@ static void add_normed(const Product *p, int index, int count) {
 
 /* One short row: each thread prepares all of it, which takes less time than a barrier and fetching the other threads'
  * parts. */
-static void run_alone(const Product *p, int index) {
+static Product prepare_alone(const Product *p, int index) {
     uint8_t *space = thread_space(p, index);
     Product own = *p;
     CHECK(place_inputs(&own, space + THREAD_BYTES / 4 * 3, 1) <= THREAD_BYTES / 4);
     own.out[0] = p->out[0]; /* results go where all threads' go */
     prepare_one(&own, space, 0, 1);
-    run_shared(&own, index);
+    return own;
+}
+
+/* A product that is done before the pool would have begun, as those of LoRA adapters are. */
+static bool is_small(const Product *p) {
+    int64_t values = 0;
+    for (int i = 0; i < p->count; i++) {
+        if (linear_is_integer(p->weight[i])) return false;
+        values += p->weight[i]->rows * p->cols;
+    }
+    return p->rows == 1 && p->few && p->cols <= ALONE_COLS && !p->norm_after && values <= SMALL_VALUES;
 }
 
 static void product_task(void *argument, int index, int count) {
     const Product *p = argument;
     Pool *pool = p->cpu->pool;
     if (p->rows == 1 && p->cols <= ALONE_COLS) {
-        run_alone(p, index);
+        const Product own = prepare_alone(p, index);
+        run_shared(&own, index);
     } else {
         if (p->rows == 1)
             prepare_one(p, thread_space(p, index), index, count);
@@ -485,6 +497,11 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
         for (int i = 0; i < p->count; i++)
             if (out[i]) p->out[i] = out[i] + done * p->weight[i]->rows;
         product_place(p, taken, cpu->work);
+        if (is_small(p)) {
+            const Product own = prepare_alone(p, 0);
+            product_run(&own, 0, 0, product_items(&own));
+            continue;
+        }
         pool_share(cpu->pool, 0, product_items(p));
         pool_run(cpu->pool, product_task, p);
     }
