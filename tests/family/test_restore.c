@@ -185,14 +185,17 @@ static void check_runner(const char *label, Runner *runner) {
     free(whole);
 }
 
-/* All on one backend, and the upper layers on ref. */
+/* All on one backend, the upper layers on ref, and each layer of one model divided between two. */
 static void check_backend(const char *name, const char *directory, const char *cpu) {
-    const RunnerOptions options[] = {{.backend = fixture_backend(cpu, 1, 100)},
-        {.backend = fixture_backend(cpu, 1, 100), .split = 1, .upper = fixture_backend("ref", 1, 0)}};
-    for (size_t i = 0; i < COUNT_OF(options); i++) {
+    RunnerOptions options[] = {{.backend = fixture_backend(cpu, 1, 100)},
+        {.backend = fixture_backend(cpu, 1, 100), .split = 1, .upper = fixture_backend("ref", 1, 0)},
+        {.backend = fixture_backend(cpu, 1, 100)}};
+    options[2].backend.tensor_parallel = 2;
+    const bool divides = !strcmp(name, "nemotron-h") && strcmp(cpu, "cuda") && strcmp(cpu, "fence");
+    for (size_t i = 0; i < COUNT_OF(options) - !divides; i++) {
         FixtureRun run;
         char label[64];
-        snprintf(label, sizeof label, "%s on %s%s", name, cpu, options[i].split ? " and ref" : "");
+        snprintf(label, sizeof label, "%s on %s%s", name, cpu, i == 0 ? "" : i == 1 ? " and ref" : ", divided");
         if (!fixture_run_open(&run, directory, &(ModelOptions){.context = TOKENS}, &options[i])) continue;
         check_runner(label, run.runner);
         fixture_run_close(&run);

@@ -10,8 +10,7 @@ import random
 import subprocess
 import tempfile
 
-import apus_server
-from apus_server import Checks, Server
+from apus_server import BINARY, Checks, Server
 from tiny_model import write_tiny_hybrid
 
 check = Checks()
@@ -76,11 +75,11 @@ def conversation():
     return [{"role": roles[i % 2], "content": words(200 + rng.randrange(200))} for i in range(TURNS + 1)]
 
 
-def check_edits(server):
+def check_edits(server, *places):
     messages = conversation()
     turn = max(size(m) for m in messages)
     talk(server, messages)
-    for place in (TURNS, TURNS - 1, TURNS // 2, 3):
+    for place in places:
         edited = messages[:place] + [{**messages[place], "content": words(250)}] + messages[place + 1 :]
         total, computed, warm = talk(server, edited)
         behind = total - sum(size(m) for m in messages[:place])  # the edited message and the text behind it
@@ -109,16 +108,16 @@ def check_budget(directory):
             limit = now["apus_kv_cache_limit_bytes"]
             check(0 < states < held <= limit and now["apus_kv_cache_used_bytes"] <= limit, f"{states} {held} {limit}")
         check(metrics(server)["apus_prefix_cache_evictions_total"] > 0, "everything fits")
-    info = subprocess.run([apus_server.BINARY, "info", directory], capture_output=True, text=True)
+    info = subprocess.run([BINARY, "info", directory], capture_output=True, text=True)
     check("for a snapshot of 3 recurrent layers" in info.stdout, info.stdout + info.stderr)
 
 
 def other_build(directory):
     """The program with another version in it."""
-    version = subprocess.run([apus_server.BINARY, "--version"], capture_output=True, text=True).stdout.split()[1]
+    version = subprocess.run([BINARY, "--version"], capture_output=True, text=True).stdout.split()[1]
     other = "".join(chr(ord("0") + (int(c) + 1) % 10) if c.isdigit() else c for c in version)
     path = os.path.join(directory, "apus")
-    with open(apus_server.BINARY, "rb") as file:
+    with open(BINARY, "rb") as file:
         program = file.read().replace(version.encode(), other.encode())
     with open(path, "wb") as file:
         file.write(program)
@@ -130,22 +129,20 @@ def check_strangers(directory):
     """Snapshots on disk, for which the model, the arithmetic and the build are the same, or are not."""
     prompt = ids(700)
 
-    def ask(model, *options):
+    def ask(*options, binary=BINARY):
         start = [model, "--slots", 1, "--ctx-size", 4096, "--cache-dir", os.path.join(directory, "cache")]
-        with Server(*start, *options) as server:
+        with Server(*start, *options, binary=binary) as server:
             return complete(server, prompt)
 
-    model, own = os.path.join(directory, "model"), apus_server.BINARY
-    _, cold = ask(model)
-    computed, warm = ask(model)
+    model = os.path.join(directory, "model")
+    _, cold = ask()
+    computed, warm = ask()
     check(computed < 200 and warm == cold, f"{computed} tokens were computed after a restart")
-    check(ask(model, "--cpu", "ref")[0] == len(prompt), "a snapshot of another arithmetic was used")
-    apus_server.BINARY = other_build(directory)
-    check(ask(model)[0] == len(prompt), "a snapshot of another build was used")
-    apus_server.BINARY = own
+    check(ask("--cpu", "ref")[0] == len(prompt), "a snapshot of another arithmetic was used")
+    check(ask(binary=other_build(directory))[0] == len(prompt), "a snapshot of another build was used")
     write_tiny_hybrid(model, embedding_range=0.5)
     os.utime(os.path.join(model, "model.safetensors"), (1, 1))
-    check(ask(model)[0] == len(prompt), "a snapshot of another model was used")
+    check(ask()[0] == len(prompt), "a snapshot of another model was used")
 
 
 def main():
@@ -155,10 +152,10 @@ def main():
         write_tiny_hybrid(model)
         with Server(model, "--slots", 2, "--kv-memory", "512M") as server:
             check_again(server)
-            check_edits(server)
+            check_edits(server, TURNS, TURNS // 2, 3)
             check_growing(server)
         with Server(model, "--slots", 2, "--kv-memory", "512M", "--kv-cache", "turbo4", "--turbo-after", 256) as server:
-            check_edits(server)
+            check_edits(server, TURNS, TURNS // 2)
         check_budget(model)
         check_strangers(directory)
     check.done()
