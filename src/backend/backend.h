@@ -362,7 +362,9 @@ typedef struct Experts {
     int layer, micro_batch; /* layer and micro-batch for the source */
     ExpertsStage stage;
     Activation activation;
-    const int32_t *index; /* [rows, top_k] backend memory, written by route */
+    /* [rows, top_k] backend memory, written by route. Numbers from `count` on are identities, whose result is x; with
+     * them hidden is the width of x. */
+    const int32_t *index;
     const float *weight;
     float *work; /* [rows, top_k, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
     float *out;  /* [rows, hidden] */
@@ -435,8 +437,43 @@ typedef struct Embed {
 } Embed;
 int32_t embed_token(const Embed *op, int row); /* row of the table that is read, unless the row is given */
 
+/* The keys that a row's heads read, of those visible to it, in blocks of consecutive positions. */
+typedef struct KeySelection {
+    int block; /* positions of a block; 0: all visible keys are read */
+    /* By pattern (Phi-3-small): a row whose position lies in block b reads the blocks b − local < i ≤ b, and those
+     * whose i + 1 + head_step · head is a multiple of stride. stride 0: by choice. */
+    int local, stride, head_step;
+    /* By choice (IndexSelect): [rows, groups, top_k] numbers of blocks, ascending, then −1. One group chooses for all
+     * heads, or each kv head has its own. */
+    int groups, top_k;
+    const int32_t *chosen;
+} KeySelection;
+/* Bit t: whether a row's head reads the key at base + t, base a multiple of KV_PAGE_TOKENS. */
+typedef struct KeyMask {
+    uint64_t bits[2];
+} KeyMask;
+KeyMask key_mask(const KeySelection *selection, int row, int head, int kv_head, int position, int base);
+static inline bool key_mask_has(const KeyMask *mask, int t) { return mask->bits[t / 64] >> t % 64 & 1; }
+static inline bool key_mask_any(const KeyMask *mask) { return (mask->bits[0] | mask->bits[1]) != 0; }
+
+/* Chooses the keys that a row's attention reads (DeepSeek sparse attention, arXiv 2512.02556): rotates q and k per
+ * head, appends k to the cache, and scores the keys visible to the row, k of all its positions up to its own. The score
+ * of a key is q·k for each head, which chooses for itself; with weights it is Σ_h weight[h] · max(0, q_h·k), and one
+ * group chooses for all. The score of a block is that of its best key. Chosen are the last `local` blocks, up to the
+ * row's own, and then the best, top_k in all; of equal scores the lower position. */
+typedef struct IndexSelect {
+    KvLayer kv; /* one kv head, without values */
+    int heads;
+    int block, local, top_k; /* local ≤ top_k */
+    const Rope *rope;        /* NULL: none */
+    float *q, *k;            /* [rows, heads·head_dim], [rows, head_dim]; both may be overwritten */
+    const float *weights;    /* [rows, heads]; NULL: each head chooses */
+    int32_t *chosen;         /* [rows, groups, top_k] as KeySelection.chosen; groups: 1 with weights, heads without */
+} IndexSelect;
+enum { INDEX_SCORES_MAX = 1 << 24 }; /* largest product of groups and visible keys */
+
 /* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to the visible keys
- * (SequenceChunk). */
+ * (SequenceChunk) that the selection has. */
 typedef struct Attention {
     int heads; /* query heads; a multiple of kv.layout.kv_heads */
     KvLayer kv;
@@ -450,6 +487,7 @@ typedef struct Attention {
     bool norm_last;              /* the norms follow the rotation; excludes norm_full */
     const Rope *rope;            /* NULL: none */
     const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
+    KeySelection selection;      /* with softcap 0, pages in full precision and no spans only */
     float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
     const float *v;    /* [rows, kv_heads·value_dim]; k and v NULL: another layer has already appended them */
     const float *gate; /* [rows, heads·value_dim] logits whose sigmoid multiplies the result; NULL: none */
@@ -625,6 +663,8 @@ typedef struct BackendOps {
     void (*attention)(Backend *, const Attention *);
     void (*attention_block)(Backend *, const AttentionBlock *); /* optional; NULL: its three operations in turn */
     void (*mla)(Backend *, const Mla *);
+    /* NULL: the backend computes no selections (Attention.selection), and models that have them are refused. */
+    void (*index_select)(Backend *, const IndexSelect *);
     /* Recurrent layers. All NULL: the backend has none, and models with such layers are refused. */
     void (*conv)(Backend *, const Conv *);
     void (*recurrence)(Backend *, const Recurrence *);
@@ -672,6 +712,7 @@ typedef enum Capability {
     CAPABILITY_CHUNKED = CAPABILITY_ACTIVATIONS + ACTIVATION_KINDS, /* Attention.chunked */
     CAPABILITY_SQRT_SOFTPLUS,                                       /* ROUTE_SQRT_SOFTPLUS */
     CAPABILITY_INPUT_WEIGHTS,                                       /* Experts.weigh_inputs */
+    CAPABILITY_IDENTITIES,                                          /* identities among experts */
 } Capability;
 
 enum { BACKEND_DESCRIPTION_MAX = 96 };

@@ -166,6 +166,21 @@ static void plan_experts(Backend *backend, const Experts *e) {
     }
 }
 
+static void check_selection(Backend *backend, const Attention *a) {
+    const KeySelection *s = &a->selection;
+    if (!s->block) return;
+    check_width(backend, "positions of a block of keys", s->block, MATRIX_COLS_MAX);
+    expect(backend, a->softcap == 0, "parts of attention to chosen keys", 1, 0);
+    if (s->stride) {
+        check_width(backend, "period of blocks of keys", s->stride, MATRIX_COLS_MAX);
+        check_width(backend, "latest blocks that are read", s->local, MATRIX_COLS_MAX);
+    } else {
+        check_width(backend, "blocks of keys that are chosen", s->top_k, MATRIX_COLS_MAX);
+        expect(backend, s->groups == 1 || s->groups == a->kv.layout.kv_heads, "groups that choose keys", s->groups, 1);
+        expect(backend, s->chosen != NULL, "chosen keys", 0, 1);
+    }
+}
+
 static void plan_attention(Backend *backend, const Attention *a) {
     const KvLayout *l = &a->kv.layout;
     expect(backend, a->heads > 0 && l->kv_heads > 0, "attention heads", a->heads, l->kv_heads);
@@ -190,6 +205,19 @@ static void plan_attention(Backend *backend, const Attention *a) {
     expect(backend, a->window >= 0, "attention window", a->window, 0);
     expect(backend, !a->norm_full || !a->norm_last, "norms of whole projections after the rotation", 1, 0);
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
+    check_selection(backend, a);
+}
+
+static void plan_index_select(Backend *backend, const IndexSelect *op) {
+    const KvLayout *l = &op->kv.layout;
+    check_width(backend, "heads of an indexer", op->heads, MATRIX_COLS_MAX);
+    check_width(backend, "head width of an indexer", l->head_dim, ATTENTION_HEAD_MAX);
+    equal(backend, "key heads of an indexer", l->kv_heads, 1);
+    equal(backend, "head width of an indexer's values", l->value_dim, 0);
+    check_width(backend, "positions of a block of keys", op->block, MATRIX_COLS_MAX);
+    check_width(backend, "blocks of keys that are chosen", op->top_k, MATRIX_COLS_MAX);
+    expect(backend, op->local >= 0 && op->local <= op->top_k, "latest blocks that are chosen", op->local, op->top_k);
+    if (op->rope) expect(backend, op->rope->dims <= l->head_dim, "rotated width", op->rope->dims, l->head_dim);
 }
 
 static void plan_mla(Backend *backend, const Mla *op) {
@@ -355,6 +383,7 @@ static const BackendOps plan_ops = {
     .matmul_add = plan_matmul_add,
     .attention = plan_attention,
     .mla = plan_mla,
+    .index_select = plan_index_select,
     .conv = plan_conv,
     .recurrence = plan_recurrence,
     .mamba = plan_mamba,

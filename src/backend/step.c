@@ -22,6 +22,38 @@ int64_t mla_width(const Mla *op) {
     return op->attention.heads * (int64_t)(l->head_dim + 2 * l->value_dim) + l->value_dim + widest;
 }
 
+/* Sets the bits of keys first ≤ j < end, counted from the mask's base. */
+static void mask_keys(KeyMask *mask, int64_t first, int64_t end) {
+    for (int64_t t = first < 0 ? 0 : first; t < end && t < KV_PAGE_TOKENS; t++)
+        mask->bits[t / 64] |= (uint64_t)1 << t % 64;
+}
+
+/* The first chosen block that ends behind `base`. */
+static int find_chosen(const KeySelection *s, const int32_t *chosen, int base) {
+    int low = 0, high = s->top_k;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (chosen[middle] >= 0 && ((int64_t)chosen[middle] + 1) * s->block <= base)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+KeyMask key_mask(const KeySelection *s, int row, int head, int kv_head, int position, int base) {
+    KeyMask mask = {0};
+    const int64_t end = (int64_t)base + KV_PAGE_TOKENS, size = s->block;
+    for (int64_t b = base / size; s->stride && b * size < end; b++)
+        if (b > position / size - s->local || (b + 1 + (int64_t)s->head_step * head) % s->stride == 0)
+            mask_keys(&mask, b * size - base, (b + 1) * size - base);
+    if (s->stride) return mask;
+    const int32_t *chosen = s->chosen + ((int64_t)row * s->groups + (s->groups > 1 ? kv_head : 0)) * s->top_k;
+    for (int i = find_chosen(s, chosen, base); i < s->top_k && chosen[i] >= 0 && chosen[i] * size < end; i++)
+        mask_keys(&mask, chosen[i] * size - base, (chosen[i] + 1) * size - base);
+    return mask;
+}
+
 size_t kv_canonical_bytes(const KvLayout *l, int tokens) {
     if (l->kv_heads == 0) return l->anchor_bytes + (size_t)tokens * l->row_bytes;
     return (size_t)tokens * (size_t)l->kv_heads *

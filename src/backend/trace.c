@@ -31,6 +31,7 @@ typedef enum Kind {
     KIND_LOGITS,
     KIND_ADD,
     KIND_STREAMS,
+    KIND_INDEX_SELECT,
 } Kind;
 
 /* Key of a line: operation and shapes. Compared as bytes: there is no padding. */
@@ -117,7 +118,8 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_GATHER] = "gather",
         [KIND_LOGITS] = "logits",
         [KIND_ADD] = "add",
-        [KIND_STREAMS] = "streams"};
+        [KIND_STREAMS] = "streams",
+        [KIND_INDEX_SELECT] = "index_select"};
     char text[64];
     name[0] = 0;
     add_text(name, names[shape->kind]);
@@ -557,6 +559,14 @@ static void trace_gate_heads(Backend *backend, const HeadGate *op) {
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
+static void trace_index_select(Backend *backend, const IndexSelect *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_INDEX_SELECT);
+    const int64_t start = clock_ns();
+    t->inner->ops->index_select(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
 static void trace_close(Backend *backend) {
     backend_close(trace(backend)->inner);
     free(backend);
@@ -591,6 +601,7 @@ static const BackendOps trace_ops = {
     .matmul_add = trace_matmul_add,
     .attention = trace_attention,
     .mla = trace_mla,
+    .index_select = trace_index_select,
     .conv = trace_conv,
     .recurrence = trace_recurrence,
     .mamba = trace_mamba,
@@ -625,6 +636,7 @@ Backend *trace_open(Backend *inner, Error *error) {
     t->ops.name = inner->ops->name;
     if (!inner->ops->sum_logits) t->ops.sum_logits = NULL;
     if (!inner->ops->sample) t->ops.sample = NULL;
+    if (!inner->ops->index_select) t->ops.index_select = NULL;
     if (!inner->ops->recurrence) {
         t->ops.conv = NULL;
         t->ops.recurrence = NULL;

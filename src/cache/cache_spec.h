@@ -28,6 +28,7 @@ typedef struct CacheSpec {
     int window;          /* a row at position p reads positions > p − window; 0: all up to p */
     const float *k_bias; /* as in KvLayer, bound; NULL: none */
     const Rope *rope;    /* bound; NULL: none */
+    bool exact;          /* its pages are never quantised */
 
     /* Recurrent state, in f32. */
     int page_tokens;     /* a divisor of KV_PAGE_TOKENS, at least KV_PAGE_TOKENS / KV_GROUP_PAGES_MAX */

@@ -66,7 +66,7 @@ static bool plan_entry(KvPlan *plan, int i, const CacheSpec *spec, Backend *cons
         entry->k_bias = spec->k_bias;
         entry->rope = spec->rope;
         bytes = backend->ops->kv_layer_bytes(backend, &entry->layout);
-        quantised = spec->window == 0 && can_quantise(plan, &entry->layout, backends);
+        quantised = spec->window == 0 && !spec->exact && can_quantise(plan, &entry->layout, backends);
     }
     const int g = find_group(plan, spec, quantised, backend);
     if (g < 0)

@@ -41,6 +41,7 @@ Component *family_add(Spec *spec, Layer *layer, const Component *loaded) {
     const Component empty = *own;
     *own = *loaded;
     own->cache_entry = empty.cache_entry;
+    own->state_entry = empty.state_entry;
     own->residual_scale = empty.residual_scale;
     return own;
 }

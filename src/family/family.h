@@ -170,6 +170,8 @@ bool family_listed(const Json *list, int number);
 FamilyLoad llama_load;
 /* For wrappers of several text models. */
 FamilyLoad mistral4_load;
+/* OLMo under its publisher's own names. */
+FamilyLoad hf_olmo_load;
 
 /* The usual names and fields of GGUF files; each ends with an empty row. */
 extern const GgufName gguf_ends[];       /* embedding and head; what follows attention and the feed-forward part */

@@ -65,11 +65,37 @@ MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s) {
     return mla;
 }
 
+/* Adds the indexer of the layer in scope, which projects queries from the same low-rank space as the attention. */
+static void add_indexer(Loader *ld, Spec *spec, Layer *layer, const MlaFamily *s, const MlaComponent *mla) {
+    const int heads = s->index.heads, width = s->index.kv.layout.head_dim, hidden = s->d.hidden;
+    const Component indexer = {.kind = COMPONENT_INDEXER,
+        .indexer = {.op = s->index,
+            .q_a = mla->q_a,
+            .low_rank_norm = mla->q_norm,
+            .q = load_linear(ld, "self_attn.indexer.wq_b", (int64_t)heads * width, s->q_rank, false),
+            .k = load_linear(ld, "self_attn.indexer.wk", width, hidden, false),
+            .head_weights = load_linear(ld, "self_attn.indexer.weights_proj", heads, hidden, false),
+            .k_norm = load_layer_norm(ld, "self_attn.indexer.k_norm", width, 1e-6f)}};
+    Component *own = family_add(spec, layer, &indexer);
+    own->input_norm = load_rms(ld, "input_layernorm", hidden, s->d.eps);
+}
+
+/* The attention of the layer in scope, behind its indexer, if it has one. */
+static Component load_attention(Loader *ld, Spec *spec, Layer *layer, const MlaFamily *s, bool indexed) {
+    Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
+    if (!s->index.top_k) return attention;
+    attention.mla.op.selection = (KeySelection){.block = 1, .groups = 1, .top_k = s->index.top_k};
+    if (indexed) add_indexer(ld, spec, layer, s, &attention.mla);
+    return attention;
+}
+
 void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
     for (int i = 0; i < spec->layer_count; i++) {
         const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
-        family_layer(ld, spec, i);
-        const Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
+        const bool indexed = !s->index_types || family_kind(ld, "indexer_types", s->index_types, i, "full", "shared");
+        Layer *layer = family_layer(ld, spec, i);
+        load_require(ld, indexed || i > 0, "indexer_types[0] must be full");
+        const Component attention = load_attention(ld, spec, layer, s, indexed);
         family_block(ld, spec, i,
             &(Block){.dims = &s->d,
                 .attention = &attention,
@@ -78,7 +104,9 @@ void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
     }
     Spec *mtp = family_nextn(ld, spec, s->d.eps);
     if (!mtp) return;
-    const Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
+    MlaFamily own = *s;
+    if (!load_has(ld, "self_attn.indexer.wk.weight")) own.index.top_k = 0; /* drafts read all keys */
+    const Component attention = load_attention(ld, mtp, mtp->layers, &own, true);
     family_block_here(
         ld, mtp, mtp->layers, &(Block){.dims = &s->d, .attention = &attention, .moe = s->mixed ? &s->moe : NULL});
 }

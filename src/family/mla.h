@@ -11,6 +11,9 @@ typedef struct MlaFamily {
     float scale, latent_eps; /* latent_eps: of the norms of the latent and of low-rank queries */
     const Rope *rope;
     bool mixed; /* there are experts at all */
+    /* The sparse indexer; top_k 0: attention reads all keys. */
+    IndexSelect index;
+    const Json *index_types; /* [layers] "full" or "shared": reads what an earlier layer has chosen; NULL: all full */
     Moe moe;
 } MlaFamily;
 

@@ -91,24 +91,23 @@ const GgufModel mistral4_gguf = {.architecture = "mistral4",
     .fields = {gguf_sizes, gguf_rms, gguf_moe, fields, fields_mistral4},
     .tokenizer = {.pre = "tekken"}};
 
-/* The indexer is not computed: contexts are refused in which it would choose. */
 static const GgufName names_indexer[] = {
-    {"blk.*.indexer.k_norm", NULL, GGUF_UNUSED},
-    {"blk.*.indexer.proj", NULL, GGUF_UNUSED},
-    {"blk.*.indexer.attn_k", NULL, GGUF_UNUSED},
-    {"blk.*.indexer.attn_q_b", NULL, GGUF_UNUSED},
+    {"blk.*.indexer.k_norm", "model.layers.*.self_attn.indexer.k_norm", 0},
+    {"blk.*.indexer.proj", "model.layers.*.self_attn.indexer.weights_proj", 0},
+    {"blk.*.indexer.attn_k", "model.layers.*.self_attn.indexer.wk", 0},
+    {"blk.*.indexer.attn_q_b", "model.layers.*.self_attn.indexer.wq_b", 0},
     {0},
 };
 
 static const GgufField fields_indexer[] = {
     {"index_topk", .key = ".attention.indexer.top_k"},
-    {"heads", GGUF_FIELD_IGNORED, .key = ".attention.indexer.head_count"},
-    {"size", GGUF_FIELD_IGNORED, .key = ".attention.indexer.key_length"},
+    {"index_n_heads", .key = ".attention.indexer.head_count"},
+    {"index_head_dim", .key = ".attention.indexer.key_length"},
     {"types", GGUF_FIELD_IGNORED, .key = ".attention.indexer.types"},
     {0},
 };
 
-static const GgufModel glm_moe_dsa_gguf = {.architecture = "glm-dsa",
+const GgufModel glm_moe_dsa_gguf = {.architecture = "glm-dsa",
     .latent = true,
     .class_name = "GlmMoeDsaForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared, names, names_indexer},
@@ -120,5 +119,4 @@ const GgufModel deepseek_v32_gguf = {.architecture = "deepseek32",
     .class_name = "DeepseekV32ForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared, names, names_indexer},
     .fields = {gguf_sizes, gguf_rms, gguf_moe, fields, fields_v3, fields_indexer},
-    .tokenizer = {.pre = "deepseek-v3"},
-    .other = &glm_moe_dsa_gguf};
+    .tokenizer = {.pre = "deepseek-v3"}};

@@ -81,10 +81,11 @@ MoeComponent family_moe(Loader *ld, const Moe *family) {
     const MoeNames *names = &family->names;
     char name[96];
     snprintf(name, sizeof name, "%s.%s", names->home, names->router);
-    moe.router = load_linear(ld, name, moe.experts, family->hidden, family->router_bias);
+    const int routed = moe.experts + moe.identities;
+    moe.router = load_linear(ld, name, routed, family->hidden, family->router_bias);
     if (names->bias) {
         snprintf(name, sizeof name, "%s.%s", names->home, names->bias);
-        moe.correction_bias = load_vector(ld, name, moe.experts, 0);
+        moe.correction_bias = load_vector(ld, name, routed, 0);
     }
     if (!load_fused(ld, family, &moe)) {
         moe.gate = bank(ld, family, "gate_proj", names->gate, family->intermediate_size, family->hidden);

@@ -15,6 +15,10 @@ static void load_olmo(Loader *ld, Spec *spec) {
         .norms = &norms,
         .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false}};
+    if (load_has_field(ld, "d_model")) { /* as MLX converts the publisher's own files */
+        hf_olmo_load(ld, spec);
+        return;
+    }
     const float clip = load_positive_or(ld, "clip_qkv", 0);
     dense_load(ld, spec, &row);
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].attention.clip = clip;

@@ -7,9 +7,11 @@
 #define FAMILIES(row)                                                   \
     row("afmoe", afmoe_family)                                          \
     row("apertus", apertus_family)                                      \
+    row("baichuan_m1", baichuan_m1_family)                              \
     row("bailing_moe", bailing_moe_family)                              \
     row("bailing_moe_linear", bailing_moe_linear_family)                \
     row("bert", bert_family)                                            \
+    row("bitnet", bitnet_family)                                        \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
     row("dbrx", dbrx_family)                                            \
@@ -37,7 +39,7 @@
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \
     row("glm4_moe_lite", glm4_moe_lite_family)                          \
-    row("glm_moe_dsa", deepseek_v32_family)                             \
+    row("glm_moe_dsa", glm_moe_dsa_family)                              \
     row("gpt2", gpt2_family)                                            \
     row("gpt_bigcode", gpt_bigcode_family)                              \
     row("glm4v", glm4v_family)                                          \
@@ -49,6 +51,7 @@
     row("granitemoe", granitemoe_family)                                \
     row("granitemoehybrid", granitemoehybrid_family)                    \
     row("helium", helium_family)                                        \
+    row("hf_olmo", hf_olmo_family)                                      \
     row("hunyuan", hunyuan_family)                                      \
     row("hunyuan_v1_dense", hunyuan_v1_dense_family)                    \
     row("hunyuan_v1_moe", hunyuan_v1_moe_family)                        \
@@ -68,6 +71,7 @@
     row("llama", llama_family)                                          \
     row("llama4", llama4_family)                                        \
     row("llama4_text", llama4_family)                                   \
+    row("longcat_flash", longcat_flash_family)                          \
     row("mamba", mamba_family)                                          \
     row("mamba2", mamba2_family)                                        \
     row("mellum", mellum_family)                                        \
@@ -100,6 +104,7 @@
     row("paligemma", paligemma_family)                                  \
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \
+    row("phi3small", phi3small_family)                                  \
     row("phimoe", phimoe_family)                                        \
     row("pixtral", pixtral_family)                                      \
     row("qwen", qwen_family)                                            \

@@ -134,8 +134,7 @@ static int group_norms(const Layer *layer) {
 static int64_t recurrent_width(const Layer *layer) {
     int64_t width = 0;
     for (int c = 0; c < layer->component_count; c++) {
-        const ComponentOps *ops = component_ops(layer->components[c].kind);
-        const int64_t own = ops->recurrent ? component_width(&layer->components[c]) : 0;
+        const int64_t own = component_recurrent(&layer->components[c]) ? component_width(&layer->components[c]) : 0;
         width = own > width ? own : width;
     }
     return width;
@@ -161,17 +160,22 @@ bool bound_activation(const Backend *backend, Activation activation, const char 
 /* What the component needs and the backend cannot compute; NULL: nothing. */
 static const char *missing_operation(const Backend *backend, const Component *component) {
     const BackendOps *ops = backend->ops;
-    if (component_ops(component->kind)->recurrent && !ops->recurrence) return "recurrent layers";
+    if (component_recurrent(component) && !ops->recurrence) return "recurrent layers";
     switch (component->kind) {
+    case COMPONENT_INDEXER: return ops->index_select ? NULL : "a sparse indexer";
+    case COMPONENT_MLA: return component->mla.op.selection.block && !ops->index_select ? "a sparse indexer" : NULL;
     case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
     case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;
     case COMPONENT_MOE:
+        if (component->moe.identities && backend_lacks(backend, CAPABILITY_IDENTITIES))
+            return "identities among experts";
         if (component->moe.score == ROUTE_SQRT_SOFTPLUS && backend_lacks(backend, CAPABILITY_SQRT_SOFTPLUS))
             return "experts' scores";
         return component->moe.weigh_inputs && backend_lacks(backend, CAPABILITY_INPUT_WEIGHTS)
             ? "weights of experts' inputs"
             : NULL;
     case COMPONENT_ATTENTION:
+        if (component->attention.op.selection.block && !ops->index_select) return "block-sparse attention";
         if (component->attention.head_gate && !ops->gate_heads) return "gates of attention heads";
         return component->attention.op.chunked && backend_lacks(backend, CAPABILITY_CHUNKED) ? "chunked attention"
                                                                                              : NULL;
@@ -197,6 +201,24 @@ static bool check_operations(const Bound *bound, int i, Error *error) {
             ok = ok && bound_activation(backend, component->moe.dense.activation, where, error);
     }
     return ok;
+}
+
+/* What the layer needs of the step's memory. */
+static void measure_layer(Bound *bound, const Layer *layer) {
+    const int norms = group_norms(layer);
+    const int64_t width = layer_width(layer), recurrent = recurrent_width(layer);
+    bound->group_norms = norms > bound->group_norms ? norms : bound->group_norms;
+    bound->width = width > bound->width ? width : bound->width;
+    bound->recurrent_width = recurrent > bound->recurrent_width ? recurrent : bound->recurrent_width;
+    for (int c = 0; c < layer->component_count; c++) {
+        const Component *component = &layer->components[c];
+        CHECK(component->reads >= 0 && component->reads < c + !component->reads);
+        bound->keeps = bound->keeps || component->reads > 0;
+        if (component->kind != COMPONENT_INDEXER) continue;
+        const int chosen = indexer_width(&component->indexer);
+        CHECK(bound->chosen_width == 0 || bound->chosen_width == chosen);
+        bound->chosen_width = chosen;
+    }
 }
 
 static void bind_layer_inputs(Binder *b) {
@@ -252,12 +274,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
         if (!check_operations(bound, i, error)) return false;
         layer_visit(&bound->layers[i], &visitor);
         check_groups(&bound->layers[i]);
-        const int norms = group_norms(&bound->layers[i]);
-        bound->group_norms = norms > bound->group_norms ? norms : bound->group_norms;
-        const int64_t width = layer_width(&bound->layers[i]);
-        bound->width = width > bound->width ? width : bound->width;
-        const int64_t recurrent = recurrent_width(&bound->layers[i]);
-        bound->recurrent_width = recurrent > bound->recurrent_width ? recurrent : bound->recurrent_width;
+        measure_layer(bound, &bound->layers[i]);
     }
     bound->embedding = spec->embedding;
     bound->final_norm = spec->final_norm;

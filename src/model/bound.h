@@ -26,6 +26,8 @@ typedef struct Bound {
     int64_t width;                   /* floats of work per row, of the widest component */
     int64_t recurrent_width;         /* the same of the widest recurrent component, which needs all rows of a step */
     int group_norms;                 /* most norms through which a group of parallel components reads; at least 1 */
+    int chosen_width;                /* numbers per row that indexers choose; 0: there are none */
+    bool keeps;                      /* some component reads an earlier residual (Component.reads) */
     /* [rows_max, bound_residual_width()] host memory between two backends, and the second one's residual; NULL: there
      * is one backend. */
     void *staging;

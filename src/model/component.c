@@ -3,6 +3,7 @@
 static const ComponentOps *const kinds[] = {
     [COMPONENT_ATTENTION] = &attention_ops,
     [COMPONENT_MLA] = &mla_ops,
+    [COMPONENT_INDEXER] = &indexer_ops,
     [COMPONENT_GLU] = &glu_ops,
     [COMPONENT_MLP] = &mlp_ops,
     [COMPONENT_MOE] = &moe_ops,
@@ -28,9 +29,17 @@ void component_visit(Component *component, const Visitor *visitor) {
 Component *layer_add(Spec *spec, Layer *layer, ComponentKind kind) {
     CHECK(layer->component_count < LAYER_COMPONENTS_MAX);
     Component *component = &layer->components[layer->component_count++];
-    *component = (Component){
-        .kind = kind, .residual_scale = 1, .cache_entry = kinds[kind]->cache_spec ? spec->cache_entries++ : -1};
+    *component = (Component){.kind = kind,
+        .residual_scale = 1,
+        .cache_entry = kinds[kind]->cache_spec ? spec->cache_entries++ : -1,
+        .state_entry = -1};
     return component;
+}
+
+void layer_add_state(Spec *spec, Component *component) { component->state_entry = spec->cache_entries++; }
+
+bool component_recurrent(const Component *component) {
+    return kinds[component->kind]->recurrent || component->state_entry >= 0;
 }
 
 MoeComponent *layer_moe(Layer *layer) {

@@ -28,6 +28,8 @@ typedef struct ComponentCost {
 typedef struct ComponentCall {
     Backend *backend;
     const KvLayer *entry; /* the component's cache entry; NULL: it has none */
+    const KvLayer *state; /* its Component.state_entry; NULL: it has none */
+    int32_t *chosen;      /* [rows, groups, top_k] of the model's indexers; NULL: it has none */
     int rows;
     int decode_rows;  /* rows [0, decode_rows) are decode rows, as Step.decode_rows */
     const float *x;   /* [rows, hidden] */
@@ -54,6 +56,7 @@ typedef struct ComponentOps {
     void (*visit)(Component *, const Visitor *);
     ComponentCost (*cost)(const Component *, int depth);
     CacheSpec (*cache_spec)(const Component *); /* cache entry that it fills, without the layer; NULL: none */
+    CacheSpec (*state_spec)(const Component *); /* the same of Component.state_entry */
     bool recurrent; /* calls the operations for recurrent layers, which some backends lack */
     void (*describe)(const Component *, Buffer *out);
     void (*forward)(const Component *, const ComponentCall *);
@@ -64,8 +67,8 @@ typedef struct ComponentOps {
     void (*prefetch)(const Component *, const ComponentCall *);
 } ComponentOps;
 
-extern const ComponentOps attention_ops, mla_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops, mamba_ops,
-    layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops;
+extern const ComponentOps attention_ops, mla_ops, indexer_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops,
+    mamba_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */
@@ -73,8 +76,14 @@ void component_visit(Component *component, const Visitor *visitor);
 
 /* Appends a component with scale 1 and, if its kind keeps something of a sequence, a cache entry of its own. */
 Component *layer_add(Spec *spec, Layer *layer, ComponentKind kind);
+/* Gives a component its state_entry, before any later component gets an entry. */
+void layer_add_state(Spec *spec, Component *component);
+/* Whether it keeps a recurrent state. */
+bool component_recurrent(const Component *component);
 /* The layer's MoE block, borrowed; NULL: none. */
 MoeComponent *layer_moe(Layer *layer);
+/* Numbers per row that it chooses. */
+int indexer_width(const IndexerComponent *indexer);
 /* Over all components of a layer. */
 void layer_visit(Layer *layer, const Visitor *visitor);
 ComponentCost layer_cost(const Layer *layer, int depth);

@@ -29,6 +29,9 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     const int64_t tile = stage->tile_rows * bound->width, recurrent = rows * bound->recurrent_width;
     stage->work = backend->ops->scratch(backend, tile > recurrent ? tile : recurrent);
     stage->normed = backend->ops->scratch(backend, bound->group_norms * rows * hidden);
+    stage->chosen =
+        bound->chosen_width ? (int32_t *)(void *)backend->ops->scratch(backend, rows * bound->chosen_width) : NULL;
+    stage->kept = bound->keeps ? backend->ops->scratch(backend, rows * hidden) : NULL;
     stage->prefetch_work = schedule->can_prefetch ? backend->ops->scratch(backend, bound->width) : NULL;
 }
 

@@ -18,6 +18,15 @@ static void normalise_group(const Stage *stage, const Layer *layer, int c, const
                 stage->normed + group_norm(layer, i) * each + at);
 }
 
+/* Keeps the residual before component c, if a later component of the layer reads it. */
+static void keep_residual(const Stage *stage, const Layer *layer, int c, const Rows *rows) {
+    const int64_t hidden = stage->bound->spec->hidden, at = (int64_t)rows->first * hidden;
+    for (int i = c + 1; i < layer->component_count; i++)
+        if (layer->components[i].reads == c && c > 0)
+            stage->backend->ops->activate(stage->backend, rows->rows * hidden, stage->residual + at,
+                (Activation){.kind = ACT_NONE}, stage->kept + at);
+}
+
 ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
     const Layer *layer = &stage->bound->layers[i];
     const Component *component = &layer->components[c];
@@ -25,12 +34,16 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
     const int64_t at = (int64_t)rows->first * spec->hidden, inputs = spec->layer_inputs.embedding.cols;
     const int64_t group_at = group_norm(layer, c) * (int64_t)stage->rows * spec->hidden + at;
     const bool grouped = is_grouped(layer, c);
+    const float *residual = component->reads ? stage->kept : stage->residual;
     if (grouped && !component->parallel) normalise_group(stage, layer, c, rows);
+    if (stage->kept) keep_residual(stage, layer, c, rows);
     return (ComponentCall){.backend = stage->backend,
         .entry = component->cache_entry < 0 ? NULL : &stage->entries[component->cache_entry],
+        .state = component->state_entry < 0 ? NULL : &stage->entries[component->state_entry],
+        .chosen = stage->chosen ? stage->chosen + (int64_t)rows->first * stage->bound->chosen_width : NULL,
         .rows = rows->rows,
         .decode_rows = rows->decode_rows,
-        .x = grouped ? stage->normed + group_at : stage->residual + at,
+        .x = grouped ? stage->normed + group_at : residual + at,
         .norm = grouped ? NULL : component->input_norm,
         .work = stage->work,
         .residual = stage->residual + at,

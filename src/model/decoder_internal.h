@@ -21,6 +21,9 @@ typedef struct Stage {
     float *layer_inputs;  /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */
     float *streams;       /* [streams, rows, hidden] of AltUp, behind layer_inputs; NULL: the residual is one stream */
     float *prefetch_work; /* [Bound.width]; NULL: no prefetch */
+    int32_t *chosen;      /* [rows, Bound.chosen_width] of indexers; NULL: there are none */
+    float *kept;          /* [rows, hidden] the residual before a component of the layer (Component.reads); NULL: no
+                             component reads it */
     const Step *adapted;  /* the step, if some of its rows have an adapter; NULL: none has */
 } Stage;
 

@@ -133,7 +133,7 @@ void stream_layer(const Stage *stage, int i, const Step *step) {
     const Rows all = {.rows = step->rows, .decode_rows = decode_rows_for_matmul(step)};
     const bool tiled = stage->tile_rows < step->rows;
     for (int c = 0; c < layer->component_count; c++) {
-        const bool recurrent = component_ops(layer->components[c].kind)->recurrent;
+        const bool recurrent = component_recurrent(&layer->components[c]);
         if (tiled && !recurrent) {
             stream_tiles(stage, i, c, step);
             continue;

@@ -18,15 +18,21 @@ static bool list_entries(const Bound *bound, CacheSpec *specs, Backend **backend
     for (int i = 0; i < bound->spec->layer_count; i++)
         for (int c = 0; c < bound->layers[i].component_count; c++) {
             const Component *component = &bound->layers[i].components[c];
-            const int entry = component->cache_entry;
-            if (entry < 0) continue;
+            const ComponentOps *ops = component_ops(component->kind);
+            const int entry = component->cache_entry, state = component->state_entry;
             CHECK(entry <= count && entry < bound->spec->cache_entries);
-            if (entry < count && backends[entry] != bound_backend(bound, i))
+            if (entry >= 0 && entry < count && backends[entry] != bound_backend(bound, i))
                 return fail(error, ERROR_UNSUPPORTED,
                     "layer %d attends to the cache of layer %d: both must be on the same device", i,
                     specs[entry].layer);
-            if (entry < count) continue;
-            specs[count] = component_ops(component->kind)->cache_spec(component);
+            if (entry == count) {
+                specs[count] = ops->cache_spec(component);
+                specs[count].layer = i;
+                backends[count++] = bound_backend(bound, i);
+            }
+            if (state < 0) continue;
+            CHECK(state == count && state < bound->spec->cache_entries);
+            specs[count] = ops->state_spec(component);
             specs[count].layer = i;
             backends[count++] = bound_backend(bound, i);
         }
@@ -128,8 +134,13 @@ static const char *undivided(const Component *component, int parts, int64_t *cou
     switch (component->kind) {
     case COMPONENT_MLA: return "latent attention";
     case COMPONENT_MAMBA: return "recurrent layers with a state per channel (Mamba-1)";
-    case COMPONENT_MOE: return component->moe.dense.gate.rows ? "a feed-forward network beside experts" : NULL;
+    case COMPONENT_INDEXER: return "a sparse indexer";
+    case COMPONENT_MOE:
+        if (component->moe.identities) return "identities among experts";
+        return component->moe.dense.gate.rows ? "a feed-forward network beside experts" : NULL;
     case COMPONENT_ATTENTION:
+        if (attention->op.selection.block) return "attention to chosen keys";
+        if (attention->conv.taps) return "convolutions of keys and values";
         if (attention->v_norm || attention->head_norm) return "norms of values or of each head's own";
         if (attention->op.norm_full) return "norms over all heads together";
         *count = attention->op.kv.layout.kv_heads % parts ? attention->op.kv.layout.kv_heads : 0;

@@ -15,6 +15,7 @@
 typedef enum ComponentKind {
     COMPONENT_ATTENTION,     /* grouped-query attention */
     COMPONENT_MLA,           /* multi-head latent attention */
+    COMPONENT_INDEXER,       /* chooses the keys that attention behind it reads */
     COMPONENT_GLU,           /* gated feed-forward network */
     COMPONENT_MLP,           /* feed-forward network without a gate */
     COMPONENT_MOE,           /* MoE block */
@@ -50,6 +51,9 @@ typedef struct AttentionComponent {
     QueryScaling query_scaling;         /* excludes op.q_norm */
     const Norm *sub_norm;               /* norm of the attended values, before o; NULL: none */
     float value_scale; /* multiplies the values; if it is not 1, o has no bias and no output norm follows */
+    /* Convolution of the projected k and v, its two parts, before anything else; taps 0: none. Its inputs are kept in
+     * Component.state_entry. Excludes clips. */
+    Conv conv;
 } AttentionComponent;
 
 /* Mla of backend.h. */
@@ -62,6 +66,16 @@ typedef struct MlaComponent {
     Weight *w_uk, *w_uv; /* [heads] */
     QueryScaling query_scaling;
 } MlaComponent;
+
+/* IndexSelect of backend.h: attention components behind it, of this layer or later ones, whose selection has the same
+ * block, groups and top_k read what it chooses. It adds nothing to the residual. */
+typedef struct IndexerComponent {
+    IndexSelect op;              /* what is known at load */
+    Weight q_a, q, k;            /* q projects RMSNorm(q_a · x); q_a rows 0: q projects x */
+    Weight head_weights;         /* [heads, hidden] IndexSelect.weights; rows 0: none */
+    const Norm *low_rank_norm;   /* norm of q_a's results; NULL without q_a */
+    const Norm *q_norm, *k_norm; /* norms of each head; NULL: none */
+} IndexerComponent;
 
 /* down · (act(gate · x) ∘ (up · x)) */
 typedef struct GluComponent {
@@ -82,10 +96,11 @@ typedef struct MlpComponent {
 
 /* Weighted sum of the GLUs of the experts that a router chooses (Routing and Experts of backend.h). */
 typedef struct MoeComponent {
-    Weight router;                /* [experts, hidden] */
+    Weight router;                /* [experts + identities, hidden] */
     Weight shared_gate;           /* [1 or 2, hidden]; rows 0: the shared expert's weight is 1 */
-    const float *correction_bias; /* [experts]; NULL: none */
-    int experts, top_k;           /* experts: routed ones; top_k: those that a row uses */
+    const float *correction_bias; /* [experts + identities]; NULL: none */
+    int experts, top_k;           /* experts: routed ones with weights; top_k: routed ones that a row uses */
+    int identities;               /* further routed experts, whose result is x (LongCat); excludes a shared one */
     int shared;                   /* 1: a shared expert, number `experts` of the banks; 0: none */
     RouteScore score;
     int groups, topk_group;
@@ -174,11 +189,15 @@ typedef struct Component {
     bool parallel;
     float residual_scale;
     int cache_entry;         /* entry of the model's cache; the first component that names it fills it; −1: none */
+    int state_entry;         /* a second one, behind it, for AttentionComponent.conv; −1: none */
+    int reads;               /* > 0: reads the residual as it was before component `reads` of the layer, which is an
+                                earlier one; 0: the residual as it is. Excludes parallel */
     const Norm *input_norm;  /* NULL: none; never NULL before a parallel component */
     const Norm *output_norm; /* NULL: none */
     union {
         AttentionComponent attention;
         MlaComponent mla;
+        IndexerComponent indexer;
         GluComponent glu;
         MlpComponent mlp;
         MoeComponent moe;

@@ -34,7 +34,14 @@ static int64_t per_word(const PackedMatrix *p) { return WORD_BITS / p->bits; }
 static void read_codes(const PackedMatrix *p, int64_t first, int64_t count, uint8_t *codes) {
     const uint32_t mask = (1u << p->bits) - 1;
     const int64_t per = per_word(p);
-    if (p->kind == PACKED_BYTES) {
+    if (p->kind == PACKED_TERNARY) {
+        for (int64_t r = 0; r < count; r++) {
+            const int64_t quarter = p->data.shape[0], row = first + r;
+            const uint8_t *from = (const uint8_t *)p->data.data + row % quarter * p->cols;
+            for (int64_t c = 0; c < p->cols; c++)
+                codes[r * p->cols + c] = (uint8_t)(from[c] >> row / quarter * p->bits & mask);
+        }
+    } else if (p->kind == PACKED_BYTES) {
         const uint8_t *from = (const uint8_t *)p->data.data + first * p->cols;
         for (int64_t i = 0; i < count * p->cols; i++) codes[i] = from[i] ^ 0x80;
     } else if (p->kind == PACKED_WORDS) {
@@ -58,6 +65,7 @@ static void read_codes(const PackedMatrix *p, int64_t first, int64_t count, uint
 static float zero_of(const PackedMatrix *p, int64_t row, int64_t group) {
     const uint32_t mask = (1u << p->bits) - 1;
     const int64_t per = per_word(p), groups = groups_of(p);
+    if (p->kind == PACKED_TERNARY) return 1;
     if (!p->zeros.rank) return (float)(1 << (p->bits - 1));
     if (p->zeros.dtype == DTYPE_I8) /* compressed-tensors: not packed */
         return (float)(((const int8_t *)p->zeros.data)[row * groups + group] + (1 << (p->bits - 1)));
@@ -69,7 +77,8 @@ static float zero_of(const PackedMatrix *p, int64_t row, int64_t group) {
 
 static float scale_of(const PackedMatrix *p, int64_t row, int64_t group) {
     const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
-    if (p->scales.bytes == dtype_bytes(p->scales.dtype)) return float_at(&p->scales, 0); /* one for the whole */
+    if (p->scales.bytes == dtype_bytes(p->scales.dtype)) /* one for the whole */
+        return p->inverse_scale ? 1 / float_at(&p->scales, 0) : float_at(&p->scales, 0);
     return float_at(&p->scales, by_group ? group * p->rows + row : row * groups_of(p) + group);
 }
 
@@ -132,6 +141,13 @@ static bool check_integers(const PackedMatrix *p, Error *error) {
     return check_zeros(p, error);
 }
 
+static bool check_ternary(const PackedMatrix *p, Error *error) {
+    if (p->rows % 4 || p->data.dtype != DTYPE_U8 || !has_shape(&p->data, p->rows / 4, p->cols))
+        return wrong("its matrix of codes", &p->data, error);
+    const Tensor *s = &p->scales;
+    return (dtype_is_float(s->dtype) && s->bytes == dtype_bytes(s->dtype)) || wrong("its scale", s, error);
+}
+
 static bool check_fp8(const PackedMatrix *p, Error *error) {
     const int64_t down = (p->rows + p->block_rows - 1) / p->block_rows, across = groups_of(p);
     const Tensor *s = &p->scales;
@@ -165,8 +181,9 @@ static bool is_ordered(const PackedMatrix *p) {
     return true;
 }
 
-/* Whether every bias is a number of the scales' type. */
+/* Whether every scale and every bias is a number of the scales' type. */
 static bool biases_fit(const PackedMatrix *p) {
+    if (p->kind == PACKED_TERNARY) return !p->inverse_scale;
     for (int64_t row = 0; row < p->rows; row++)
         for (int64_t g = 0; g < groups_of(p); g++) {
             const float bias = -zero_of(p, row, g) * scale_of(p, row, g);
@@ -200,6 +217,7 @@ bool packed_check(PackedMatrix *p, Error *error) {
     if (p->rows <= 0 || p->cols <= 0) return fail(error, ERROR_FORMAT, "it has no elements");
     const bool ok = p->kind == PACKED_FP8 ? check_fp8(p, error)
         : p->kind == PACKED_MXFP4         ? check_mxfp4(p, error)
+        : p->kind == PACKED_TERNARY       ? check_ternary(p, error)
                                           : check_integers(p, error);
     if (ok) choose_form(p);
     return ok;

@@ -3,17 +3,18 @@
  * −zero · scale are exact in f32, if not in the type of the scales; FP8, groups of odd sizes and columns in another
  * order (act-order) become plain numbers, rounded once, as the programs themselves compute them.
  * Sources: AutoAWQ (awq/utils/packing_utils.py), GPTQModel (nn_modules/qlinear), compressed-tensors (compressors),
- * transformers (integrations/finegrained_fp8.py, mxfp4.py). Threads: any. */
+ * transformers (integrations/finegrained_fp8.py, mxfp4.py, bitnet.py). Threads: any. */
 #pragma once
 #include "tensor/tensor.h"
 
 typedef enum PackedKind {
-    PACKED_AWQ,   /* codes [cols, rows · 4 / 32], scales [groups, rows], zeros packed as the codes */
-    PACKED_GPTQ,  /* codes [cols · bits / 32, rows], scales [groups, rows], zeros [groups, rows · bits / 32] */
-    PACKED_WORDS, /* compressed-tensors: codes [rows, cols · bits / 32], scales [rows, groups] */
-    PACKED_BYTES, /* signed bytes [rows, cols], scales [rows, groups] */
-    PACKED_FP8,   /* E4M3 [rows, cols], one scale for each block of rows and columns */
-    PACKED_MXFP4, /* E2M1 [rows, cols / 32, 16 bytes], E8M0 [rows, cols / 32]: rows as they are, or every other one */
+    PACKED_AWQ,     /* codes [cols, rows · 4 / 32], scales [groups, rows], zeros packed as the codes */
+    PACKED_GPTQ,    /* codes [cols · bits / 32, rows], scales [groups, rows], zeros [groups, rows · bits / 32] */
+    PACKED_WORDS,   /* compressed-tensors: codes [rows, cols · bits / 32], scales [rows, groups] */
+    PACKED_BYTES,   /* signed bytes [rows, cols], scales [rows, groups] */
+    PACKED_TERNARY, /* BitNet: −1, 0 and 1 as 0 … 2, [rows / 4, cols]: bits 2i of byte r are row r + i · rows / 4 */
+    PACKED_FP8,     /* E4M3 [rows, cols], one scale for each block of rows and columns */
+    PACKED_MXFP4,   /* E2M1 [rows, cols / 32, 16 bytes], E8M0 [rows, cols / 32]: rows as they are, or every other one */
 } PackedKind;
 
 typedef struct PackedMatrix {
@@ -23,6 +24,7 @@ typedef struct PackedMatrix {
     int64_t group;       /* columns that share a scale; cols: all of a row */
     int64_t block_rows;  /* FP8: rows that share a scale */
     bool zeros_less_one; /* GPTQ: zeros are stored minus 1 */
+    bool inverse_scale;  /* ternary: the scale divides */
     int64_t first_row;   /* row i of the form is row first_row + i of the tensors; MXFP4: first_row + i · row_step */
     int64_t row_step;    /* MXFP4 only */
     Tensor data, scales;

@@ -530,6 +530,18 @@ static void fence_gate_heads(Backend *backend, const HeadGate *op) {
     inner->ops->gate_heads(inner, op);
     fence_leave(f);
 }
+static void fence_index_select(Backend *backend, const IndexSelect *op) {
+    Fence *f = fence_of(backend);
+    if (op->rope) fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
+    fence_own(f, op->kv.base, 1, "pages of somebody else");
+    fence_own(f, op->q, sizeof *op->q, "queries of an indexer");
+    fence_own(f, op->k, sizeof *op->k, "keys of an indexer");
+    if (op->weights) fence_own(f, op->weights, sizeof *op->weights, "weights of an indexer's heads");
+    fence_own(f, op->chosen, sizeof *op->chosen, "chosen keys");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->index_select(inner, op);
+    fence_leave(f);
+}
 static void fence_close(Backend *backend) {
     Fence *f = fence_of(backend);
     fence_expect(f->block_count <= 1 && !f->host_blocks, "memory or a weight that nobody gave back");
@@ -570,6 +582,7 @@ static const BackendOps fence_ops = {
     .matmul_add = fence_matmul_add,
     .attention = fence_attention,
     .mla = fence_mla,
+    .index_select = fence_index_select,
     .conv = fence_conv,
     .recurrence = fence_recurrence,
     .mamba = fence_mamba,

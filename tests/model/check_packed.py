@@ -193,6 +193,18 @@ def signed_bytes(rng, name, rows, cols):
     return {name + ".weight": codes, name + ".weight_scale": scales}, numbers
 
 
+def ternary(rng, name, rows, cols, inverse=False):
+    codes = rng.integers(0, 3, (rows, cols)).astype(np.uint8)
+    quarters = codes.reshape(4, rows // 4, cols)
+    scale = bf16(rng.uniform(20, 60, 1) if inverse else rng.uniform(0.02, 0.1, 1)).view(BF16)
+    tensors = {
+        name + ".weight": quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6,
+        name + ".weight_scale": scale,
+    }
+    factor = np.asarray(scale, np.float32)[0]
+    return tensors, (codes.astype(np.float32) - 1) * (np.float32(1) / factor if inverse else factor)
+
+
 def e4m3(codes):
     sign, exponent, fraction = codes >> 7, (codes >> 3 & 15).astype(np.int32), (codes & 7).astype(np.float32)
     magnitude = np.where(exponent == 0, fraction * 2.0**-9, (1 + fraction / 8) * 2.0 ** (exponent - 7.0))
@@ -256,6 +268,8 @@ SCHEMES = {
     ),
     "fp8 blocks": scheme(pick(fp8, block=(128, 128)), **BLOCKS),
     "fp8 blocks that end early": scheme(pick(fp8, block=(96, 80)), **{**BLOCKS, "weight_block_size": [96, 80]}),
+    "ternary": scheme(ternary, quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline"),
+    "ternary, divided": scheme(pick(ternary, inverse=True), quant_method="bitnet", linear_class="bitlinear"),
     "fp8 whole": scheme(fp8, quant_method="fp8", activation_scheme="static"),
 }
 
@@ -398,6 +412,7 @@ REFUSED = {
     "gptq of 3 bits": {**GPTQ, "bits": 3},
     "gptq marlin": {**GPTQ, "checkpoint_format": "marlin"},
     "nvfp4 of compressed-tensors": packed("nvfp4-pack-quantized"),
+    "bitnet online": {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"},
     "fp8 of odd blocks": {**BLOCKS, "weight_block_size": [0, 128]},
 }
 

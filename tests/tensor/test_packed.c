@@ -2,6 +2,8 @@
  * compares whole checkpoints. */
 #include "tensor/packed.h"
 
+#include <math.h>
+
 #include "tensor/float8.h"
 #include "test.h"
 
@@ -142,6 +144,46 @@ static void test_mxfp4(uint64_t *seed) {
     }
 }
 
+/* Rows a quarter of the matrix apart share bytes; one scale multiplies or divides all. */
+static void test_ternary(bool inverse, uint64_t *seed) {
+    Error error = {0};
+    float row[COLS], scale = 0.75f;
+    int wrong = 0;
+    for (int i = 0; i < BYTES_MAX; i++) {
+        const uint8_t random = (uint8_t)test_random(seed);
+        data[i] = random & (uint8_t) ~(random & random >> 1 & 0x55); /* no code is 3 */
+    }
+    floats_from_f32(scales, DTYPE_BF16, &scale, 1);
+    PackedMatrix p = {.kind = PACKED_TERNARY, .rows = ROWS, .cols = COLS, .bits = 2, .inverse_scale = inverse};
+    p.data = matrix(data, DTYPE_U8, ROWS / 4, COLS);
+    p.scales = (Tensor){.data = scales, .dtype = DTYPE_BF16, .rank = 1, .shape = {1}, .bytes = 2};
+    TEST_MSG(packed_check(&p, &error), "%s", error.text);
+    TEST(p.form.quant == QUANT_AFFINE && p.form.bits == 2 && p.form.dtype == (inverse ? DTYPE_F32 : DTYPE_BF16));
+    TEST(packed_read(&p, 0, ROWS, out, out_scales, out_biases, &error));
+    Weight w = p.form;
+    w.data = out;
+    w.scales = out_scales;
+    w.biases = out_biases;
+    if (inverse) scale = 1 / scale;
+    for (int r = 0; r < ROWS; r++) {
+        weight_dequantize_row(&w, r, 0, COLS, row);
+        for (int c = 0; c < COLS; c++) {
+            const int code = data[r % (ROWS / 4) * COLS + c] >> 2 * (r / (ROWS / 4)) & 3;
+            wrong += row[c] != fmaf((float)code, scale, -scale);
+        }
+    }
+    TEST_MSG(wrong == 0, "%d of %d differ", wrong, ROWS * COLS);
+    PackedMatrix broken = p;
+    broken.data.shape[0]++;
+    TEST(!packed_check(&broken, &error) && error.code == ERROR_FORMAT);
+    broken = p;
+    broken.scales.bytes = 4;
+    TEST(!packed_check(&broken, &error) && error.code == ERROR_FORMAT);
+    broken = p;
+    broken.rows += 2;
+    TEST(!packed_check(&broken, &error) && error.code == ERROR_FORMAT);
+}
+
 int main(void) {
     uint64_t seed = 5;
     test_kind(PACKED_AWQ, 4, false, &seed);
@@ -152,6 +194,8 @@ int main(void) {
     }
     test_kind(PACKED_BYTES, 8, false, &seed);
     test_kind(PACKED_FP8, 8, false, &seed);
+    test_ternary(false, &seed);
+    test_ternary(true, &seed);
     test_order(&seed);
     test_mxfp4(&seed);
     return test_done();

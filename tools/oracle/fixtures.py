@@ -64,7 +64,7 @@ def gguf_names(config, shapes):
     known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
     architecture = known.get("nemotron_h_moe" if name == "nemotron_h" and "n_routed_experts" in config else name)
-    if not architecture or "text_config" in config:
+    if not architecture or "text_config" in config or "n_layers" in config:  # the latter: OLMo's own names
         return {}
     fields = ("num_hidden_layers", "num_layers", "n_layer")
     layers = next((config[k] for k in fields if k in config), 1)  # 1: Nemotron-H, whose names are published ones
@@ -93,7 +93,7 @@ def new(config, reference, shapes):
         "reference": reference,
         "norm_offset": 0 if minus_one else 1,
         "embedding_range": 0.15 if scaled else 1.0,
-        "vocab": config.get("vocab_size") or config["text_config"]["vocab_size"],
+        "vocab": config.get("embedding_size") or config.get("vocab_size") or config["text_config"]["vocab_size"],
         "values": weights.rules_of(shapes),
         "tensors": shapes,
     }

@@ -13,12 +13,13 @@ import importlib
 import json
 import math
 import sys
+import types
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import hunyuan, rope_utils
+from mlx_lm.models import hunyuan, phi3small, rope_utils
 from mlx_lm.models.base import create_causal_mask, scaled_dot_product_attention
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.mla import MultiLinear
@@ -29,6 +30,7 @@ MODULES = {  # model_type → module of mlx_lm.models, where they differ
     "mistral": "llama",
     "minimax_m2": "minimax",
     "falcon_mamba": "mamba",
+    "hf_olmo": "olmo",
     "qwen3_5_text": "qwen3_5",
     "qwen3_5_moe_text": "qwen3_5_moe",
 }
@@ -53,6 +55,47 @@ def hunyuan_experts(self, x):
 hunyuan.MoeBlock.__call__ = hunyuan_experts
 
 
+def phi3small_logits(self, inputs, cache=None):
+    """Without the dummy tokens, which only the published vocabulary has."""
+    out = self.model.embed_tokens.as_linear(self.model(inputs, cache))
+    return out / self.mup_width_multiplier
+
+
+def phi3small_mask(self, q_len, kv_len):
+    """The publisher's code counts blocks from the text's first token, also where it does not fill them. Later tokens
+    are hidden here: mlx-lm adds the mask that should do it to the scores as 0 and 1."""
+    size = self.blocksparse_block_size
+    row, key = mx.arange(kv_len - q_len, kv_len)[None, :, None], mx.arange(kv_len)[None, None]
+    rows, keys = row // size, key // size
+    heads = mx.arange(1, self.n_heads + 1)[:, None, None]
+    strided = (keys + heads) % self.blocksparse_vert_stride == 0
+    mask = (row >= key) & ((rows - keys < self.blocksparse_num_local_blocks) | strided)
+    return None, mask.reshape(self.n_kv_heads, self.n_q_per_kv, q_len, kv_len)
+
+
+phi3small.Model.__call__ = phi3small_logits
+phi3small.Attention._block_sparse_mask = phi3small_mask
+
+
+def olmo_mask(h, cache):
+    """mlx-lm's olmo adds its mask to the scores, which its own masks have ceased to be made for."""
+    return mx.where(create_causal_mask(h.shape[1], cache.offset if cache else 0), 0.0, -mx.inf)
+
+
+class OlmoLogits:
+    """mlx-lm's class returns the cache as well where the embedding is tied."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, *inputs, **named):
+        out = self.model(*inputs, **named)
+        return out[0] if isinstance(out, tuple) else out
+
+
 class ExactBounds:
     """math for YarnRoPE, whose floor and ceil round nothing."""
 
@@ -66,8 +109,18 @@ class ExactBounds:
 def build(config, weights):
     scaling = config.get("rope_scaling") or {}
     rope_utils.math = ExactBounds() if scaling.get("truncate") is False else math
+    sys.modules.setdefault("hf_olmo", types.ModuleType("hf_olmo"))  # mlx-lm's olmo looks for it
     module = importlib.import_module("mlx_lm.models." + MODULES.get(config["model_type"], config["model_type"]))
+    if module.__name__.endswith(".olmo"):
+        module.create_attention_mask = olmo_mask
     model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))
+    if config["model_type"] == "phi3small":
+        every = config["dense_attention_every_n_layers"]  # which layers are dense: as in the publisher's code
+        for i, layer in enumerate(model.layers):
+            layer.self_attn.block_sparse = (i + 1) % every != 0
+    if config["model_type"] == "longcat_flash":  # its norms of latents, as in transformers
+        for attention in (a for layer in model.layers for a in layer.self_attn):
+            attention.q_a_layernorm.eps = attention.kv_a_layernorm.eps = 1e-6
     if weights is None:
         return model
     weights = {name: mx.array(x) for name, x in weights.items()}
@@ -110,6 +163,8 @@ def logits(config, weights, tokens, steps, window=False):
     """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
     model = build(config, weights)
     cache = make_prompt_cache(model)
+    if config["model_type"] in ("olmo", "hf_olmo"):
+        model = OlmoLogits(model)
     if window:
         sys.modules[type(model.layers[0].self_attn).__module__].scaled_dot_product_attention = attend
         for layer, width in zip(cache, trained_windows(config)):

@@ -132,12 +132,14 @@ static ExpertPairs expert_pairs(const Experts *op) {
     p.between = p.y + pairs * p.hidden;
     p.place = (int32_t *)(void *)(p.between + pairs * p.inner);
     p.row = p.place + pairs;
-    for (int64_t i = 0; i < pairs; i++) p.begin[op->index[i] + 1]++;
+    for (int64_t i = 0; i < pairs; i++)
+        if (op->index[i] < op->count) p.begin[op->index[i] + 1]++;
     for (int e = 0; e < op->count; e++) p.begin[e + 1] += p.begin[e];
     int next[EXPERTS_MAX + 1];
     memcpy(next, p.begin, (size_t)op->count * sizeof *next);
     for (int64_t i = 0; i < pairs; i++) {
-        p.place[i] = next[op->index[i]]++;
+        p.place[i] = op->index[i] < op->count ? next[op->index[i]]++ : -1;
+        if (p.place[i] < 0) continue;
         p.row[p.place[i]] = (int32_t)(i / op->top_k);
     }
     return p;
@@ -158,7 +160,9 @@ void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
     float *to = op->out + row * p->hidden;
     memset(to, 0, (size_t)p->hidden * sizeof *to);
     for (int64_t pair = (int64_t)row * op->top_k; pair < (int64_t)(row + 1) * op->top_k; pair++) {
-        const float *from = p->y + p->place[pair] * p->hidden, weight = op->weigh_inputs ? 1 : op->weight[pair];
+        const bool identity = p->place[pair] < 0;
+        const float *from = identity ? op->x + row * p->hidden : p->y + p->place[pair] * p->hidden;
+        const float weight = op->weigh_inputs ? 1 : op->weight[pair];
         for (int64_t i = 0; i < p->hidden; i++) to[i] += weight * from[i];
     }
 }
@@ -167,7 +171,7 @@ static void prefetch_next_layer(const Experts *op) {
     int32_t likely[EXPERTS_USED_MAX + 1];
     int count = 0;
     for (int i = 0; i < op->top_k; i++) /* experts of the first row, best first */
-        if (!op->gate[op->index[i]].data) likely[count++] = op->index[i];
+        if (op->index[i] < op->count && !op->gate[op->index[i]].data) likely[count++] = op->index[i];
     op->source->prefetch(op->source, op->layer, likely, count);
 }
 

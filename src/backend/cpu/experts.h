@@ -16,7 +16,7 @@ void vector_experts(Backend *backend, const Experts *op);
 typedef struct ExpertPairs {
     int64_t hidden, inner; /* inner: of the widest expert */
     float *y, *between;    /* [pairs, hidden], [pairs, inner] results of down, of gate and up, by place */
-    int32_t *place, *row;  /* [pairs] */
+    int32_t *place, *row;  /* [pairs]; the place of an identity: −1 */
     int begin[EXPERTS_MAX + 2];
 } ExpertPairs;
 

@@ -214,6 +214,7 @@ static const BackendOps vector_ops = {
     .matmul_add = cpu_matmul_add,
     .attention = cpu_attention,
     .mla = host_mla,
+    .index_select = cpu_index_select,
     .conv = cpu_conv,
     .recurrence = cpu_recurrence,
     .mamba = cpu_mamba,

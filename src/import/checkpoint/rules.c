@@ -81,10 +81,9 @@ QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int 
 }
 
 const char *rule_refuses(const char *model_type) {
-    static const char *const indexed[TYPES_MAX] = {
-        "deepseek_v32", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"};
+    static const char *const unchecked[TYPES_MAX] = {"baichuan_m1", "bitnet", "longcat_flash"};
     if (!strcmp(model_type, "dbrx")) return "mlx-lm has a matrix for each expert, which is not supported";
-    return has_type(indexed, model_type) ? "its indexer is not read and would be lost" : NULL;
+    return has_type(unchecked, model_type) ? "what mlx-lm would write of it is not known" : NULL;
 }
 
 /* Suffixes of a module's name in publishers' files and in MLX; second: name of the second half of its rows. */

@@ -10,8 +10,9 @@ static int64_t v_width(const AttentionComponent *attention) {
 static int64_t attention_width(const Component *component) {
     const AttentionComponent *attention = &component->attention;
     const int64_t clipped = attention->clips ? 2 * attention->q.cols : 0;
+    const int64_t mixed = attention->conv.taps ? attention->k.rows + v_width(attention) : 0;
     return attention->q.rows + attention->k.rows + v_width(attention) + attention->gate.rows + attention->o.cols +
-        clipped;
+        clipped + mixed;
 }
 
 static void attention_visit(Component *component, const Visitor *visitor) {
@@ -27,6 +28,10 @@ static void attention_visit(Component *component, const Visitor *visitor) {
     visit_vector(visitor, &attention->q_factors, attention->q.rows, SPLIT_ROWS);
     visit_vector(visitor, &attention->k_factors, attention->k.rows, SPLIT_ROWS);
     visit_norm(visitor, &attention->sub_norm);
+    for (int i = 0; i < attention->conv.part_count; i++) {
+        ConvPart *part = &attention->conv.part[i];
+        visit_vector(visitor, &part->weight, part->channels * attention->conv.taps, SPLIT_NONE);
+    }
     visit_norm(visitor, &op->q_norm);
     visit_norm(visitor, &op->k_norm);
     visit_rope(visitor, &op->rope);
@@ -49,8 +54,19 @@ static CacheSpec attention_cache(const Component *component) {
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
         .window = op->window,
-        .k_bias = op->k_norm || component->attention.head_norm ? NULL : component->attention.k.bias,
-        .rope = op->rope};
+        .k_bias = op->k_norm || component->attention.head_norm || component->attention.conv.taps
+            ? NULL
+            : component->attention.k.bias,
+        .rope = op->rope,
+        .exact = op->selection.block > 0};
+}
+
+/* The last inputs of the convolution. */
+static CacheSpec attention_state(const Component *component) {
+    const Conv *conv = &component->attention.conv;
+    return (CacheSpec){.page_tokens = RECURRENT_PAGE_TOKENS,
+        .anchor_bytes = (size_t)conv_anchor_width(conv) * sizeof(float),
+        .row_bytes = (size_t)conv_row_width(conv) * sizeof(float)};
 }
 
 static void attention_describe(const Component *component, Buffer *out) {
@@ -58,6 +74,7 @@ static void attention_describe(const Component *component, Buffer *out) {
     buffer_printf(out, "attention %d heads of %d on %d kv", op->heads, op->kv.layout.head_dim, op->kv.layout.kv_heads);
     if (op->window) buffer_printf(out, ", %s %d", op->chunked ? "chunks of" : "window", op->window);
     if (!op->rope) buffer_text(out, ", no rope");
+    if (op->selection.block) buffer_printf(out, ", blocks of %d", op->selection.block);
     if (!component->attention.k.rows) buffer_text(out, ", of an earlier layer");
     if (component->attention.gate.rows) buffer_text(out, ", gated");
 }
@@ -99,6 +116,21 @@ static void prepare(const AttentionComponent *attention, const ComponentCall *ca
     if (k && attention->head_norm) norm_heads(call, attention->head_norm, k_width, attention->k_factors, k);
     if (attention->query_scaling.scale != 0)
         ops->scale_queries(call->backend, call->rows, q_width, &attention->query_scaling, q);
+}
+
+/* k and v, convolved: they move to `mixed`, which has room for both. */
+static void convolve(
+    const AttentionComponent *attention, const ComponentCall *call, float **k, float **v, float *mixed) {
+    Conv conv = attention->conv;
+    conv.place = (RecurrentPart){.kv = *call->state};
+    conv.rows = call->rows;
+    conv.part[0].x = *k;
+    conv.part[0].out = mixed;
+    conv.part[1].x = *v;
+    conv.part[1].out = mixed + call->rows * attention->k.rows;
+    call->backend->ops->conv(call->backend, &conv);
+    *k = conv.part[0].out;
+    *v = conv.part[1].out;
 }
 
 /* q, k and v with bounds; work: room for twice the input. */
@@ -145,6 +177,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
     op.v = fills ? v : NULL;
     op.gate = gated && !attention->head_gate ? gate : NULL;
     op.out = attended;
+    op.selection.chosen = call->chosen;
 
     const MatmulAdd output = {.rows = call->rows,
         .decode_rows = call->decode_rows,
@@ -154,7 +187,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
         .scale = call->scale * attention->value_scale,
         .residual = call->residual};
     if (ops->attention_block && !call->adapted && !attention->sub_norm && !attention->clips && !attention->head_gate &&
-        !needs_preparation(attention)) {
+        !attention->conv.taps && !needs_preparation(attention)) {
         const AttentionBlock block = {project, op, output};
         ops->attention_block(call->backend, &block);
         return;
@@ -164,6 +197,11 @@ static void attention_forward(const Component *component, const ComponentCall *c
         project_clipped(attention, call, q, k, v, clipped);
     else
         component_matmul(call, &project);
+    if (attention->conv.taps) {
+        convolve(attention, call, &k, &v, clipped);
+        op.k = k;
+        op.v = v;
+    }
     prepare(attention, call, q, op.k, v);
     ops->attention(call->backend, &op);
     if (attention->head_gate) gate_heads(attention, call, gate, attended);
@@ -178,5 +216,6 @@ const ComponentOps attention_ops = {.width = attention_width,
     .visit = attention_visit,
     .cost = attention_cost,
     .cache_spec = attention_cache,
+    .state_spec = attention_state,
     .describe = attention_describe,
     .forward = attention_forward};

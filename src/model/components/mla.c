@@ -47,7 +47,8 @@ static CacheSpec mla_cache(const Component *component) {
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
         .latent = true,
-        .rope = op->rope};
+        .rope = op->rope,
+        .exact = op->selection.block > 0};
 }
 
 static void mla_describe(const Component *component, Buffer *out) {
@@ -55,6 +56,7 @@ static void mla_describe(const Component *component, Buffer *out) {
     const KvLayout *l = &mla->op.kv.layout;
     buffer_printf(out, "latent attention %d heads of %lld + %d on %d", mla->op.heads, (long long)mla->w_uk[0].cols,
         l->head_dim, l->value_dim);
+    if (mla->op.selection.block) buffer_printf(out, ", the %d best keys", mla->op.selection.top_k);
 }
 
 static void mla_forward(const Component *component, const ComponentCall *call) {
@@ -87,6 +89,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
 
     Mla op = operation(mla);
     op.attention.kv = *call->entry;
+    op.attention.selection.chosen = call->chosen;
     op.rows = call->rows;
     op.decode_rows = call->decode_rows;
     op.q = q;

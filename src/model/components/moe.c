@@ -25,7 +25,7 @@ static void moe_visit(Component *component, const Visitor *visitor) {
     MoeComponent *moe = &component->moe;
     visit_weight(visitor, &moe->router);
     if (moe->shared_gate.rows) visit_weight(visitor, &moe->shared_gate);
-    visit_vector(visitor, &moe->correction_bias, moe->experts, SPLIT_NONE);
+    visit_vector(visitor, &moe->correction_bias, moe->experts + moe->identities, SPLIT_NONE);
     visit_vector(visitor, &moe->expert_scale, moe->experts, SPLIT_NONE);
     visit_norm(visitor, &moe->router_norm);
     if (moe->dense.gate.rows) {
@@ -66,6 +66,7 @@ static void moe_describe(const Component *component, Buffer *out) {
     buffer_printf(out, "%d of %d experts of %lld %s", moe->top_k, moe->experts, (long long)moe->gate[0].rows,
         activation_name(moe->activation));
     if (moe->dense.gate.rows) buffer_printf(out, " beside a dense one of %lld", (long long)moe->dense.gate.rows);
+    if (moe->identities) buffer_printf(out, " and %d identities", moe->identities);
     if (moe->shared) buffer_printf(out, " and a shared one of %lld", (long long)moe->gate[moe->experts].rows);
 }
 
@@ -106,7 +107,7 @@ static Matmul router_of(const MoeComponent *moe, const ComponentCall *call, cons
 
 static Routing route_of(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
     return (Routing){.rows = call->rows,
-        .experts = moe->experts,
+        .experts = moe->experts + moe->identities,
         .top_k = moe->top_k,
         .logits = p->logits,
         .score = moe->score,

@@ -95,6 +95,35 @@ Weight load_scaled(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     return weight;
 }
 
+/* Divides each row by its length + epsilon. */
+static void *copy_unit_rows(Loader *ld, const Weight *w, float epsilon) {
+    const size_t bytes = weight_row_bytes(w);
+    uint8_t *out = loader_alloc(ld, (size_t)w->rows, bytes);
+    float *row = loader_alloc(ld, (size_t)w->cols, sizeof *row);
+    for (int64_t r = 0; out && row && r < w->rows; r++) {
+        double sum = 0;
+        floats_to_f32(row, (const uint8_t *)w->data + (size_t)r * bytes, w->dtype, w->cols);
+        for (int64_t c = 0; c < w->cols; c++) sum += (double)row[c] * (double)row[c];
+        const float length = (float)sqrt(sum) + epsilon;
+        for (int64_t c = 0; c < w->cols; c++) row[c] /= length;
+        floats_from_f32(out + (size_t)r * bytes, w->dtype, row, w->cols);
+    }
+    return out;
+}
+
+Weight load_unit_rows(Loader *ld, const char *name, int64_t rows, int64_t cols, float epsilon) {
+    char scales[PART_SIZE];
+    snprintf(scales, sizeof scales, "%s.scales", name);
+    const bool done = load_has(ld, scales); /* MLX quantises the divided rows */
+    ld->in_file = !done;
+    Weight weight = load_linear(ld, name, rows, cols, false);
+    ld->in_file = false;
+    if (ld->failed || done || ld->source->record || weight.quant != QUANT_NONE) return weight;
+    weight.data = copy_unit_rows(ld, &weight, epsilon);
+    if (!ld->failed) loader_tally(ld, &weight);
+    return weight;
+}
+
 /* ---- arrays ---- */
 
 float *load_floats(Loader *ld, int64_t count) { return loader_alloc(ld, (size_t)count, sizeof(float)); }

@@ -9,13 +9,21 @@
 enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160, NAME_SIZE = 512, LAYERS_MAX = 4096 };
 
 /* How config.json says that matrices are packed. */
-typedef enum PackingMethod { PACKING_NONE, PACKING_AWQ, PACKING_GPTQ, PACKING_COMPRESSED, PACKING_FP8 } PackingMethod;
+typedef enum PackingMethod {
+    PACKING_NONE,
+    PACKING_AWQ,
+    PACKING_GPTQ,
+    PACKING_COMPRESSED,
+    PACKING_FP8,
+    PACKING_BITNET
+} PackingMethod;
 typedef struct Packing {
     PackingMethod method;
     const char *name;          /* as config.json says */
     int bits;                  /* GPTQ */
     int64_t group, block_rows; /* columns and rows that share a scale; 0: as the scales' shape tells */
     bool zeros_less_one;
+    bool inverse_scale; /* BitNet */
     /* Fetches the matrix NAME, whose size weight has, if it is packed; false: it is not. NULL: none is. */
     bool (*load)(Loader *ld, const char *name, Weight *weight);
 } Packing;

@@ -184,6 +184,8 @@ const float *load_rate(Loader *ld, const char *stem, int64_t rows, int64_t cols)
 float *load_floats(Loader *ld, int64_t count);
 /* NAME as load_linear reads it, times scale: a copy, in f32 where the file's elements are plain. */
 Weight load_scaled(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, float scale);
+/* NAME as load_linear reads it, each row divided by its length + epsilon: a copy. Quantised files have them so. */
+Weight load_unit_rows(Loader *ld, const char *name, int64_t rows, int64_t cols, float epsilon);
 /* Whether NAME.weight is a convolution as PyTorch has it, [channels, 1, taps]: as publishers write files, unlike MLX's
  * converter. */
 bool load_has_torch_conv(Loader *ld, const char *name);

@@ -58,6 +58,16 @@ static void read_fp8(Loader *ld, const Json *config) {
         refuse(ld, config, "weight_block_size");
 }
 
+/* Offline: matrices are packed, and what is not is plain. Online: they are plain, and made ternary when they are used.
+ */
+static void read_bitnet(Loader *ld, const Json *config) {
+    ld->packing = (Packing){
+        .method = PACKING_BITNET, .bits = 2, .inverse_scale = !text_is(config, "linear_class", "autobitlinear")};
+    if (text_is(config, "quantization_mode", "online")) refuse(ld, config, "quantization_mode");
+    const Json *norm = json_get(config, "use_rms_norm");
+    if (norm && norm->type == JSON_BOOL && norm->boolean) refuse(ld, config, "use_rms_norm");
+}
+
 /* --- One matrix ------------------------------------------------------------------------------------------------- */
 
 static bool take(Loader *ld, const char *name, const char *suffix, Tensor *tensor) {
@@ -91,6 +101,13 @@ static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
         if (p->kind == PACKED_AWQ) p->group_of.rank = 0;
         return true;
     }
+    if (packing->method == PACKING_BITNET) {
+        p->kind = PACKED_TERNARY;
+        p->inverse_scale = packing->inverse_scale;
+        if (!has(ld, name, ".weight_scale") || !take(ld, name, ".weight", &p->data)) return false;
+        (void)take(ld, name, ".weight_scale", &p->scales);
+        return true;
+    }
     if (take(ld, name, ".weight_packed", &p->data)) {
         p->kind = PACKED_WORDS;
         p->bits = p->data.rank == 2 && p->cols ? (int)(p->data.shape[1] * 32 / p->cols) : 0;
@@ -113,6 +130,7 @@ static void complete(PackedMatrix *p) {
     const Tensor *s = &p->scales;
     const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
     const int64_t groups = s->rank == 2 ? s->shape[by_group ? 0 : 1] : 1;
+    if (p->kind == PACKED_TERNARY) return;
     if (p->kind == PACKED_FP8 && p->block_rows == 0 && s->rank >= 1 && s->shape[0] == p->rows && groups == 1) {
         p->block_rows = 1;
         p->group = p->cols;
@@ -195,7 +213,8 @@ void loader_read_packing(Loader *ld, const Json *config) {
     static const struct {
         const char *method;
         void (*read)(Loader *ld, const Json *config);
-    } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8}};
+    } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8},
+        {"bitnet", read_bitnet}};
     for (size_t i = 0; i < COUNT_OF(methods); i++) {
         if (!text_is(config, "quant_method", methods[i].method)) continue;
         methods[i].read(ld, config);

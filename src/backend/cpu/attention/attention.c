@@ -12,8 +12,7 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    SHARED_FLOATS = 16 << 20, /* floats of partial results of distributed spans */
-    ITEMS_PER_THREAD = 4,     /* tiles per thread below which spans are distributed */
+    ITEMS_PER_THREAD = 4, /* tiles per thread below which spans are distributed */
     FEW_ROWS = 4,
     ALONE_PRODUCTS = 1 << 17, /* one thread computes so many products before it could wake another: about 5 µs */
 };
@@ -90,7 +89,7 @@ static bool same_angles(const Rope *a, const Rope *b) {
             !memcmp(a->frequencies, b->frequencies, (size_t)(a->dims / 2) * sizeof(float)));
 }
 
-static const RopeTable *angles_of(CpuBackend *cpu, const Rope *rope) {
+const RopeTable *attention_angles(CpuBackend *cpu, const Rope *rope) {
     for (int i = 0; i < cpu->rope_count; i++)
         if (same_angles(cpu->ropes[i].rope, rope)) return &cpu->ropes[i];
     CHECK(rope->dims / 2 <= CPU_ROPE_PAIRS);
@@ -111,11 +110,23 @@ static void rotate_head(const Job *job, int row, float *head) {
     job->kernels->rotate(job->op->rope, job->rope->cosines + at, job->rope->sines + at, head);
 }
 
-static void narrow(const Job *job, const float *x, int count, void *out) {
-    if (job->layout->dtype == DTYPE_F16)
-        job->kernels->to_f16(x, count, out);
+void attention_narrow(const AttentionKernels *kernels, DType dtype, const float *x, int count, void *out) {
+    if (dtype == DTYPE_F16)
+        kernels->to_f16(x, count, out);
     else
-        floats_from_f32(out, job->layout->dtype, x, count);
+        floats_from_f32(out, dtype, x, count);
+}
+
+void attention_store_key(const AttentionKernels *kernels, const KvLayout *l, uint8_t *page, int slot, const float *k) {
+    uint8_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim * dtype_bytes(l->dtype);
+    if (l->dtype == DTYPE_F32) {
+        float *keys = (float *)(void *)block + slot % 16;
+        for (int d = 0; d < l->head_dim; d++) keys[d * 16] = k[d];
+        return;
+    }
+    uint16_t halfs[ATTENTION_HEAD_MAX], *keys = (uint16_t *)(void *)block + slot % 16;
+    attention_narrow(kernels, l->dtype, k, l->head_dim, halfs);
+    for (int d = 0; d < l->head_dim; d++) keys[d * 16] = halfs[d];
 }
 
 static void append_head(const Job *job, const SequenceChunk *chunk, int position, int kv_head, const float *k,
@@ -124,19 +135,11 @@ static void append_head(const Job *job, const SequenceChunk *chunk, int position
     const size_t size = dtype_bytes(l->dtype);
     const int slot = position % KV_PAGE_TOKENS;
     uint8_t *page = page_head(job, chunk, position, kv_head);
-    uint8_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim * size;
     uint8_t *values = page + attention_key_bytes(l) + (size_t)slot * (size_t)job->value_stride * size;
     attention_energies(l, page)[slot] = energy;
-    narrow(job, v, l->value_dim, values);
+    attention_narrow(job->kernels, l->dtype, v, l->value_dim, values);
     memset(values + (size_t)l->value_dim * size, 0, (size_t)(job->value_stride - l->value_dim) * size);
-    if (l->dtype == DTYPE_F32) {
-        float *keys = (float *)(void *)block + slot % 16;
-        for (int d = 0; d < l->head_dim; d++) keys[d * 16] = k[d];
-        return;
-    }
-    uint16_t halfs[ATTENTION_HEAD_MAX], *keys = (uint16_t *)(void *)block + slot % 16;
-    narrow(job, k, l->head_dim, halfs);
-    for (int d = 0; d < l->head_dim; d++) keys[d * 16] = halfs[d];
+    attention_store_key(job->kernels, l, page, slot, k);
 }
 
 /* One kv head of a row and its query heads; q and k are prepared in place. */
@@ -224,6 +227,7 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->value_stride = job->value_stride;
     tile->dtype = job->layout->dtype;
     tile->softcap = job->op->softcap;
+    tile->reads = NULL;
     tile->q = tile->latent = NULL; /* packed at the first full-precision page */
     tile->o = space->o;
     tile->quantised = job->quantised ? space->quantised : NULL;
@@ -261,12 +265,28 @@ static void pack_tile(const Job *job, const Place *place, const Space *space, At
     if (job->op->q_latent) tile->latent = pack_latents(job, place, space->q + place->count * job->layout->head_dim);
 }
 
+/* The keys of the page at `base` that the queries read by their selection. False: none reads any. */
+static bool mask_queries(const Job *job, const Place *place, int queries, int base, KeyMask *masks) {
+    bool any = false;
+    for (int i = 0; i < queries; i++) {
+        const int row = row_of(job, place, i), position = place->chunk->position + row - place->chunk->row;
+        masks[i] = key_mask(&job->op->selection, row, head_of(job, place, i), place->kv_head, position, base);
+        any = any || key_mask_any(&masks[i]);
+    }
+    return any;
+}
+
 /* Processes the full-precision page at `base` for the first queries. */
 static void visit_full(
     const Job *job, const Place *place, const Space *space, AttentionTile *tile, int queries, int base) {
     const int next = base + KV_PAGE_TOKENS, all = tile->queries;
     const KvLayer *kv = &job->op->kv;
     const uint8_t *k = page_head(job, place->chunk, base, place->kv_head), *k_next = k;
+    KeyMask masks[ATTENTION_QUERIES];
+    if (job->op->selection.block) {
+        if (!mask_queries(job, place, queries, base, masks)) return;
+        tile->reads = masks;
+    }
     if (next < tile->last[all - 1] && place->chunk->tables[kv->group][next / KV_PAGE_TOKENS] >= 0)
         k_next = page_head(job, place->chunk, next, place->kv_head);
     if (!tile->q) pack_tile(job, place, space, tile);
@@ -277,6 +297,7 @@ static void visit_full(
         tile->first[i] = tile->last[i] = next;
     }
     job->kernels->page(tile, k, k + attention_key_bytes(job->layout), k_next, base);
+    tile->reads = NULL;
     for (int i = queries; i < all; i++) {
         tile->first[i] = first[i];
         tile->last[i] = last[i];
@@ -346,6 +367,8 @@ static void finish_query(const Job *job, int row, int head, const Partial *total
     float *out = job->op->out + at;
     for (int i = 0; i < width; i++) out[i] = sums->full[i] / total->l;
     for (int i = 0; gate && i < width; i++) out[i] /= 1.0f + expf(-gate[i]);
+    /* Pages that no query of a tile reads are left out, which could change the sign of a zero: it becomes positive. */
+    for (int i = 0; job->op->selection.block && i < width; i++) out[i] += 0.0f;
 }
 
 static Values values_at(const Job *job, float *full, float *quantised, int query) {
@@ -490,7 +513,7 @@ void cpu_attention(Backend *backend, const Attention *op) {
         .kernels = cpu->kernels->attention,
         .group = op->heads / layout->kv_heads,
         .value_stride = attention_value_stride(layout->value_dim)};
-    if (op->rope) job.rope = angles_of(cpu, op->rope);
+    if (op->rope) job.rope = attention_angles(cpu, op->rope);
     codes_plan(&job);
     const int64_t products = plan_job(&job);
     pool_share(cpu->pool, 0, job.items);

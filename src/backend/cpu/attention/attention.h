@@ -14,9 +14,10 @@
 
 enum {
     ATTENTION_SPAN = 1024, /* a multiple of KV_PAGE_TOKENS: beginning and merging a span costs as much as half a page */
-    ATTENTION_QUERIES = 48,  /* queries of one kv head that visit a page together */
-    ATTENTION_FULL = 1,      /* some visible key lay in a full-precision page */
-    ATTENTION_QUANTISED = 2, /* some visible key lay in a quantised page */
+    ATTENTION_QUERIES = 48,           /* queries of one kv head that visit a page together */
+    SHARED_FLOATS = INDEX_SCORES_MAX, /* floats of partial results of distributed spans, and of an indexer's scores */
+    ATTENTION_FULL = 1,               /* some visible key lay in a full-precision page */
+    ATTENTION_QUANTISED = 2,          /* some visible key lay in a quantised page */
 };
 
 static inline int attention_value_stride(int value_dim) { return (value_dim + 15) / 16 * 16; }
@@ -53,8 +54,9 @@ typedef struct AttentionTile {
                                      the positions */
     const float
         *latent; /* [queries][value_stride] MLA: its products with the values are added to the scores; NULL: none */
-    float *o;    /* [queries][value_stride] */
-    float *quantised; /* like o, for quantised values, in their rotated space; NULL: no quantised page is visible */
+    const KeyMask *reads; /* [queries] keys of the page that a query reads, of those visible; NULL: all */
+    float *o;             /* [queries][value_stride] */
+    float *quantised;     /* like o, for quantised values, in their rotated space; NULL: no quantised page is visible */
 } AttentionTile;
 
 typedef struct ScanKernels ScanKernels; /* scan.h */
@@ -68,6 +70,9 @@ typedef struct AttentionKernels {
     void (*mix)(int count, float *total, float a, const float *part, float b);
     /* Rotates a head by cos and sin [dims/2], times Rope.scale. */
     void (*rotate)(const Rope *rope, const float *cosines, const float *sines, float *head);
+    /* Scores of the keys of one page for IndexSelect, of a row whose heads are rotated: scores[head · stride + position
+     * in the page], with weights one for all heads. */
+    void (*index_page)(const IndexSelect *op, int row, const uint8_t *k, int64_t stride, float *scores);
     void (*to_f16)(const float *x, int count, uint16_t *out);
     float (*square)(const float *x, int count); /* Σ x² */
     const ScanKernels *scan;
@@ -79,6 +84,7 @@ size_t attention_thread_bytes(void);
 size_t attention_shared_bytes(void);
 size_t attention_turns_bytes(void);
 void cpu_attention(Backend *backend, const Attention *op);
+void cpu_index_select(Backend *backend, const IndexSelect *op); /* index_select.c */
 bool cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 bool cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
 size_t cpu_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);

@@ -182,12 +182,27 @@ static void attention_pack(int queries, int head_dim, const float *const *q, flo
     }
 }
 
+/* Hides the scores of keys from ≤ j < to that the query does not read. False: it reads none. */
+static bool hide(const KeyMask *reads, int from, int to, float *p) {
+    bool any = false;
+    for (int j = from; j < to; j++) {
+        const bool read = key_mask_has(reads, j);
+        any = any || read;
+        if (!read) p[j] = -INFINITY;
+    }
+    return any;
+}
+
 /* Turns scores of one query into softmax weights in place, for its visible keys from ≤ j < to of the page; returns the
  * factor for its earlier sums. */
 static float soften(AttentionTile *t, int query, int from, int to, float *p) {
     const int begin = from / 16 * 16;
     const Vec none = vec_set(-INFINITY);
     Vec most = none;
+    if (t->reads && !hide(&t->reads[query], from, to, p)) {
+        for (int j = begin; j < to; j += 16) vec_store(p + j, vec_set(0));
+        return 1;
+    }
     for (int j = begin; j < to; j += 16) {
         Vec s = vec_load(p + j);
         if (t->softcap > 0) s = vec_mul(vec_set(t->softcap), vec_tanh(vec_mul(s, vec_set(1.0f / t->softcap))));
@@ -258,6 +273,55 @@ static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v,
                 add_tiles[kind][0](stride, p + i * PAGE, v, v, from[i] > common_end ? from[i] : common_end, to[i],
                     o + (int64_t)i * stride);
     }
+}
+
+/* Products of up to 4 heads with the 16 keys of a block: lanes[head]. */
+VEC_INLINE void index_block(
+    const int heads, const DType dtype, int64_t head_dim, const float *q, const uint8_t *k, float lanes[4][16]) {
+    Reg sum[4][COLUMN_REGS];
+    for (int h = 0; h < heads; h++)
+        for (int r = 0; r < COLUMN_REGS; r++) sum[h][r] = reg_zero();
+    for (int64_t d = 0; d < head_dim; d++)
+        for (int r = 0; r < COLUMN_REGS; r++) {
+            const Reg key = load_kv(k, d * 16 + r * REG_LANES, dtype);
+            for (int h = 0; h < heads; h++) sum[h][r] = reg_fma(reg_set(q[h * head_dim + d]), key, sum[h][r]);
+        }
+    for (int h = 0; h < heads; h++)
+        for (int r = 0; r < COLUMN_REGS; r++) reg_store(lanes[h] + r * REG_LANES, sum[h][r]);
+}
+
+VEC_INLINE void index_blocks(
+    const DType dtype, const IndexSelect *op, int row, const uint8_t *k, int64_t stride, float *scores) {
+    const int64_t width = op->kv.layout.head_dim, size = dtype == DTYPE_F32 ? 4 : 2;
+    const float *q = op->q + (int64_t)row * op->heads * width;
+    for (int at = 0; at < PAGE; at += 16) {
+        const uint8_t *keys = k + at * width * size;
+        Vec total = vec_set(0);
+        for (int h = 0; h < op->heads; h += 4) {
+            float lanes[4][16];
+            const int left = op->heads - h, count = left < 4 ? left : 4;
+            if (count == 4)
+                index_block(4, dtype, width, q + h * width, keys, lanes);
+            else
+                for (int i = 0; i < count; i++) index_block(1, dtype, width, q + (h + i) * width, keys, lanes + i);
+            for (int i = 0; i < count; i++) {
+                const Vec own = vec_load(lanes[i]);
+                if (op->weights)
+                    total = vec_fma(
+                        vec_set(op->weights[(int64_t)row * op->heads + h + i]), vec_max(own, vec_set(0)), total);
+                else
+                    vec_store(scores + (h + i) * stride + at, own);
+            }
+        }
+        if (op->weights) vec_store(scores + at, total);
+    }
+}
+
+static void attention_index_page(const IndexSelect *op, int row, const uint8_t *k, int64_t stride, float *scores) {
+    const DType dtype = op->kv.layout.dtype;
+    if (dtype == DTYPE_F16) index_blocks(DTYPE_F16, op, row, k, stride, scores);
+    if (dtype == DTYPE_BF16) index_blocks(DTYPE_BF16, op, row, k, stride, scores);
+    if (dtype == DTYPE_F32) index_blocks(DTYPE_F32, op, row, k, stride, scores);
 }
 
 static void attention_mix(int count, float *total, float a, const float *part, float b) {

@@ -43,6 +43,13 @@ typedef struct QuantTile {
     int end[ATTENTION_QUERIES]; /* end of the quantised positions of each query; does not decrease */
 } QuantTile;
 
+/* cos and sin of a Rope for the rows of the step. */
+const RopeTable *attention_angles(CpuBackend *cpu, const Rope *rope);
+/* A head as pages have it. */
+void attention_narrow(const AttentionKernels *kernels, DType dtype, const float *x, int count, void *out);
+/* Stores a key head's elements at its place in a page of 16 positions beside each other. */
+void attention_store_key(const AttentionKernels *kernels, const KvLayout *l, uint8_t *page, int slot, const float *k);
+
 /* Prepares formats and tables for chunks whose rows read quantised pages; called before the threads begin. */
 void codes_plan(Job *job);
 /* End of the quantised positions that a row at this position reads; 0: none. */

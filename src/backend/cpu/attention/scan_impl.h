@@ -376,6 +376,7 @@ static const AttentionKernels attention_kernels = {
     .page = attention_page,
     .mix = attention_mix,
     .rotate = attention_rotate,
+    .index_page = attention_index_page,
     .to_f16 = to_f16,
     .square = attention_square,
     .scan = &scan_kernels,

@@ -226,6 +226,7 @@ static const BackendOps ref_ops = {
     .matmul_add = ref_matmul_add,
     .attention = ref_attention,
     .mla = host_mla,
+    .index_select = ref_index_select,
     .conv = ref_conv,
     .recurrence = ref_recurrence,
     .mamba = ref_mamba,

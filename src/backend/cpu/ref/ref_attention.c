@@ -84,7 +84,16 @@ static Token token_at(const Attending *work, int run_index, int position, int j,
         memory + t * (size_t)l->head_dim, memory + KV_PAGE_TOKENS * (size_t)l->head_dim + t * (size_t)l->value_dim};
 }
 
-/* One query head: softmax over the visible keys, in order of position. */
+/* Whether a head reads key j, the keys of a row being asked for in order; *mask is kept for those of a page. */
+static bool reads(const Attention *a, int row, int head, int position, int j, bool first, KeyMask *mask) {
+    if (!a->selection.block) return true;
+    if (first || j % KV_PAGE_TOKENS == 0)
+        *mask = key_mask(&a->selection, row, head, head / (a->heads / a->kv.layout.kv_heads), position,
+            j / KV_PAGE_TOKENS * KV_PAGE_TOKENS);
+    return key_mask_has(mask, j % KV_PAGE_TOKENS);
+}
+
+/* One query head: softmax over the visible keys that it reads, in order of position. */
 static void attend(const Attending *work, int run_index, int position, int head, const float *q, const float *q_latent,
     float *scores, float *out) {
     const Attention *a = work->a;
@@ -92,8 +101,12 @@ static void attend(const Attending *work, int run_index, int position, int head,
     const KvLayout *l = &a->kv.layout;
     const int kv_head = head / (a->heads / l->kv_heads);
     const AttentionRange seen = attention_range(chunk, a->window, a->chunked, a->span_rule, position);
+    const int row = chunk->row + position - chunk->position;
     float most = a->sinks ? a->sinks[head] : -INFINITY;
+    KeyMask mask;
     for (int j = seen.first; j < seen.end; j++) {
+        scores[j - seen.first] = -INFINITY;
+        if (!reads(a, row, head, position, j, j == seen.first, &mask)) continue;
         const Token token = token_at(work, run_index, position, j, kv_head);
         float s = ref_dot(q, token.key, l->head_dim);
         if (q_latent) s += ref_dot(q_latent, token.value, l->value_dim);
@@ -152,8 +165,7 @@ static void attend_task(void *argument, int index, int count) {
     }
 }
 
-/* A head as the cache holds it: f32 memory, values of the layout's type. */
-static void store_head(float *out, const float *head, int count, DType dtype) {
+void ref_store_head(float *out, const float *head, int count, DType dtype) {
     uint16_t narrow[KV_PAGE_TOKENS];
     for (int i = 0; i < count; i += KV_PAGE_TOKENS) {
         const int n = count - i < KV_PAGE_TOKENS ? count - i : KV_PAGE_TOKENS;
@@ -175,9 +187,9 @@ static void append(const Attention *a, const Step *step, float *heads) {
             const int position = chunk->position + t;
             prepare_heads(a, a->k + row * l->kv_heads * l->head_dim, l->kv_heads, a->k_norm, step, (int)row, heads);
             for (int h = 0; h < l->kv_heads; h++) {
-                store_head(key_at(a, chunk, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
-                store_head(value_at(a, chunk, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,
-                    l->dtype);
+                ref_store_head(key_at(a, chunk, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
+                ref_store_head(value_at(a, chunk, position, h), a->v + (row * l->kv_heads + h) * l->value_dim,
+                    l->value_dim, l->dtype);
             }
         }
     }

@@ -41,7 +41,12 @@ void ref_decode_head(
 
 /* ref_attention.c */
 void ref_attention(Backend *backend, const Attention *a);
+/* A head as the cache holds it: f32 memory, values of the type. */
+void ref_store_head(float *out, const float *head, int count, DType dtype);
 void ref_rotate(const Rope *rope, const float *angles, float *head);
+
+/* ref_index.c */
+void ref_index_select(Backend *backend, const IndexSelect *op);
 
 /* ref_recurrent.c */
 void ref_conv(Backend *backend, const Conv *op);

@@ -317,7 +317,8 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
     b->base = (Backend){.ops = &cuda_ops,
         .rows_max = options->rows_max,
         .missing = (((1u << ACTIVATION_KINDS) - 1) & ~(uint32_t)CUDA_ACTIVATIONS) << CAPABILITY_ACTIVATIONS |
-            1u << CAPABILITY_CHUNKED | 1u << CAPABILITY_SQRT_SOFTPLUS | 1u << CAPABILITY_INPUT_WEIGHTS};
+            1u << CAPABILITY_CHUNKED | 1u << CAPABILITY_SQRT_SOFTPLUS | 1u << CAPABILITY_INPUT_WEIGHTS |
+            1u << CAPABILITY_IDENTITIES};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;
