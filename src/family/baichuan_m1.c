@@ -8,7 +8,7 @@ enum { TAPS = 2 };
 
 typedef struct Geometry {
     Dims full, window;
-    int width;          /* of the window */
+    int width;          /* tokens of the window */
     const Json *layers; /* numbers of the layers with a window; NULL: there are none */
 } Geometry;
 
