@@ -93,6 +93,24 @@ def check_input(cache):
     check(code == 2 and "option --temp:" in error, f"an option is named as it was called: {error}")
 
 
+def check_origins(cache):
+    """An origin or a host that no browser can send is refused by name; those that they send are taken."""
+    wrong = ["localhost:3000", "http://", "http://a/b", "http://a:0", "http://a:99999", "http://a:", "http://u@a",
+             "http://[::1", "http://[]", "http://a?x", "HTTP://a", "http://A", "http://a,,http://b", "://a",
+             "http://a b", "1://a b"]  # fmt: skip
+    for origin in wrong:
+        code, _, error = apus("serve", "echo-large", "--port", "0", "--allow-origin", origin, environment=cache)
+        check(code == 2 and "--allow-origin" in error and "want an origin" in error, f"{origin}: {code} {error}")
+    for host in ("http://x", "a b", "x:80", "a/b", "[::1]:80", "X", "[", "a,,b"):
+        code, _, error = apus("serve", "echo-large", "--port", "0", "--allow-host", host, environment=cache)
+        check(code == 2 and "--allow-host" in error and "want a name" in error, f"{host}: {code} {error}")
+    right = "http://localhost:3000,https://a.example,app://obsidian.md,file://,null,http://[::1]:8080"
+    code, _, error = apus(
+        "serve", "nothing-there", "--allow-origin", right, "--allow-host", "[::1],a.b", environment=cache
+    )
+    check(code != 0 and "allow-" not in error and "nothing-there" in error, f"{right}: {error}")
+
+
 def check_matrix(cache, directory):
     """Both lengths in the forms that a dense model allows, and why there are no others."""
     table = f"{directory}/matrix.md"
@@ -208,6 +226,7 @@ if __name__ == "__main__":
         check_words(cache)
         check_names(cache)
         check_input(cache)
+        check_origins(cache)
         check_matrix(cache, directory)
         check_chat(cache, directory)
         check_server(cache, directory)
