@@ -201,7 +201,7 @@ beside 3 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5
 wait
 
 # Three lanes of what waits more than it computes.
-for check in api models jobs fit lan constrained faults tools doors vision audio embeddings mixed metrics cache states sdk; do
+for check in api models jobs fit lan constrained faults tools doors vision audio media_memory embeddings mixed metrics cache states sdk; do
     beside 3 $check "$python" tests/server/check_$check.py
 done
 for check in lora encoders; do beside 3 $check "$python" tests/server/check_$check.py; done

@@ -214,7 +214,7 @@ def streams(server, count, tokens, image_requests):
 
 
 def show_beside(model, options):
-    slots = ("--slots", 16, "--max-queue", 128, "-t", options.threads)
+    slots = ("--slots", 16, "--queue", 128, "-t", options.threads)
     with apus_server.Server(model, *slots, binary=options.binary) as server:
         alone = streams(server, 8, options.tokens, 0)
         beside = streams(server, 8, options.tokens, options.images)

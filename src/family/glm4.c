@@ -1,9 +1,11 @@
-/* GLM-4 (0414), GLM-4 9B (glm), GLM-4.1V (glm4v) and GLM-OCR: gate and up in one matrix, half of each head rotates in
- * pairs of neighbours; GLM-4 has sandwich norms. References: mlx_lm/models/glm4.py; transformers/models/glm (in
- * mlx_lm/models/glm.py whole heads rotate). */
+/* GLM-4 (0414), GLM-4 9B (glm), GLM-4.1V (glm4v), GLM-4.6V and GLM-OCR: gate and up in one matrix, half of each head
+ * rotates in pairs of neighbours; GLM-4 has sandwich norms. References: mlx_lm/models/glm4.py; transformers/models/glm
+ * (in mlx_lm/models/glm.py whole heads rotate). */
 #include "family/gguf_models.h"
 #include "family/dense.h"
 #include "family/vision.h"
+
+extern const Family glm4v_moe_family; /* glm4_moe.c */
 
 static void load_glm(Loader *ld, Spec *spec) {
     static const Dense row = {
@@ -44,6 +46,12 @@ static void load_glm4v(Loader *ld, Spec *spec) {
     load_images(ld, spec, &row);
 }
 
+/* GLM-4.6V: its text model is that of GLM-4.1V, or of GLM-4.5V, whose experts text_config counts. */
+static void load_glm46v(Loader *ld, Spec *spec) {
+    const Json *text = json_get(load_place(ld).fields, "text_config");
+    (json_get(text, "n_routed_experts") ? glm4v_moe_family.load : load_glm4v)(ld, spec);
+}
+
 static void load_glm_ocr(Loader *ld, Spec *spec) {
     static const Dense row = {.norms = &sandwich,
         .rotary_factor = 1,
@@ -75,6 +83,7 @@ static const GgufField fields[] = {
 
 const Family glm_family = {.load = load_glm, .gguf = &glm_gguf};
 const Family glm4v_family = {.load = load_glm4v};
+const Family glm46v_family = {.load = load_glm46v};
 const Family glm_ocr_family = {.load = load_glm_ocr};
 
 const Family glm4_family = {

@@ -10,6 +10,7 @@ static void load(Loader *ld, Spec *spec) {
         {"mlp.up_proj", "mlp.w1"}, {"mlp.down_proj", "mlp.c_proj"}, {0}};
     static const LoadName fields[] = {{"head_dim", "kv_channels"}, {"rope_theta", "rotary_emb_base"}, {0}};
     const bool bias = !load_bool_or(ld, "no_bias", true);
+    load_require(ld, !load_has_field(ld, "visual"), "Qwen-VL, the first one, is not supported; Qwen2-VL and later are");
     const Dense row = {.fields = fields,
         .names = names,
         .eps_field = "layer_norm_epsilon",

@@ -42,6 +42,7 @@
     row("glm_moe_dsa", glm_moe_dsa_family)                              \
     row("gpt2", gpt2_family)                                            \
     row("gpt_bigcode", gpt_bigcode_family)                              \
+    row("glm46v", glm46v_family)                                        \
     row("glm4v", glm4v_family)                                          \
     row("glm4v_moe", glm4v_moe_family)                                  \
     row("glm_ocr", glm_ocr_family)                                      \

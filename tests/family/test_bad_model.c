@@ -368,11 +368,12 @@ static void test_eos(void) {
 }
 
 /* A model of an unknown kind is told its kind, whatever state its weights are in. */
-/* Sizes that recurrent layers cannot have. */
+/* Sizes that recurrent layers cannot have, and a part that no family has. */
 static void test_recurrent(void) {
     static const struct {
         const char *name, *from, *to, *mention;
     } cases[] = {
+        {"qwen", "\"no_bias\":", "\"visual\":{\"layers\":48},\"no_bias\":", "Qwen-VL, the first one"},
         {"qwen3-5", "\"linear_key_head_dim\":16", "\"linear_key_head_dim\":512", "a state of 512"},
         {"qwen3-5", "\"linear_num_key_heads\":2", "\"linear_num_key_heads\":3", "3 key heads or groups"},
         {"qwen3-5", "\"linear_conv_kernel_dim\":4", "\"linear_conv_kernel_dim\":9", "over 9 positions"},

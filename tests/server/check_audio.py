@@ -334,6 +334,27 @@ def check_commands(directory):
         check(code == 0 and heard.strip() in shown and "nothing.wav" in shown, f"{shown!r} {heard!r} {error}")
 
 
+def check_thinking(directory):
+    """Transcriptions switch reasoning off, where the template has a switch: no thoughts get into the text."""
+
+    def tokens():
+        with Server(directory) as server:
+            status, body = form(server, {"model": server.name.encode(), "file": wav(1)})
+            check(status == 200, body)
+            chat = answer(server, user(wav(1), "x"), max_tokens=1)[0]["prompt_tokens"]
+            return json.loads(body)["usage"]["input_tokens"], chat
+
+    plain = tokens()
+    path = os.path.join(directory, "tokenizer_config.json")
+    with open(path) as file:
+        config = json.load(file)
+    config["chat_template"] += "{% if enable_thinking is not false %}{{ '<think>\n' }}{% endif %}"
+    with open(path, "w") as file:
+        json.dump(config, file)
+    thinking = tokens()
+    check(thinking[0] == plain[0] and thinking[1] > plain[1], f"thoughts: {plain} {thinking}")
+
+
 def main():
     tokens = {
         "gemma4": lambda count: up(up(count - 160, 160), 4),
@@ -356,6 +377,7 @@ def main():
                 check_transcriptions(server, name)
             if name == "gemma4":
                 check_commands(directory)
+                check_thinking(directory)
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_audio(directory, "gemma4", "gemma4-e")
         with Server(directory) as server:

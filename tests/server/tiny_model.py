@@ -223,8 +223,10 @@ def write_tiny_hybrid(directory, context=32768, embedding_range=1.0):
     _write_rest(directory, {**fixture["config"], **config})
 
 
-AUDIO_TEMPLATE = VISION_TEMPLATE.replace("PLACEHOLDER", "<|image|>").replace(
-    "{% else %}{{ c.text }}", "{% elif c.type == 'audio' %}{{ '<|audio|>' }}{% else %}{{ c.text }}"
+AUDIO_TEMPLATE = (
+    VISION_TEMPLATE.replace("PLACEHOLDER", "<|image|>")
+    .replace("VIDEO", "<|video|>")
+    .replace("{% else %}{{ c.text }}", "{% elif c.type == 'audio' %}{{ '<|audio|>' }}{% else %}{{ c.text }}")
 )
 
 
