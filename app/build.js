@@ -33,7 +33,7 @@ async function makeAssets() {
     const result = await build({
         absWorkingDir: here,
         entryPoints: [
-            { in: 'src/main.js', out: 'app' },
+            { in: 'src/boot.js', out: 'app' },
             { in: 'src/styles/app.css', out: 'app' },
             { in: 'pdfjs-dist/build/pdf.worker.mjs', out: 'pdf-worker' },
         ],
@@ -67,9 +67,10 @@ async function makeAssets() {
     let style = '';
     let worker = '';
     for (const [name, output] of Object.entries(outputs)) {
-        if (output.entryPoint === 'src/main.js') {
+        if (output.entryPoint === 'src/boot.js') {
             script = basename(name);
             need(name);
+            for (const item of output.imports) need(item.path); // the app
         }
         if (output.entryPoint === 'src/styles/app.css') {
             style = basename(name);
@@ -91,12 +92,17 @@ async function makeAssets() {
         const bytes = readFileSync(join(here, 'src/static', name));
         assets.push({ path: `/assets/${name}`, bytes, immutable: false, first: name === 'icon.svg' });
     }
+    const logo = /LOGO =\s*'([^']+)'/.exec(readFileSync(join(here, 'src/views/icons.js'), 'utf8'))?.[1] ?? '';
     const chunks = [...first].map((name) => basename(name)).filter((name) => name.endsWith('.js') && name !== script);
+    // Fetched at once, compiled when the frame has been painted: modulepreload would compile them before.
+    const preload = (/** @type {string} */ name) =>
+        `<link rel="preload" as="script" crossorigin href="/assets/${name}" />`;
     const page = readFileSync(join(here, 'src/static/index.html'), 'utf8')
         .replace('SCRIPT', `/assets/${script}`)
         .replace('STYLE', `/assets/${style}`)
         .replace('WORKER', `/assets/${worker}`)
-        .replace('PRELOADS', chunks.map((name) => `<link rel="modulepreload" href="/assets/${name}" />`).join(''));
+        .replace('LOGO', logo)
+        .replace('PRELOADS', chunks.map(preload).join(''));
     assets.push({ path: '/', bytes: Buffer.from(page), immutable: false, first: true });
     const cached = assets.filter((asset) => asset.first && asset.path !== '/').map((asset) => asset.path);
     const version = hashOf(Buffer.concat(assets.map((asset) => asset.bytes)));

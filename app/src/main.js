@@ -112,7 +112,9 @@ effect(() => {
 });
 
 loadChats().then(() => {
-    render(html`<${App} />`, /** @type {HTMLElement} */ (document.getElementById('app')));
+    const root = /** @type {HTMLElement} */ (document.getElementById('app'));
+    root.replaceChildren(); // the frame of index.html
+    render(html`<${App} />`, root);
     refreshJobs();
 });
 pairFromAddress().then(watch);

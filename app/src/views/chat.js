@@ -42,7 +42,7 @@ function ModelPicker() {
 
 function Welcome() {
     const state = link.value;
-    if (state === 'starting') return null;
+    if (state === 'starting') return html`<div class="starting"><${Logo} size=${56} /></div>`; // as in index.html
     if (state === 'offline')
         return html`<${Empty} icon="warn" title=${t('offlineTitle')} text=${t('offlineText')}>
             <button type="button" class="button" onClick=${refresh}>${t('tryAgain')}</button>
