@@ -6,12 +6,12 @@
 BpeCache *bpe_cache_new(uint32_t id_limit) {
     const size_t line = sizeof(BpeCacheLine);
     BpeCache *cache = calloc(1, sizeof *cache + id_limit);
-    if (cache) cache->memory = calloc(CACHE_SETS * CACHE_WAYS + 1, line); /* pages come as they are used */
+    if (cache) cache->memory = calloc(CACHE_TABLES * CACHE_LINES + 1, line); /* pages come as they are used */
     if (!cache || !cache->memory) {
         free(cache);
         return NULL;
     }
-    cache->sets = (BpeCacheLine(*)[CACHE_WAYS])(((uintptr_t)cache->memory + line - 1) / line * line);
+    cache->lines = (BpeCacheLine *)(((uintptr_t)cache->memory + line - 1) / line * line);
     return cache;
 }
 
@@ -20,16 +20,16 @@ void bpe_cache_free(BpeCache *cache) {
     free(cache);
 }
 
-/* An empty line of the set, or one after the other. */
+/* An empty line for the key, or each one in turn. */
 static BpeCacheLine *line_to_write(BpeCache *cache, const BpeCacheKey *key, uint64_t *head) {
-    BpeCacheLine *lines = cache->sets[key->hash >> (64 - CACHE_SET_BITS)];
     uint64_t writes = 0;
-    for (int way = 0; way < CACHE_WAYS; way++) {
-        *head = atomic_load_explicit(&lines[way].head, memory_order_relaxed);
-        if (!*head) return &lines[way];
+    for (int table = 0; table < CACHE_TABLES; table++) {
+        BpeCacheLine *line = bpe_cache_line(cache, key, table);
+        *head = atomic_load_explicit(&line->head, memory_order_relaxed);
+        if (!*head) return line;
         writes += *head >> CACHE_VERSION_SHIFT;
     }
-    BpeCacheLine *line = &lines[writes % CACHE_WAYS];
+    BpeCacheLine *line = bpe_cache_line(cache, key, (int)(writes % CACHE_TABLES));
     *head = atomic_load_explicit(&line->head, memory_order_relaxed);
     return line;
 }

@@ -1,5 +1,6 @@
-/* Remembers the ids of short words for all threads: sets of four cache lines, each line under a sequence lock made of
- * atomic words, so that readers never wait and a torn line is a miss. Internal to bpe*.c. */
+/* Remembers the ids of short words for all threads: two tables of cache lines, a word being in either. Each line is
+ * under a sequence lock made of atomic words, so that readers never wait and a torn line is a miss. Internal to bpe*.c.
+ */
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,9 +11,9 @@
 #include "text/tokenizer/bpe_tables.h"
 
 enum {
-    CACHE_SET_BITS = 14,
-    CACHE_SETS = 1 << CACHE_SET_BITS,
-    CACHE_WAYS = 4,
+    CACHE_LINE_BITS = 15,
+    CACHE_LINES = 1 << CACHE_LINE_BITS, /* lines of a table */
+    CACHE_TABLES = 2,
     CACHE_KEY_WORDS = 3, /* words of up to 24 bytes … */
     CACHE_ID_WORDS = 4,  /* … and up to 8 ids */
     CACHE_KEY_MAX = 8 * CACHE_KEY_WORDS,
@@ -43,9 +44,9 @@ typedef struct BpeCacheKey {
 typedef enum BpeWhole { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO } BpeWhole;
 
 typedef struct BpeCache {
-    BpeCacheLine (*sets)[CACHE_WAYS]; /* CACHE_SETS of them */
-    void *memory;                     /* allocation that holds the sets */
-    _Atomic uint8_t whole[];          /* by id: BpeWhole */
+    BpeCacheLine *lines;     /* [CACHE_TABLES][CACHE_LINES] */
+    void *memory;            /* allocation that holds the lines */
+    _Atomic uint8_t whole[]; /* by id: BpeWhole */
 } BpeCache;
 
 BpeCache *bpe_cache_new(uint32_t id_limit); /* NULL: no memory */
@@ -76,31 +77,43 @@ static inline BpeCacheKey bpe_cache_key(uint64_t seed, const char *bytes, size_t
     return key;
 }
 
+/* The line of a table that a key may be in. */
+static inline BpeCacheLine *bpe_cache_line(const BpeCache *cache, const BpeCacheKey *key, int table) {
+    const uint64_t place = table == 0 ? key->hash >> (64 - CACHE_LINE_BITS) : key->hash & (CACHE_LINES - 1);
+    return &cache->lines[table * CACHE_LINES + place];
+}
+
 /* Fetches what bpe_cache_get() will read. */
 static inline void bpe_cache_fetch(const BpeCache *cache, const BpeCacheKey *key) {
-    __builtin_prefetch(&cache->sets[key->hash >> (64 - CACHE_SET_BITS)][0]);
+    for (int table = 0; table < CACHE_TABLES; table++) __builtin_prefetch(bpe_cache_line(cache, key, table));
+}
+
+/* 0: the line has the key. */
+static inline uint64_t bpe_cache_differs(const BpeCacheLine *line, const BpeCacheKey *key, uint64_t *head) {
+    *head = atomic_load_explicit(&line->head, memory_order_acquire);
+    uint64_t other = (*head & CACHE_KIND) ^ key->kind;
+    other |= atomic_load_explicit(&line->key[0], memory_order_acquire) ^ key->word[0];
+    other |= atomic_load_explicit(&line->key[1], memory_order_acquire) ^ key->word[1];
+    return other | (atomic_load_explicit(&line->key[2], memory_order_acquire) ^ key->word[2]);
 }
 
 /* The number of ids copied, 0: not there. */
 static inline size_t bpe_cache_get(const BpeCache *cache, const BpeCacheKey *key, int32_t ids[CACHE_IDS_MAX]) {
-    const BpeCacheLine *line = cache->sets[key->hash >> (64 - CACHE_SET_BITS)];
-    for (int way = 0; way < CACHE_WAYS; way++, line++) {
-        uint64_t head = atomic_load_explicit(&line->head, memory_order_acquire);
-        uint64_t first = atomic_load_explicit(&line->key[0], memory_order_acquire) ^ key->word[0];
-        uint64_t second = atomic_load_explicit(&line->key[1], memory_order_acquire) ^ key->word[1];
-        uint64_t third = atomic_load_explicit(&line->key[2], memory_order_acquire) ^ key->word[2];
-        if (((head & CACHE_KIND) ^ key->kind) | first | second | third) continue;
-        size_t count = head >> CACHE_COUNT_SHIFT & 0xFF;
-        uint64_t two[CACHE_ID_WORDS];
-        two[0] = atomic_load_explicit(&line->ids[0], memory_order_acquire);
-        two[1] = atomic_load_explicit(&line->ids[1], memory_order_acquire);
-        memcpy(ids, two, 2 * sizeof *two);
-        if (count > 4) {
-            two[2] = atomic_load_explicit(&line->ids[2], memory_order_acquire);
-            two[3] = atomic_load_explicit(&line->ids[3], memory_order_acquire);
-            memcpy(ids + 4, two + 2, 2 * sizeof *two);
-        }
-        return atomic_load_explicit(&line->head, memory_order_relaxed) == head ? count : 0;
+    uint64_t head;
+    const BpeCacheLine *line = bpe_cache_line(cache, key, 0);
+    if (bpe_cache_differs(line, key, &head)) {
+        line = bpe_cache_line(cache, key, 1);
+        if (bpe_cache_differs(line, key, &head)) return 0;
     }
-    return 0;
+    const size_t count = head >> CACHE_COUNT_SHIFT & 0xFF;
+    uint64_t two[CACHE_ID_WORDS];
+    two[0] = atomic_load_explicit(&line->ids[0], memory_order_acquire);
+    two[1] = atomic_load_explicit(&line->ids[1], memory_order_acquire);
+    memcpy(ids, two, 2 * sizeof *two);
+    if (count > 4) {
+        two[2] = atomic_load_explicit(&line->ids[2], memory_order_acquire);
+        two[3] = atomic_load_explicit(&line->ids[3], memory_order_acquire);
+        memcpy(ids + 4, two + 2, 2 * sizeof *two);
+    }
+    return atomic_load_explicit(&line->head, memory_order_relaxed) == head ? count : 0;
 }

@@ -269,16 +269,16 @@ static inline bool may_cut_space(const Bpe *bpe, Slice word, size_t at) {
 /* Whether a word may be split between two characters of three bytes, the second of them at `at`. */
 static inline bool may_cut_wide(const Bpe *bpe, Slice word, size_t at) {
     uint32_t bit = bigram_bit(word.data + at - 3);
-    return !(bpe->bigrams[bit >> 6] >> (bit & 63) & 1) &&
-        !seam_has(bpe, (uint8_t)word.data[at - 1], (uint8_t)word.data[at]);
+    const bool together = bpe->bigrams[bit >> 6] >> (bit & 63) & 1;
+    return !(together | seam_has(bpe, (uint8_t)word.data[at - 1], (uint8_t)word.data[at]));
 }
 
-/* Whether a word may be split before the character at `at` ≥ 1. */
+/* Whether a word of characters may be split before the one at `at` ≥ 1. */
 static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
     uint8_t byte = (uint8_t)word.data[at], before = (uint8_t)word.data[at - 1];
     if (byte < 0x80) return bpe->ascii_splits && before < 0x80 && !seam_has(bpe, before, byte);
     if (!is_wide_lead(byte) || at + 3 > word.size) return false;
-    if (!bpe->by_bytes && memcmp(word.data + at, "▁", 3) == 0) return may_cut_space(bpe, word, at);
+    if (memcmp(word.data + at, "▁", 3) == 0) return may_cut_space(bpe, word, at);
     if (!bpe->wide_splits || at < 3 || !is_wide_lead((uint8_t)word.data[at - 3])) return false;
     if (!is_continuation((uint8_t)word.data[at - 2]) || !is_continuation(before)) return false;
     return may_cut_wide(bpe, word, at);
@@ -287,12 +287,18 @@ static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
 /* The ends of the parts of a word from *at on, `max` of them at most; *at becomes the last one. */
 static size_t cut_word(const Bpe *bpe, Slice word, size_t *at, size_t *ends, size_t max) {
     size_t count = 0, i = *at + 1;
-    if (bpe->by_bytes) { /* only wide characters are cut apart */
-        for (; i < word.size && count + 1 < max; i++) {
-            if (!is_wide_lead((uint8_t)word.data[i])) continue;
+    if (bpe->by_bytes && !bpe->wide_splits) {
+        i = word.size;
+    } else if (bpe->by_bytes) { /* only characters of three bytes are cut apart, without a branch on whether they are */
+        bool before = false;    /* such a character ends at i */
+        for (i--; i + 3 <= word.size && count + 1 < max;) {
+            const bool wide = is_wide_lead((uint8_t)word.data[i]);
             ends[count] = i;
-            count += may_cut(bpe, word, i);
+            if (wide && before) count += may_cut_wide(bpe, word, i);
+            before = wide;
+            i += wide ? 3 : 1;
         }
+        if (i + 3 > word.size) i = word.size;
     } else {
         for (; i < word.size && count + 1 < max; i++) {
             ends[count] = i;
@@ -350,15 +356,21 @@ static bool encode_words(const Bpe *bpe, BpeWork *work, Slice text, size_t start
             keys[i] = bpe_cache_key(seed, text.data + at, size, text.size - at, part);
             bpe_cache_fetch(bpe->cache, &keys[i]);
         }
+        if (!tokens_reserve(out, AHEAD * CACHE_IDS_MAX)) return false;
+        int32_t *to = out->ids + out->count;
         for (size_t i = 0; i < now; start = ends[i++]) {
             const Slice word = {text.data + start, ends[i] - start};
             if (!word.size) continue;
             const BpeCacheKey *key = word.size <= CACHE_KEY_MAX ? &keys[i] : NULL;
-            if (out->capacity - out->count < CACHE_IDS_MAX && !tokens_reserve(out, CACHE_IDS_MAX)) return false;
-            const size_t found = key ? bpe_cache_get(bpe->cache, key, out->ids + out->count) : 0;
-            out->count += found;
-            if (!found && !encode_missing(bpe, work, word, parts, key, out)) return false;
+            const size_t found = key ? bpe_cache_get(bpe->cache, key, to) : 0;
+            to += found;
+            if (found) continue;
+            out->count = (size_t)(to - out->ids);
+            if (!encode_missing(bpe, work, word, parts, key, out)) return false;
+            if (!tokens_reserve(out, AHEAD * CACHE_IDS_MAX)) return false;
+            to = out->ids + out->count;
         }
+        out->count = (size_t)(to - out->ids);
         ends += now;
         count -= now;
     }

@@ -80,8 +80,10 @@ static inline bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80;
 
 /* The bit of two adjacent characters of three bytes each. */
 static inline uint32_t bigram_bit(const char *six) {
-    uint64_t bytes = 0;
-    memcpy(&bytes, six, 6);
+    uint32_t first, last; /* four bytes each: loads that no store of other sizes precedes */
+    memcpy(&first, six, 4);
+    memcpy(&last, six + 2, 4);
+    const uint64_t bytes = (first & 0xFFFFFF) | (uint64_t)(last >> 8) << 24;
     return (uint32_t)(bytes * 0x9E3779B97F4A7C15u >> (64 - BPE_BIGRAM_BITS));
 }
 

@@ -172,8 +172,9 @@ static bool run_form(const NormalizeStep *step, Pass *pass) {
  * characters of `plain`, which neither decompose nor compose nor reorder; false: unknown without computing it. */
 static bool form_is_identity(const NormalizeStep *step, Slice text) {
     static const UnicodeRange plain[] = {{0x391, 0x3A1}, {0x3A3, 0x3CE}, {0x400, 0x482}, {0x5D0, 0x5EA}, {0x620, 0x64A},
-        {0x2002, 0x2027}, {0x2190, 0x2328}, {0x2330, 0x2ADB}, {0x3001, 0x3029}, {0x3042, 0x3096}, {0x30A2, 0x30FE},
-        {0x4E00, 0x9FA5}, {0xAC00, 0xD7A3}, {0xFE00, 0xFE0F}, {0xFF01, 0xFFEF}, {0x1F300, 0x1FAFF}};
+        {0x2002, 0x2027}, {0x2190, 0x2328}, {0x2330, 0x2ADB}, {0x3000, 0x3029}, {0x3042, 0x3096}, {0x30A2, 0x30FE},
+        {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0xE000, 0xF8FF}, {0xFE00, 0xFE19}, {0xFE30, 0xFE6F},
+        {0xFF01, 0xFFEF}, {0x1F300, 0x1FAFF}};
     const bool nfc = step->compose && !step->compatible;
     uint32_t limit = nfc ? 0x300 : 0xA0;
     for (size_t at = 0; at < text.size;) {
@@ -184,9 +185,10 @@ static bool form_is_identity(const NormalizeStep *step, Slice text) {
                 at += sizeof word;
                 continue;
             }
-            /* ideographs: the range U+4E00…9FA5 without U+9FA5 */
-            const uint32_t lead = (uint32_t)(word << 16 & 0xFF0000) | (uint32_t)(word & 0xFF00) | (word >> 16 & 0xFF);
-            if (nfc && lead - 0xE4B880 < 0xE9BEA5 - 0xE4B880) {
+            /* what Chinese texts consist of */
+            const uint32_t wide = (uint32_t)((word & 0x0F) << 12 | (word >> 8 & 0x3F) << 6 | (word >> 16 & 0x3F));
+            if (nfc && (word & 0xF0) == 0xE0 &&
+                (wide - 0x4E00 < 0x5200 || wide - 0x3000 < 0x2A || wide - 0xFF01 < 0xEF)) {
                 at += 3;
                 continue;
             }

@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -49,6 +52,36 @@ ALWAYS_INLINE int first_bit(uint64_t bits) { return __builtin_ctzll(bits); }
 ALWAYS_INLINE int last_bit(uint64_t bits) { return 63 - __builtin_clzll(bits); }
 ALWAYS_INLINE uint64_t bits_below(int count) { return count >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << count) - 1; }
 
+#ifdef __SSE2__
+/* As 16 bits: the bytes of first…last. */
+ALWAYS_INLINE uint64_t mask_inside(__m128i bytes, uint8_t first, uint8_t last) {
+    const __m128i from_first = _mm_sub_epi8(bytes, _mm_set1_epi8((char)first));
+    const __m128i most = _mm_set1_epi8((char)(last - first));
+    return (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(from_first, most), from_first));
+}
+
+ALWAYS_INLINE Kinds kinds_of(const uint8_t *text, AsciiRules rules) {
+    Kinds k = {.size = WINDOW};
+    uint64_t beyond = 0, printed = 0;
+    for (int at = 0; at < WINDOW; at += 16) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(text + at));
+        const uint64_t blank = mask_inside(bytes, ' ', ' ');
+        k.letter |= mask_inside(_mm_or_si128(bytes, _mm_set1_epi8(0x20)), 'a', 'z') << at;
+        if (rules.cased) k.capital |= mask_inside(bytes, 'A', 'Z') << at;
+        k.digit |= mask_inside(bytes, '0', '9') << at;
+        k.blank |= blank << at;
+        k.line |= (mask_inside(bytes, '\n', '\n') | mask_inside(bytes, '\r', '\r')) << at;
+        k.white |= (blank | mask_inside(bytes, '\t', '\r')) << at;
+        if (rules.contractions) k.apostrophe |= mask_inside(bytes, '\'', '\'') << at;
+        if (rules.slashes) k.slash |= mask_inside(bytes, '/', '/') << at;
+        if (!rules.digits) printed |= mask_inside(bytes, ' ', '~') << at;
+        beyond |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes) << at;
+    }
+    if (!rules.digits) beyond |= k.digit | ~(printed | k.white);
+    if (beyond) k.size = first_bit(beyond);
+    return k;
+}
+#else
 ALWAYS_INLINE Kinds kinds_of(const uint8_t *text, AsciiRules rules) {
     Kinds k = {.size = WINDOW};
     uint64_t beyond = 0;
@@ -74,6 +107,7 @@ ALWAYS_INLINE Kinds kinds_of(const uint8_t *text, AsciiRules rules) {
     if (beyond) k.size = first_bit(beyond);
     return k;
 }
+#endif
 
 /* The length of a contraction at an apostrophe, as its letters say; 0: it is none. */
 ALWAYS_INLINE int contraction_at(const uint8_t *text) {
