@@ -6,6 +6,7 @@ agent_session.py aider FOLDER   aider, which has no tools: two edits of a file, 
 agent_session.py llm FOLDER     llm with a function
 """
 
+import functools
 import json
 import os
 import re
@@ -60,7 +61,9 @@ def write_model(directory, tool, member):
 
 
 def events_of(raw):
-    return [json.loads(line[6:]) for line in raw.decode().splitlines() if line.startswith("data: {")]
+    """Of a stream of events, or of Ollama's lines."""
+    lines = raw.decode().splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith(("data: {", "{"))]
 
 
 def read_chat(events):
@@ -76,11 +79,12 @@ def read_chat(events):
     return text, calls
 
 
-def chat_turn(body, events):
+def chat_turn(body, events, empty=None, parts=("id", "type", "function"), result="(no output)"):
+    """empty, parts: what the client writes for no text, and the parts of a call that it keeps."""
     text, calls = read_chat(events)
-    calls = [{k: c[k] for k in ("id", "type", "function")} for c in calls]
-    body["messages"] += [{"role": "assistant", "content": text or None, "tool_calls": calls}] if calls else []
-    body["messages"] += [{"role": "tool", "tool_call_id": c["id"], "content": "(no output)"} for c in calls]
+    calls = [{k: c[k] for k in parts} for c in calls]
+    body["messages"] += [{"role": "assistant", "content": text or empty, "tool_calls": calls}] if calls else []
+    body["messages"] += [{"role": "tool", "tool_call_id": c["id"], "content": result} for c in calls]
     return text, [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
 
 
@@ -111,18 +115,67 @@ def responses_turn(body, events):
     return text, [(c["name"], json.loads(c["arguments"])) for c in calls]
 
 
+def ollama_turn(body, events):
+    message = {"role": "assistant", "content": "", "tool_calls": []}
+    for event in events:
+        message["content"] += event["message"].get("content", "")
+        message["tool_calls"] += event["message"].get("tool_calls", [])
+    calls = [c["function"] for c in message["tool_calls"]]
+    body["messages"] += [message] if calls else []
+    body["messages"] += [{"role": "tool", "content": "(no output)", "tool_name": c["name"]} for c in calls]
+    return message["content"], [(c["name"], c["arguments"]) for c in calls]
+
+
+CHAT = "/v1/chat/completions"
 APIS = {
     "claude": ("/v1/messages", messages_turn),
     "codex": ("/v1/responses", responses_turn),
-    "opencode": ("/v1/chat/completions", chat_turn),
+    "opencode": (CHAT, chat_turn),
 }
 
 
-def replay(agent, directory):
-    tool, member, _ = AGENTS[agent]
-    path, turn = APIS[agent]
+def opening(tool, **more):
+    """The first request of a client with one tool that runs commands."""
+    parameters = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+    function = {"name": tool, "description": "Runs a command", "parameters": parameters, **more.pop("function", {})}
+    messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "make the file"}]
+    return {"messages": messages, "tools": [{"type": "function", "function": function}], **more}
+
+
+# By their sources: how they begin, and how they write what was said into the next request.
+USAGE = {"stream_options": {"include_usage": True}}
+OTHERS = {
+    "continue": (
+        opening("builtin_run_terminal_command", max_tokens=2048, function={"strict": None}),
+        CHAT,
+        functools.partial(chat_turn, empty=" "),
+    ),
+    "cline": (opening("execute_command", temperature=0, tool_choice="auto", **USAGE), CHAT, chat_turn),
+    "open-webui": (
+        opening("run_code", metadata={"task": "chat"}, **USAGE),
+        CHAT,
+        functools.partial(chat_turn, empty="", parts=("index", "id", "type", "function")),
+    ),
+    "zed": (
+        opening("terminal", parallel_tool_calls=False, temperature=1.0, prompt_cache_key="k", **USAGE),
+        CHAT,
+        functools.partial(chat_turn, result=[{"type": "text", "text": "(no output)"}]),
+    ),
+    "open-webui-ollama": (opening("run_code", options={"temperature": 0}, keep_alive="5m"), "/api/chat", ollama_turn),
+}
+
+
+def recorded(agent):
     with open(os.path.join(HERE, "recorded", agent + ".json")) as file:
-        body = json.load(file)
+        return json.load(file), *APIS[agent], *AGENTS[agent][:2]
+
+
+def replay(agent, directory):
+    if agent in APIS:
+        body, path, turn, tool, member = recorded(agent)
+    else:
+        body, path, turn = OTHERS[agent]
+        tool, member = body["tools"][0]["function"]["name"], "command"
     with Server(write_model(directory, tool, member), "-t", 1, name="m") as server:
         for number in range(3):
             status, _, raw = server.request("POST", path, {**body, "model": "m", "stream": True})
@@ -272,6 +325,6 @@ if __name__ == "__main__":
                 {"aider": run_aider, "llm": run_llm}[agent](*folder, top)
         else:
             test_launch()
-            for each in APIS:
+            for each in [*APIS, *OTHERS]:
                 replay(each, os.path.join(top, each))
     check.done()
