@@ -24,7 +24,8 @@ typedef bool (*AllocationsRun)(Error *error);
 
 enum {
     ALLOCATIONS_ALL_STRIDE = 5,
-    ALLOCATIONS_SAMPLE = 8, /* every eighth of them, if a sample is asked for; under a sanitizer others than without */
+    ALLOCATIONS_SAMPLE =
+        12, /* every twelfth of them, if a sample is asked for; under a sanitizer others than without */
     ALLOCATIONS_LIVE_MAX = 1 << 14,
     ALLOCATIONS_SECONDS_MAX = 120,
     ALLOCATIONS_FDS_MAX = 256

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Every source file through a compiler for macOS, ARM64 and x86-64: system clang with the macOS headers that zig brings
 # (package ziglang of tests/requirements.txt). Syntax and warnings only; nothing is linked or run.
-#   tests/macos.sh [FILE…]
+#   tests/macos.sh            all for ARM64; for x86-64 those whose text depends on the architecture
+#   tests/macos.sh all        all for both
+#   tests/macos.sh FILE…
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 python=${XDG_CACHE_HOME:-$HOME/.cache}/apus/venv/bin/python
@@ -41,19 +43,38 @@ options_of() {
     esac
 }
 
-[ $# -gt 0 ] || mapfile -t found < <(find src -name '*.c' -not -path 'src/backend/cuda/*' | sort)
+# Files that ask for the architecture, or include a header that does.
+depending() {
+    local asks='__(x86_64|i386|aarch64|arm64|ARM|SSE|AVX|F16C)|immintrin|arm_neon|__builtin_(ia32|cpu|arm)' names=none before=""
+    while [ "$names" != "$before" ]; do
+        before=$names
+        names=$(grep -rlE "$asks|#include \"(.*/)?($names)\"" src --include='*.h' | xargs -n 1 basename | sort -u | paste -sd'|')
+    done
+    grep -rlE "$asks|#include \"(.*/)?($names)\"" src --include='*.c' --exclude-dir=cuda | sort
+}
+
+mapfile -t found < <(find src -name '*.c' -not -path 'src/backend/cuda/*' | sort)
+mapfile -t other < <(depending)
+case ${1:-} in
+"") ;;
+all) other=("${found[@]}") ;;
+*) found=("$@") other=("$@") ;;
+esac
 passed=0 failed=0
-for architecture in arm64 x86_64; do
-    for file in "${@:-${found[@]}}"; do
-        options=$(options_of $architecture "$file") || continue
+check() { # ARCHITECTURE FILE…
+    local architecture=$1 file options
+    for file in "${@:2}"; do
+        options=$(options_of "$architecture" "$file") || continue
         # shellcheck disable=SC2086 # several options
-        if clang -target $architecture-apple-macos13 "${flags[@]}" $options "$file"; then
+        if clang -target "$architecture-apple-macos13" "${flags[@]}" $options "$file"; then
             passed=$((passed + 1))
         else
             echo "$architecture: $file"
             failed=$((failed + 1))
         fi
     done
-done
+}
+check arm64 "${found[@]}"
+check x86_64 "${other[@]}"
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

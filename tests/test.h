@@ -10,14 +10,22 @@
 
 /* A sanitizer proves memory and threads at ten to fifty times the cost: tests that compare numbers for every cut, kind
  * and count take a sample of them under one. The sample still goes through all code. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
+#if defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1, SANITIZED_THREADS = 1 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { SANITIZED = 1, SANITIZED_THREADS = 0 };
 #else
-enum { SANITIZED = 0 };
+enum { SANITIZED = 0, SANITIZED_THREADS = 0 };
 #endif
 /* Whether to take that sample: under a sanitizer, and where APUS_TEST_SAMPLE is set, as ./test.sh does;
  * ./test.sh long and a program started by hand take the whole. */
 static inline bool test_sampled(void) { return SANITIZED || getenv("APUS_TEST_SAMPLE"); }
+/* Whether tests that go through the backends take this one: APUS_TEST_BACKEND names the only one, as for a device whose
+ * machine has run the others already. */
+static inline bool test_takes_backend(const char *name) {
+    const char *only = getenv("APUS_TEST_BACKEND");
+    return !only || !strcmp(only, name);
+}
 
 extern int test_passed, test_failed, test_skipped; /* of the program, helpers included (tests/test.c) */
 

@@ -5,4 +5,5 @@ set -euo pipefail
 build=$(realpath "${1:?usage: $0 BUILD NAME}") name=${2:?usage: $0 BUILD NAME}
 cd "$(dirname "$0")/../.."
 ln -f "$build/$name" "$build/emulated/$name"
+export APUS_TEST_BACKEND=cuda # those of the processor are tested without the emulator
 exec "$build/emulated/$name" "${@:3}"

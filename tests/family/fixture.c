@@ -334,6 +334,7 @@ bool fixture_case_due(size_t number, size_t index) {
 }
 
 bool fixture_cpu_here(const char *cpu) {
+    if (!test_takes_backend(cpu)) return false;
     BackendOptions options = fixture_backend(cpu, 1, 1);
     options.scratch_bytes = 1 << 20;
     Error error = {0};

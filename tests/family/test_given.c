@@ -132,15 +132,13 @@ static void check_backend(const Fixture *fixture, const char *directory, const c
 int main(void) {
     static char names[FIXTURE_NAMES_MAX][64];
     const int total = fixture_names(names, FIXTURE_NAMES_MAX);
-    bool here[COUNT_OF(fixture_cpus)];
-    for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) here[c] = fixture_cpu_due(fixture_cpus[c]);
     for (int i = 0; i < total; i++) {
         Fixture f;
         char directory[64];
         if (!fixture_open(&f, names[i])) continue;
         if (fixture_write_variant(&f, (int)f.variants->size - 1, directory)) {
             for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++)
-                if (here[c]) check_backend(&f, directory, fixture_cpus[c]);
+                if (fixture_case_due((size_t)i, c)) check_backend(&f, directory, fixture_cpus[c]);
         }
         fixture_remove(directory);
         fixture_close(&f);

@@ -429,7 +429,7 @@ int main(int count, char **arguments) {
         "qwen2-5-vl-video", "qwen3-vl-video", "qwen3-5-video", "glm4v-video", "gemma4-e-video", "gemma4-31b-video",
         "smolvlm-video"};
     bool here[FIXTURE_CPUS];
-    for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_here(fixture_cpus[c]);
+    for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_due(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);
     for (size_t i = 0; i < COUNT_OF(names) && count == 1; i++) check_fixture(names[i], here);
     return test_done();

@@ -1,9 +1,10 @@
 """Answers that obey what requests say: a tiny model with random weights, which would say anything, behind the server.
-1,000 seeds over schemas, all valid by jsonschema; regular expressions, choices, rules; 64 mixed requests at once, each
-byte for byte what it is alone, logprobs too; streams equal whole answers; what cannot be kept is refused with its name.
-Exit 77 without the tokenizer.
+--seeds seeds (1,000) over schemas, all valid by jsonschema; regular expressions, choices, rules; 64 mixed requests
+at once, each byte for byte what it is alone, logprobs too; streams equal whole answers; what cannot be kept is refused
+with its name. Exit 77 without the tokenizer.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -19,14 +20,16 @@ import shapes
 from apus_server import Checks, Server
 
 check = Checks()
-SEEDS = 1000
+parser = argparse.ArgumentParser()
+parser.add_argument("--seeds", type=int, default=1000)
+options = parser.parse_args()
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))) / "apus/tokenizers/qwen3"
 END = "<|im_end|>"
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
 SHAPE = {
-    "hidden_size": 64,
+    "hidden_size": 32,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -46,7 +49,8 @@ SHAPE = {
 def write_model(directory):
     """Random weights; logits spread over a few units, so that a draw could be anything."""
     random = np.random.default_rng(3)
-    hidden, inner, vocab, head = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["vocab_size"], 32
+    hidden, inner, vocab = SHAPE["hidden_size"], SHAPE["intermediate_size"], SHAPE["vocab_size"]
+    head = hidden // SHAPE["num_attention_heads"]
 
     def matrix(rows, columns, scale=1.0):
         return (random.standard_normal((rows, columns)) * scale / columns**0.5).astype(np.float16)
@@ -205,7 +209,7 @@ def seeds(server):
             )
         ended[1] += 1
 
-    parallel(SEEDS, one)
+    parallel(options.seeds, one)
     print(f"{ended[0]} of {ended[1]} answers ended by themselves, all valid")
 
 

@@ -96,12 +96,20 @@ static uint64_t next_random(uint64_t *state) { /* splitmix64 */
 
 /* One of the tokens in a mask. */
 static int32_t choose(const uint64_t *mask, size_t words, uint64_t *random) {
-    int32_t chosen = -1;
     uint64_t count = 0;
-    for (size_t i = 0; i < words; i++)
-        for (uint64_t word = mask[i]; word; word &= word - 1)
-            if (next_random(random) % ++count == 0) chosen = (int32_t)(i * 64) + __builtin_ctzll(word);
-    return chosen;
+    for (size_t i = 0; i < words; i++) count += (uint64_t)__builtin_popcountll(mask[i]);
+    uint64_t skip = count ? next_random(random) % count : 0;
+    for (size_t i = 0; i < words; i++) {
+        uint64_t word = mask[i];
+        const uint64_t here = (uint64_t)__builtin_popcountll(word);
+        if (skip >= here) {
+            skip -= here;
+            continue;
+        }
+        for (; skip; skip--) word &= word - 1;
+        return (int32_t)(i * 64) + __builtin_ctzll(word);
+    }
+    return -1;
 }
 
 static bool sample(
