@@ -147,11 +147,11 @@ static const char *undivided(const Component *component, int parts, int64_t *cou
         return *count ? "heads of keys and values" : NULL;
     case COMPONENT_RECURRENT:
         if (recurrence->tiled) return "recurrent layers in llama.cpp's order of heads";
-        if (norm->group && width % norm->group) return "recurrent layers with one norm over several heads";
-        *count = recurrence->key_heads % parts ? recurrence->key_heads
-            : recurrence->value_heads % parts  ? recurrence->value_heads
-                                               : 0;
-        return *count ? "heads of recurrent layers" : NULL;
+        *count = recurrence->value_heads % parts ? recurrence->value_heads : 0;
+        if (*count) return "heads of a recurrent layer";
+        *count = recurrence->key_heads % parts ? recurrence->key_heads : 0;
+        if (*count) return "key heads or groups of a recurrent layer";
+        return norm->group && width % norm->group ? "recurrent layers with one norm over all heads" : NULL;
     default: return NULL;
     }
 }
