@@ -25,6 +25,7 @@ typedef struct Shape {
 typedef struct Sequence {
     int tokens;
     float *q, *k, *v, *q_latent;
+    int32_t *chosen; /* [tokens, groups, top_k] KeySelection.chosen; NULL: none */
     int32_t pages[PAGES];
     const int32_t *tables[2];
     int position; /* tokens in the cache */
@@ -40,7 +41,8 @@ typedef struct Bench {
     Norm q_norm, k_norm;
     Rope rope;
     int position_dims;
-    bool decode_rows; /* the rows of sequence 0 and those before them lie behind their prompts */
+    KeySelection selection; /* without `chosen` (bench_select) */
+    bool decode_rows;       /* the rows of sequence 0 and those before them lie behind their prompts */
     float *norm_weight, *frequencies, *sinks;
     Sequence sequence[1 + STRANGERS];
 } Bench;
@@ -78,10 +80,38 @@ static inline void bench_free(Bench *b) {
         free(b->sequence[i].k);
         free(b->sequence[i].v);
         free(b->sequence[i].q_latent);
+        free(b->sequence[i].chosen);
     }
     free(b->norm_weight);
     free(b->frequencies);
     free(b->sinks);
+}
+
+static inline int chosen_width(const Bench *b) { return b->selection.groups * b->selection.top_k; }
+
+/* As many of a row's blocks as can be chosen, ascending. */
+static inline void choose_blocks(const KeySelection *selection, int position, uint64_t *seed, int32_t *chosen) {
+    const int blocks = position / selection->block + 1;
+    int count = 0, left = blocks < selection->top_k ? blocks : selection->top_k;
+    for (int b = 0; b < blocks && left > 0; b++) {
+        if ((int)(test_random(seed) % (uint64_t)(blocks - b)) >= left) continue;
+        chosen[count++] = b;
+        left--;
+    }
+    while (count < selection->top_k) chosen[count++] = -1;
+}
+
+/* Rows read what the selection has; a selection by choice has random keys. */
+static inline void bench_select(Bench *b, const KeySelection *selection) {
+    uint64_t seed = 11;
+    b->selection = *selection;
+    for (int i = 0; chosen_width(b) > 0 && i <= STRANGERS; i++) {
+        Sequence *q = &b->sequence[i];
+        q->chosen = calloc((size_t)(q->tokens * chosen_width(b)), sizeof *q->chosen);
+        if (!q->chosen) abort();
+        for (int n = 0; n < q->tokens * selection->groups; n++)
+            choose_blocks(selection, n / selection->groups, &seed, q->chosen + n * selection->top_k);
+    }
 }
 
 /* Cache memory for all sequences as the second of two layers, pages dealt in a scattered order. */
@@ -160,14 +190,16 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
         .k_norm = s->norm ? &b->k_norm : NULL,
         .norm_full = s->norm == NORM_FULL,
         .rope = s->rope ? &b->rope : NULL,
-        .sinks = s->sinks ? b->sinks : NULL};
+        .sinks = s->sinks ? b->sinks : NULL,
+        .selection = b->selection};
 }
 
 /* Appends rows[i] tokens of each sequence in one step (0: not in it); outputs of sequence 0 go to out. */
 static inline void advance(Backend *backend, Bench *b, const Cache *cache, const int rows[1 + STRANGERS], float *out) {
     static float q[ROWS_MAX * 5000], k[ROWS_MAX * 2048], v[ROWS_MAX * 2048], q_latent[ROWS_MAX * 5000],
         y[ROWS_MAX * 5000];
-    static int32_t positions[POSITION_DIMS_MAX * ROWS_MAX];
+    static int32_t positions[POSITION_DIMS_MAX * ROWS_MAX], chosen[ROWS_MAX * 64];
+    const int choices = chosen_width(b);
     float *const in[4] = {q, k, v, q_latent};
     StepSequence sequences[1 + STRANGERS];
     int count = 0, total = 0, own = -1;
@@ -177,6 +209,9 @@ static inline void advance(Backend *backend, Bench *b, const Cache *cache, const
         sequences[count] = next_rows(b, &b->sequence[i], rows[i], total, positions + POSITION_DIMS_MAX * total, in);
         sequences[count++].decode = b->decode_rows && own < 0;
         if (i == 0) own = total;
+        if (choices > 0)
+            memcpy(chosen + total * choices, b->sequence[i].chosen + b->sequence[i].position * choices,
+                (size_t)(rows[i] * choices) * sizeof *chosen);
         total += rows[i];
     }
     Attention op = attention_of(b, &cache->layer);
@@ -185,6 +220,7 @@ static inline void advance(Backend *backend, Bench *b, const Cache *cache, const
     op.v = v;
     op.q_latent = b->shape->latent ? q_latent : NULL;
     op.out = y;
+    op.selection.chosen = chosen;
     Error error;
     backend->ops->begin(backend, step_of(count, sequences));
     backend->ops->attention(backend, &op);

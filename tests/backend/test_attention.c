@@ -31,6 +31,23 @@ static const Shape shapes[] = {
     {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true, false},
 };
 
+/* Rows that read some keys alone. */
+static const struct {
+    Shape shape;
+    KeySelection selection;
+} sparse[] = {
+    {{"block-sparse by pattern", 6, 2, 64, 64, DTYPE_F16, 700, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
+        {.block = 64, .local = 2, .stride = 5, .head_step = 1}},
+    {{"blocks of odd sizes by pattern", 4, 4, 32, 32, DTYPE_F32, 300, 0, 0, PLAIN, 0, NO_NORM, true, false},
+        {.block = 23, .local = 1, .stride = 3}},
+    {{"chosen keys", 8, 1, 64, 64, DTYPE_F16, 1500, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
+        {.block = 1, .groups = 1, .top_k = 40}},
+    {{"chosen blocks for each kv head", 6, 3, 64, 64, DTYPE_BF16, 700, 0, 0, ROPE_HALF, 32, NORM_HEAD, false, false},
+        {.block = 50, .groups = 3, .top_k = 4}},
+    {{"chosen keys of latents", 7, 1, 32, 64, DTYPE_F32, 400, 0, 0, ROPE_INTERLEAVED, 32, NO_NORM, false, true},
+        {.block = 1, .groups = 1, .top_k = 9}},
+};
+
 /* Rows that lie behind their prompts, in steps of one and of some, alone and beside strangers of both kinds. */
 static void check_generated(Bench *b, const char *name, const float *expected) {
     static const struct {
@@ -57,9 +74,11 @@ static void check_generated(Bench *b, const char *name, const float *expected) {
     free(other);
 }
 
-/* number: of the shape, for the sample that sanitizers get. */
-static void check_shape(const Shape *s, size_t number, const char *const *names, int name_count) {
+/* number: of the shape, for the sample that sanitizers get. selection: NULL: rows read all visible keys. */
+static void check_shape(
+    const Shape *s, const KeySelection *selection, size_t number, const char *const *names, int name_count) {
     Bench b = bench_make(s);
+    if (selection) bench_select(&b, selection);
     const int64_t count = (int64_t)s->tokens * out_width(s);
     float *expected = random_floats(count, 0), *first = random_floats(count, 0), *other = random_floats(count, 0);
     Backend *ref = open_backend("ref", 2, false, ROWS_MAX);
@@ -69,6 +88,10 @@ static void check_shape(const Shape *s, size_t number, const char *const *names,
     backend_close(ref);
     for (int n = 0; n < name_count; n++) {
         Backend *single = open_backend(names[n], 1, false, ROWS_MAX);
+        if (selection && !single->ops->index_select) {
+            backend_close(single);
+            continue;
+        }
         compute(single, &b, 512, false, first);
         const double far = distance(first, expected, count);
         TEST_MSG(far <= tolerance(s), "%s: %s: %g from ref", names[n], s->name, far);
@@ -153,7 +176,8 @@ int main(void) {
         if (backend) names[count++] = vector_names[i];
         backend_close(backend);
     }
-    for (size_t i = 0; i < COUNT_OF(shapes); i++) check_shape(&shapes[i], i, names, count);
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) check_shape(&shapes[i], NULL, i, names, count);
+    for (size_t i = 0; i < COUNT_OF(sparse); i++) check_shape(&sparse[i].shape, &sparse[i].selection, i, names, count);
     check_far_positions("ref");
     for (int i = 0; i < count; i++) check_far_positions(names[i]);
     printf("%zu shapes × %d vector backends\n", COUNT_OF(shapes), count);
