@@ -140,6 +140,7 @@ if [ "$mode" = long ]; then
     step aarch64 tests/aarch64.sh all
     beside 2 macos tests/macos.sh all
     beside 2 tokenizers "$python" tests/text/check_tokenizers.py
+    beside 2 sentencepiece "$python" tests/text/check_sentencepiece.py --count 10000
     beside 2 logits "$python" tests/model/check_logits.py
     for agent in claude codex opencode aider llm; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
     beside 2 schema "$python" tests/server/check_schema.py --seeds 1000
@@ -201,6 +202,7 @@ beside 3 schema "$python" tests/server/check_schema.py --seeds 300
 beside 3 lint tools/lint.sh
 beside 3 app-lint tests/app/run.sh lint
 beside 3 tokenizers "$python" tests/text/check_tokenizers.py --count 2000
+beside 3 sentencepiece "$python" tests/text/check_sentencepiece.py --count 300
 beside 3 vocabularies "$python" tests/import/check_vocabularies.py --count 200
 beside 3 images "$python" tests/media/check_images.py
 beside 3 convert "$python" tests/import/check_convert.py --every 4

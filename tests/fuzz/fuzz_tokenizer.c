@@ -1,10 +1,12 @@
-/* tokenizer.json, and behind a line "==CONFIG==" tokenizer_config.json: any bytes give a tokenizer or an error; a
- * tokenizer encodes and decodes anything, with ids of its vocabulary, and streams what it decodes. */
+/* tokenizer.json, or a tokenizer.model (its first byte is a line feed), and behind a line "==CONFIG=="
+ * tokenizer_config.json: any bytes give a tokenizer or an error; a tokenizer encodes and decodes anything, with ids of
+ * its vocabulary, and streams what it decodes. */
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "base/utf8.h"
 #include "text/tokenizer/internal.h"
+#include "text/tokenizer/sentencepiece.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -59,8 +61,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         config = (Slice){at + sizeof seam - 1, size - json.size - (sizeof seam - 1)};
     }
     Error error = {0};
-    Tokenizer *t = tokenizer_parse(json, config, &error);
+    Buffer written = {0};
+    const bool pieces = json.size && json.data[0] == '\n';
+    const bool ok = !pieces || sentencepiece_json(json, config, SLICE(""), &written, &error);
+    Tokenizer *t = ok ? tokenizer_parse(pieces ? buffer_view(&written) : json, config, &error) : NULL;
     CHECK(t || error.text[0]);
+    buffer_free(&written);
     if (t) check_tokenizer(t);
     tokenizer_close(t);
     return 0;

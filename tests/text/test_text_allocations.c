@@ -139,6 +139,21 @@ static void sweep(const TokenizerGoldens *goldens, const char *name) {
         printf("%s: %ld allocations\n", name, allocations_sweep(name, live, mode));
 }
 
+/* A tokenizer.model instead. */
+static void sweep_pieces(const char *name, const char *source) {
+    Error error = {0};
+    Buffer model = {0};
+    TEST_MSG(file_read(source, 0, &model, &error) &&
+            file_write_atomic(path_of("tokenizer.model"), buffer_view(&model), &error),
+        "%s", error.text);
+    buffer_free(&model);
+    buffer_clear(&expected);
+    TEST_MSG(live(&error) && expected.size, "%s: %s", name, error.text);
+    for (int mode = ALLOCATIONS_ONE; mode <= ALLOCATIONS_ALL; mode++)
+        printf("%s: %ld allocations\n", name, allocations_sweep(name, live, mode));
+    unlink(path_of("tokenizer.model"));
+}
+
 int main(int argc, char **argv) {
     TokenizerGoldens goldens;
     Error error = {0};
@@ -148,6 +163,10 @@ int main(int argc, char **argv) {
     static const char *const names[] = {"qwen2", "llama", "flags_nfd", "tekken"};
     for (size_t i = 0; i < COUNT_OF(names); i++) sweep(&goldens, names[i]);
     unlink(path_of("tokenizer.json"));
+    TEST(file_write_atomic(path_of("added_tokens.json"), SLICE("{\"<|user|>\":400}"), &error));
+    sweep_pieces("unigram", "tests/fuzz/corpus/tokenizer/unigram.model");
+    sweep_pieces("pieces", "tests/fuzz/corpus/tokenizer/bpe.model");
+    unlink(path_of("added_tokens.json"));
     unlink(path_of("tokenizer_config.json"));
     rmdir(directory);
     goldens_close(&goldens);

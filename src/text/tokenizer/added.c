@@ -51,6 +51,7 @@ static bool normalize_pattern(Tokenizer *t, AddedToken *token, Error *error) {
     NormalText scratch = {0};
     RegexWork work = {.steps = 1000000};
     Slice text = token->content;
+    if (t->normalizer.count && t->normalizer.steps[0].kind == NORMALIZE_PIECES) return true; /* it keeps them */
     bool ok = normalizer_run(&t->normalizer, &scratch, &work, &text, NULL, error);
     if (ok && text.size > ADDED_PATTERN_BYTES_MAX)
         ok = fail(error, ERROR_LIMIT, "%zu bytes once normalized", text.size);

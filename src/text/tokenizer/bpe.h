@@ -20,7 +20,8 @@ typedef enum BpeTokenFlags {
     BPE_TOKEN_USED = 1,
     BPE_TOKEN_LITERAL =
         2, /* by bytes: holds characters outside the byte alphabet; it is stored as spelled and no text gives it */
-    BPE_TOKEN_BYTE = 4, /* "<0xNN>" of byte fallback */
+    BPE_TOKEN_BYTE = 4,   /* "<0xNN>" of byte fallback */
+    BPE_TOKEN_SILENT = 8, /* UNIGRAM: no text gives it */
 } BpeTokenFlags;
 
 typedef struct BpeToken {
@@ -55,6 +56,7 @@ typedef struct Bpe {
     uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */
     double *scores;               /* UNIGRAM: by id */
     double unknown_score;         /* UNIGRAM: of a character without a token */
+    bool single;                  /* UNIGRAM: sums are kept in single precision, as SentencePiece itself does */
     /* Split points that no merge crosses: before "▁" (by characters), unless the byte before it is in before_space;
      * between two characters of three bytes, unless their pair is in bigrams or the two bytes at the boundary are in
      * seams; between two ASCII characters (by characters), unless they are in seams. */

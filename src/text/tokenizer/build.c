@@ -73,12 +73,10 @@ static bool add_bert_normalizer(const Build *build, const Json *node, Error *err
 }
 
 /* precompiled_charsmap in base64: the bytes of a trie, the trie, then the texts. */
-static bool add_precompiled(const Build *build, const Json *node, Error *error) {
+static bool get_table(const Build *build, const Json *node, NormalizeStep *step, Error *error) {
     const Json *map = json_get(node, "precompiled_charsmap");
-    NormalizeStep *step = add_normal(build, NORMALIZE_PRECOMPILED, error);
     uint32_t trie = 0;
     size_t size = 0;
-    if (!step) return false;
     if (!map || map->type != JSON_STRING)
         return fail(error, ERROR_FORMAT, "precompiled_charsmap must be a string, not %s", json_type_name(map));
     uint8_t *bytes = arena_alloc(build->arena, base64_bytes_max(map->size) + 1, 1);
@@ -96,12 +94,37 @@ static bool add_precompiled(const Build *build, const Json *node, Error *error) 
     return true;
 }
 
+static bool add_precompiled(const Build *build, const Json *node, Error *error) {
+    NormalizeStep *step = add_normal(build, NORMALIZE_PRECOMPILED, error);
+    return step && get_table(build, node, step, error);
+}
+
+/* As sentencepiece.c writes it. */
+static bool add_pieces(const Build *build, const Json *node, Error *error) {
+    const Json *kept = json_get(node, "kept");
+    NormalizeStep *step = add_normal(build, NORMALIZE_PIECES, error);
+    if (!step || !member_bool(node, "prefix", false, &step->prefix, error) ||
+        !member_bool(node, "prefix_once", false, &step->prefix_once, error) ||
+        !member_bool(node, "trim", false, &step->trim, error))
+        return false;
+    if (json_get(node, "precompiled_charsmap") && !get_table(build, node, step, error)) return false;
+    if (!kept) return true;
+    if (kept->type != JSON_ARRAY) return fail(error, ERROR_FORMAT, "kept must be a list");
+    for (JSON_EACH(text, kept)) {
+        if (text->type != JSON_STRING || text->size == 0 || text->size > ADDED_TOKEN_BYTES_MAX)
+            return fail(error, ERROR_FORMAT, "kept must hold texts of 1 to %d bytes", ADDED_TOKEN_BYTES_MAX);
+        if (!added_index_add(&step->kept, json_slice(text), 0)) return fail(error, ERROR_MEMORY, "no memory for texts");
+    }
+    return true;
+}
+
 static bool add_normalizer(void *context, const Json *node, Error *error) {
     const Build *build = context;
     Slice type = component_type(node);
     if (slice_is(type, "BertNormalizer")) return add_bert_normalizer(build, node, error);
     if (slice_is(type, "StripAccents")) return add_marks(build, UNICODE_M, error);
     if (slice_is(type, "Precompiled")) return add_precompiled(build, node, error);
+    if (slice_is(type, "SentencePiece")) return add_pieces(build, node, error);
     NormalizeStep *step = add_normal(build, NORMALIZE_FORM, error);
     if (!step) return false;
     if (slice_is(type, "NFC") || slice_is(type, "NFKC") || slice_is(type, "NFD") || slice_is(type, "NFKD")) {

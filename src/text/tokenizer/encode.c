@@ -106,6 +106,7 @@ static bool encode_normalized(Encoder *encoder, Slice text, const uint8_t *origi
 static bool encode_raw(Encoder *encoder, Slice text, const uint8_t *origin, bool first) {
     const Tokenizer *t = encoder->t;
     if (!t->normalized.edges) origin = NULL; /* unused below */
+    encoder->normal.inside = !first;
     if (!normalizer_run(&t->normalizer, &encoder->normal, &encoder->regex, &text, &origin, encoder->error))
         return false;
     if (!t->normalized.edges) return encode_normalized(encoder, text, origin, first);

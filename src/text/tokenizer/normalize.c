@@ -5,41 +5,8 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "text/tokenizer/normal_pass.h"
 #include "text/unicode/unicode.h"
-
-/* One pass from a text to a text, with or without origins. */
-typedef struct Pass {
-    Slice in;
-    const uint8_t *in_origin; /* NULL: not tracked */
-    Buffer *out, *out_origin;
-    NormalText *scratch;
-} Pass;
-
-static void put_bytes(Pass *pass, const char *bytes, size_t size, uint8_t origin) {
-    buffer_append(pass->out, bytes, size);
-    if (!pass->in_origin) return;
-    for (size_t i = 0; i < size; i++) buffer_byte(pass->out_origin, (char)origin);
-}
-static void put_code(Pass *pass, uint32_t code, uint8_t origin) {
-    char bytes[4];
-    put_bytes(pass, bytes, (size_t)utf8_encode(code, bytes), origin);
-}
-static void put_range(Pass *pass, size_t start, size_t end) {
-    buffer_append(pass->out, pass->in.data + start, end - start);
-    if (pass->in_origin) buffer_append(pass->out_origin, pass->in_origin + start, end - start);
-}
-static uint8_t least_origin(const Pass *pass, size_t start, size_t end) {
-    if (!pass->in_origin) return 0;
-    uint8_t least = UINT8_MAX;
-    for (size_t i = start; i < end; i++) {
-        if (pass->in_origin[i] < least) least = pass->in_origin[i];
-    }
-    return start < end ? least : 0;
-}
-static size_t decode_at(Slice text, size_t at, uint32_t *code) {
-    int length = utf8_decode(text.data + at, text.size - at, code);
-    return (size_t)(length < 0 ? -length : length);
-}
 
 /* --- Normal forms --------------------------------------------------------------------------------------------- */
 
@@ -293,32 +260,6 @@ static void run_marks(const NormalizeStep *step, Pass *pass) {
 
 /* ---- SentencePiece's table ---- */
 
-/* Units of darts-clone (Susumu Yata): bit 31 marks a value, bit 8 a node with one below it. */
-static uint32_t unit_offset(uint32_t unit) { return unit >> 10 << ((unit >> 6) & 8); }
-
-/* The text of the shortest key that `in` begins with, as the reference takes it; false: there is none. */
-static bool look_up(const NormalizeStep *step, Slice in, Slice *out) {
-    size_t at = step->unit_count ? unit_offset(step->units[0]) : 0;
-    for (size_t i = 0; i < in.size; i++) {
-        const uint8_t byte = (uint8_t)in.data[i];
-        if (byte == 0) return false;
-        at ^= byte;
-        if (at >= step->unit_count) return false;
-        const uint32_t unit = step->units[at];
-        if ((unit & (UINT32_C(1) << 31 | 0xFF)) != byte) return false;
-        at ^= unit_offset(unit);
-        if (!(unit >> 8 & 1)) continue;
-        if (at >= step->unit_count) return false;
-        const size_t begin = step->units[at] & INT32_MAX;
-        if (begin >= step->content.size) return false;
-        const char *end = memchr(step->content.data + begin, 0, step->content.size - begin);
-        *out = (Slice){
-            step->content.data + begin, end ? (size_t)(end - step->content.data) - begin : step->content.size - begin};
-        return true;
-    }
-    return false;
-}
-
 /* Whether a character joins the one before it in a grapheme cluster (UAX 29: Extend, SpacingMark, ZWJ). */
 static bool joins(uint32_t code) { return (unicode_set(code) & UNICODE_M) || code == 0x200C || code == 0x200D; }
 
@@ -344,14 +285,14 @@ static void run_precompiled(const NormalizeStep *step, Pass *pass) {
     for (size_t at = 0; at < pass->in.size;) {
         const size_t end = cluster_end(pass->in, at);
         const Slice cluster = {pass->in.data + at, end - at};
-        if (cluster.size <= WHOLE_BYTES && look_up(step, cluster, &text)) {
+        if (cluster.size <= WHOLE_BYTES && table_look_up(step, cluster, false, &text)) {
             put_bytes(pass, text.data, text.size, least_origin(pass, at, end));
             at = end;
         }
         while (at < end) {
             uint32_t code;
             const size_t length = decode_at(pass->in, at, &code);
-            if (look_up(step, (Slice){pass->in.data + at, length}, &text))
+            if (table_look_up(step, (Slice){pass->in.data + at, length}, false, &text))
                 put_bytes(pass, text.data, text.size, least_origin(pass, at, at + length));
             else
                 put_range(pass, at, at + length);
@@ -389,6 +330,7 @@ static bool run_step(const NormalizeStep *step, Pass *pass, RegexWork *work, Err
     case NORMALIZE_IDEOGRAPHS: run_ideographs(pass); break;
     case NORMALIZE_MARKS: run_marks(step, pass); break;
     case NORMALIZE_PRECOMPILED: run_precompiled(step, pass); break;
+    case NORMALIZE_PIECES: normalize_pieces(step, pass); break;
     }
     if (result == REGEX_EXHAUSTED)
         return fail(error, ERROR_LIMIT, "the normalizer's pattern takes too many steps on this text");
@@ -434,6 +376,9 @@ void normal_text_free(NormalText *scratch) {
 }
 
 void normalizer_free(Normalizer *normalizer) {
-    for (size_t i = 0; i < normalizer->count; i++) finder_free(&normalizer->steps[i].finder);
+    for (size_t i = 0; i < normalizer->count; i++) {
+        finder_free(&normalizer->steps[i].finder);
+        added_index_free(&normalizer->steps[i].kept);
+    }
     normalizer->count = 0;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/buffer.h"
 #include "base/error.h"
+#include "text/tokenizer/added_index.h"
 #include "text/tokenizer/finder.h"
 
 enum {
@@ -21,6 +22,7 @@ typedef enum NormalizeKind {
     NORMALIZE_IDEOGRAPHS,  /* BertNormalizer: blanks around them */
     NORMALIZE_MARKS,       /* without characters of `marks` */
     NORMALIZE_PRECOMPILED, /* SentencePiece's table */
+    NORMALIZE_PIECES,      /* all that SentencePiece itself does, with its table: for a tokenizer.model */
 } NormalizeKind;
 
 typedef struct NormalizeStep {
@@ -28,10 +30,12 @@ typedef struct NormalizeStep {
     bool compatible, compose; /* FORM: K, C */
     bool left, right;         /* STRIP */
     Finder finder;            /* REPLACE */
-    Slice content;            /* REPLACE, PREPEND; PRECOMPILED: the texts, each with a NUL behind */
+    Slice content;            /* REPLACE, PREPEND; PRECOMPILED, PIECES: the texts, each with a NUL behind */
     uint32_t marks;           /* MARKS: set of categories */
-    const uint32_t *units;    /* PRECOMPILED: a double-array trie (darts-clone) */
+    const uint32_t *units;    /* PRECOMPILED, PIECES: a double-array trie (darts-clone) */
     size_t unit_count;
+    bool prefix, prefix_once, trim; /* PIECES: a blank in front, only of the whole text; no superfluous blanks */
+    AddedIndex kept;                /* PIECES: texts that stay as they are */
 } NormalizeStep;
 
 typedef struct Normalizer {
@@ -47,6 +51,7 @@ typedef struct NormalText {
     uint32_t *codes; /* code points of the stretch being composed */
     uint8_t *code_origin, *classes;
     size_t codes_capacity;
+    bool inside; /* the text does not begin here, but behind an added token */
 } NormalText;
 void normal_text_free(NormalText *scratch);
 

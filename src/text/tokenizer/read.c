@@ -132,7 +132,8 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     return read_id(scanner, &id) && add_token(scanner, capacity, id, size, literal);
 }
 
-/* ["token", score] of a Unigram model: ids are places in the list. */
+/* ["token", score] of a Unigram model: ids are places in the list. A third member, which sentencepiece.c writes: no
+ * text gives the token. */
 static bool read_scored_entry(Scanner *scanner, uint32_t *capacity) {
     Bpe *bpe = scanner->bpe;
     const uint32_t id = bpe->id_limit, before = *capacity;
@@ -149,11 +150,14 @@ static bool read_scored_entry(Scanner *scanner, uint32_t *capacity) {
     const double score = strtod(text, &end);
     if (end == text || *end || !isfinite(score))
         return json_scan_fail(&scanner->scan, "model.vocab: a score must be a number");
+    const bool silent = json_scan_accept(&scanner->scan, ',');
+    if (silent && !json_scan_skip(&scanner->scan, &number)) return false;
     if (!json_scan_accept(&scanner->scan, ']')) return json_scan_fail(&scanner->scan, "model.vocab: expected a pair");
     if (!add_token(scanner, capacity, id, size, literal)) return false;
     if (*capacity > before && !reserve_scores(bpe, *capacity))
         return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     bpe->scores[id] = score;
+    if (silent) bpe->tokens[id].flags |= BPE_TOKEN_SILENT;
     return true;
 }
 
@@ -380,7 +384,7 @@ static bool read_model(Scanner *scanner) {
     const Member members[] = {{"type", &file->type}, {"dropout", &file->dropout}, {"unk_token", &file->unk_token},
         {"continuing_subword_prefix", &file->subword_prefix}, {"end_of_word_suffix", &file->word_suffix},
         {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback}, {"ignore_merges", &file->ignore_merges},
-        {"unk_id", &file->unk_id}, {"max_input_chars_per_word", &file->word_characters_max}};
+        {"unk_id", &file->unk_id}, {"single", &file->single}, {"max_input_chars_per_word", &file->word_characters_max}};
     if (!json_scan_accept(&scanner->scan, '{')) return json_scan_fail(&scanner->scan, "model: expected an object");
     const char *merges = NULL; /* when they stand before the vocabulary */
     bool done = json_scan_accept(&scanner->scan, '}');
@@ -486,6 +490,7 @@ static bool finish_wordpiece(const TokenizerFile *file, Bpe *bpe, Error *error) 
 static bool finish_unigram(const TokenizerFile *file, Bpe *bpe, Error *error) {
     const Json *id = file->unk_id;
     bpe->unk = -1;
+    if (!value_bool(file->single, "model.single", false, &bpe->single, error)) return false;
     if (id && id->type != JSON_NULL) {
         if (id->type != JSON_INTEGER || id->integer < 0 || id->integer >= bpe->id_limit)
             return fail(error, ERROR_FORMAT, "model.unk_id must be a token of the vocabulary");

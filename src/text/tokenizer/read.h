@@ -11,7 +11,7 @@ typedef struct TokenizerFile { /* NULL: the key is absent */
     const Json *added_tokens, *normalizer, *pre_tokenizer, *post_processor, *decoder;
     /* members of model */
     const Json *type, *dropout, *unk_token, *subword_prefix, *word_suffix, *fuse_unk, *byte_fallback, *ignore_merges,
-        *unk_id, *word_characters_max;
+        *unk_id, *single, *word_characters_max;
 } TokenizerFile;
 
 /* The last component of "pre_tokenizer" (NULL: absent). When it is a ByteLevel, words reach the model as bytes. */

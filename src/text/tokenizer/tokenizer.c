@@ -8,6 +8,7 @@
 #include "text/tokenizer/build.h"
 #include "text/tokenizer/ranks.h"
 #include "text/tokenizer/read.h"
+#include "text/tokenizer/sentencepiece.h"
 
 enum { CONFIG_BYTES_MAX = 64 << 20 };
 
@@ -92,12 +93,13 @@ Tokenizer *tokenizer_parse(Slice json, Slice config, Error *error) {
     return NULL;
 }
 
-/* From a vocabulary of ranks, where there is no tokenizer.json. */
-static Tokenizer *open_ranks(const char *directory, const Buffer *config, bool *found, Error *error) {
+/* From a vocabulary of ranks or of pieces, where there is no tokenizer.json. */
+static Tokenizer *open_other(const char *directory, const Buffer *config, bool *found, Error *error) {
     Buffer json = {0};
     Tokenizer *t = NULL;
-    if (ranks_read(directory, &json, found, error) && *found)
-        t = tokenizer_parse(buffer_view(&json), buffer_view(config), error);
+    bool ok = ranks_read(directory, &json, found, error);
+    if (ok && !*found) ok = sentencepiece_read(directory, buffer_view(config), &json, found, error);
+    if (ok && *found) t = tokenizer_parse(buffer_view(&json), buffer_view(config), error);
     buffer_free(&json);
     return t;
 }
@@ -110,13 +112,13 @@ Tokenizer *tokenizer_open(const char *directory, Error *error) {
     FileMap map = {0};
     Tokenizer *t = NULL;
     bool ok = !file_exists(config_path) || file_read(config_path, CONFIG_BYTES_MAX, &config, error);
-    bool ranked = false;
+    bool other = false;
     if (ok && !file_exists(path)) {
-        t = open_ranks(directory, &config, &ranked, error);
-        ok = t || !ranked;
+        t = open_other(directory, &config, &other, error);
+        ok = t || !other;
         ok = ok && (!t || mark_template_files(t, directory, error));
     }
-    if (ok && !ranked && file_map(&map, path, error)) {
+    if (ok && !other && file_map(&map, path, error)) {
         t = tokenizer_parse((Slice){(const char *)map.data, map.size}, buffer_view(&config), error);
         ok = t || fail_while(error, "%s", path);
         if (ok && file_damaged(&map)) ok = fail(error, ERROR_IO, "%s changed while it was read", path);

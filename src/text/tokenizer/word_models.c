@@ -59,9 +59,10 @@ typedef struct UnigramNode {
     uint32_t from; /* where that begins; equal to the place: no way so far */
 } UnigramNode;
 
-static void offer(UnigramNode *nodes, size_t from, size_t to, int32_t id, double score) {
+static void offer(const Bpe *bpe, UnigramNode *nodes, size_t from, size_t to, int32_t id, double score) {
     UnigramNode *node = &nodes[to];
-    const double sum = nodes[from].score + score;
+    double sum = nodes[from].score + score;
+    if (bpe->single) sum = (float)sum;
     if (node->from != to && sum <= node->score) return;
     *node = (UnigramNode){sum, id, (uint32_t)from};
 }
@@ -74,11 +75,11 @@ static void fill_nodes(const Bpe *bpe, Slice word, UnigramNode *nodes) {
         for (size_t end = at; end < word.size && end - at < bpe->size_max;) {
             end += character_bytes(word, end);
             const int32_t id = bpe_find(bpe, word.data + at, end - at, false);
-            if (id < 0) continue;
-            offer(nodes, at, end, id == bpe->unk ? -1 : id, bpe->scores[id]);
+            if (id < 0 || bpe->tokens[id].flags & BPE_TOKEN_SILENT) continue;
+            offer(bpe, nodes, at, end, id == bpe->unk ? -1 : id, bpe->scores[id]);
             single = single || end - at == character;
         }
-        if (!single) offer(nodes, at, at + character, -1, bpe->unknown_score);
+        if (!single) offer(bpe, nodes, at, at + character, -1, bpe->unknown_score);
         at += character;
     }
 }
@@ -141,6 +142,7 @@ bool unigram_finish(Bpe *bpe, Error *error) {
         return fail(error, ERROR_LIMIT, "model.vocab: a token of %u bytes; %d are the most of a Unigram model",
             bpe->size_max, UNIGRAM_TOKEN_BYTES_MAX);
     for (uint32_t id = 0; id < bpe->id_limit; id++) {
+        if (bpe->tokens[id].flags & BPE_TOKEN_SILENT) continue;
         if (!any || bpe->scores[id] < least) least = bpe->scores[id];
         any = true;
     }
