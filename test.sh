@@ -207,6 +207,7 @@ beside 3 vocabularies "$python" tests/import/check_vocabularies.py --count 200
 beside 3 images "$python" tests/media/check_images.py
 beside 3 convert "$python" tests/import/check_convert.py --every 4
 beside 3 gguf-families "$python" tests/import/check_gguf_families.py
+beside 3 mmproj "$python" tests/import/check_mmproj.py
 beside 3 gguf-export "$python" tests/import/check_export.py --count 100
 beside 3 packed "$python" tests/model/check_packed.py --broken 48
 beside 3 templates "$python" tests/text/check_templates.py

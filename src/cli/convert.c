@@ -33,6 +33,7 @@ enum { UNSET = -1 };
 
 typedef struct Wishes {
     bool compact;
+    const char *mmproj;
     CheckpointOptions checkpoint;
     int64_t bits, group;
     int mode, dtype; /* UNSET: not given */
@@ -57,6 +58,7 @@ static bool check_wishes(const Wishes *w, bool gguf, Error *error) {
         return fail(error, ERROR_USAGE, "--q-bits, --q-group-size, --q-mode and --mixed-recipe go with -q");
     if (gguf && (c->quantize || c->dequantize || w->dtype != UNSET))
         return fail(error, ERROR_USAGE, "a GGUF file keeps its numbers: convert it first, then the directory");
+    if (!gguf && w->mmproj) return fail(error, ERROR_USAGE, "--mmproj goes with a GGUF file");
     return gguf || !w->compact || fail(error, ERROR_USAGE, "--compact is for GGUF files");
 }
 
@@ -91,7 +93,8 @@ static bool convert_to_gguf(const char *source, const char *path, const Wishes *
 
 static bool convert_gguf(const char *source, const char *directory, const Wishes *w, Error *error) {
     int shown = -1;
-    const GgufOptions how = {.compact = w->compact, .progress = progress_conversion, .context = &shown};
+    const GgufOptions how = {
+        .compact = w->compact, .mmproj = w->mmproj, .progress = progress_conversion, .context = &shown};
     return gguf_convert(source, directory, &how, error);
 }
 
@@ -116,6 +119,7 @@ int command_convert(int argc, char **argv) {
         {"--gguf-type", NULL, OPTION_CHOICE, &w.type, EXPORT_Q8_0, 0, "q8_0|q4_0|q4_k|f16|bf16",
             "form of its matrices (q8_0)"},
         {"--compact", NULL, OPTION_FLAG, &w.compact, 0, 0, NULL, "keep a GGUF file's own sizes; for apus alone"},
+        {"--mmproj", NULL, OPTION_TEXT, &w.mmproj, 0, 0, "FILE", "a GGUF file's encoder of images (the one beside it)"},
         {0},
     };
     const OptionsResult result = options_parse(&command, options, argc, argv, 2, 2, &arguments);

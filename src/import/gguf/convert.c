@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "import/gguf/internal.h"
 #include "import/partial.h"
 #include "tensor/safetensors.h"
@@ -26,6 +27,7 @@ typedef struct Conversion {
     GgufPlan plan;
     const char *directory; /* being built */
     const GgufOptions *options;
+    const GgufVision *vision; /* NULL: there is no encoder of images */
     uint64_t done, total;
     Error *error;
 } Conversion;
@@ -236,8 +238,23 @@ static bool write_text(const Conversion *c, const char *name, const Buffer *text
 }
 
 static bool write_config(Conversion *c) {
+    Buffer text = {0}, both = {0};
+    const GgufVision *v = c->vision;
+    bool ok = gguf_config(&text, &c->file, &c->plan, c->error) &&
+        (!v || gguf_vision_config(&both, v, buffer_view(&text), c->error)) &&
+        write_text(c, "config.json", v ? &both : &text);
+    buffer_free(&text);
+    buffer_free(&both);
+    return ok;
+}
+
+static bool write_vision(const Conversion *c) {
+    char path[PATH_BYTES_MAX + 32];
     Buffer text = {0};
-    bool ok = gguf_config(&text, &c->file, &c->plan, c->error) && write_text(c, "config.json", &text);
+    if (!c->vision) return true;
+    snprintf(path, sizeof path, "%s/model-vision.safetensors", c->directory);
+    const bool ok = gguf_vision_processor(&text, c->vision, c->error) &&
+        write_text(c, "preprocessor_config.json", &text) && gguf_vision_weights(c->vision, path, c->error);
     buffer_free(&text);
     return ok;
 }
@@ -266,13 +283,17 @@ static int64_t modified_ns(const struct stat *status) {
 }
 
 /* Identification of the source, written last: its presence proves a complete conversion. */
-static bool marker_build(Buffer *out, const char *path, bool compact, Error *error) {
+static bool marker_build(Buffer *out, const char *path, const GgufOptions *options, Error *error) {
     struct stat status;
     if (stat(path, &status) != 0) {
         return fail(error, errno == ENOENT ? ERROR_NOT_FOUND : ERROR_IO, "cannot open %s: %s", path, strerror(errno));
     }
-    buffer_printf(out, "{\"converter\": %d, \"compact\": %s, \"size\": %lld, \"modified_ns\": %lld}\n",
-        CONVERTER_VERSION, compact ? "true" : "false", (long long)status.st_size, (long long)modified_ns(&status));
+    buffer_printf(out, "{\"converter\": %d, \"compact\": %s, \"size\": %lld, \"modified_ns\": %lld", CONVERTER_VERSION,
+        options->compact ? "true" : "false", (long long)status.st_size, (long long)modified_ns(&status));
+    if (options->mmproj && stat(options->mmproj, &status) == 0)
+        buffer_printf(out, ", \"mmproj_size\": %lld, \"mmproj_modified_ns\": %lld", (long long)status.st_size,
+            (long long)modified_ns(&status));
+    buffer_text(out, "}\n");
     return !out->failed || fail(error, ERROR_MEMORY, "no memory for the source's mark");
 }
 
@@ -285,7 +306,7 @@ static bool finished_check(
     char marker[PATH_BYTES_MAX + 32];
     snprintf(marker, sizeof marker, "%s/" MARKER_NAME, directory);
     *stale = false;
-    bool ok = marker_build(&expected, path, options->compact, error);
+    bool ok = marker_build(&expected, path, options, error);
     if (ok) {
         bool marked = file_read(marker, MARKER_BYTES_MAX, &found, &missing);
         ok = marked && slice_equal(buffer_view(&expected), buffer_view(&found));
@@ -301,16 +322,34 @@ static bool finished_check(
 
 /* --- All of it ------------------------------------------------------------------------------------------------- */
 
-static bool convert_into(const char *path, const char *partial, const GgufOptions *options, Error *error) {
+/* One that was found beside the file, not asked for, is left out when it is of another model or kind. */
+static bool open_vision(Conversion *c, GgufVision *vision, bool asked) {
+    Error why = {0};
+    if (!c->options->mmproj) return true;
+    if (gguf_vision_open(vision, c->options->mmproj, &c->file, asked ? c->error : &why)) {
+        c->vision = vision;
+        return true;
+    }
+    if (asked) return false;
+    log_warn("without images: %s", why.text);
+    return true;
+}
+
+static bool convert_into(const char *path, const char *partial, const GgufOptions *options, bool asked, Error *error) {
+    GgufVision vision;
     Conversion c = {.directory = partial, .options = options, .error = error};
     Buffer marker = {0};
     /* before reading: a file that changes meanwhile is not this one */
-    bool ok = marker_build(&marker, path, options->compact, error);
+    bool ok = marker_build(&marker, path, options, error);
     if (ok) ok = gguf_open(&c.file, path, error);
     if (ok) {
-        ok = gguf_plan(&c.plan, &c.file, options->compact, error) && write_config(&c) && write_tokenizer(&c) &&
-            write_weights(&c);
-        if (!ok) fail_while(error, "%s", path);
+        ok = open_vision(&c, &vision, asked);
+        if (ok) {
+            ok = gguf_plan(&c.plan, &c.file, options->compact, error) && write_config(&c) && write_tokenizer(&c) &&
+                write_weights(&c) && write_vision(&c);
+            if (!ok) fail_while(error, "%s", path);
+        }
+        if (c.vision) gguf_vision_close(&vision);
         gguf_close(&c.file);
     }
     ok = ok && write_text(&c, MARKER_NAME, &marker);
@@ -331,8 +370,8 @@ static bool directory_replace(const char *directory, const char *partial, Error 
     return ok;
 }
 
-static bool convert_locked(
-    const char *path, const char *directory, const char *partial, const GgufOptions *options, Error *error) {
+static bool convert_locked(const char *path, const char *directory, const char *partial, const GgufOptions *options,
+    bool asked, Error *error) {
     bool stale = false;
     if (file_exists(directory)) { /* finished by another process meanwhile, or to be replaced */
         bool finished = finished_check(path, directory, options, &stale, error);
@@ -342,7 +381,7 @@ static bool convert_locked(
         }
     }
     partial_clear(partial); /* left by a process that died */
-    bool ok = convert_into(path, partial, options, error);
+    bool ok = convert_into(path, partial, options, asked, error);
     if (ok && stale) {
         ok = directory_replace(directory, partial, error);
     } else if (ok && rename(partial, directory) != 0) {
@@ -355,8 +394,13 @@ static bool convert_locked(
     return ok;
 }
 
-bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error) {
+bool gguf_convert(const char *path, const char *directory, const GgufOptions *given, Error *error) {
     PartialNames names;
+    GgufOptions with = *given;
+    const GgufOptions *options = &with;
+    const bool asked = given->mmproj;
+    char beside[PATH_BYTES_MAX];
+    if (!asked && gguf_vision_beside(path, beside, sizeof beside)) with.mmproj = beside;
     if (!partial_names(&names, directory, error)) return false;
     for (;;) {
         bool same = true, stale;
@@ -367,7 +411,7 @@ bool gguf_convert(const char *path, const char *directory, const GgufOptions *op
         int fd = partial_lock(names.partial, &same, error);
         if (fd < 0 && same) return false;
         if (fd < 0) continue;
-        bool ok = same && convert_locked(path, names.directory, names.partial, options, error);
+        bool ok = same && convert_locked(path, names.directory, names.partial, options, asked, error);
         close(fd);
         if (same) return ok;
     }

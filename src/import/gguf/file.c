@@ -19,6 +19,7 @@ enum {
 
 typedef struct Reader {
     const uint8_t *at, *end;
+    bool clip; /* the architecture is that of encoders */
     Error *error;
 } Reader;
 
@@ -226,24 +227,28 @@ bool gguf_string(const GgufFile *file, const char *key, Slice *out) {
 
 /* --- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* Dimensions come fastest first; three are a stack of matrices, more are accepted when they are 1. */
+/* Dimensions come fastest first; three are a stack of matrices; more are accepted when they are 1, and of encoders of
+ * images. */
 static bool read_shape(Reader *reader, GgufTensor *tensor) {
     uint32_t rank = 0;
     if (!read_bytes(reader, &rank, sizeof rank, "its shape")) return false;
     if (rank == 0 || rank > GGUF_DIMS_MAX) return fail(reader->error, ERROR_FORMAT, "%u dimensions", rank);
     uint64_t dims[GGUF_DIMS_MAX] = {1, 1, 1, 1};
     if (!read_bytes(reader, dims, rank * sizeof dims[0], "its shape")) return false;
-    if (dims[3] != 1) return fail(reader->error, ERROR_UNSUPPORTED, "more than three dimensions");
-    for (int i = 0; i < 3; i++)
+    if (dims[3] != 1 && !reader->clip) return fail(reader->error, ERROR_UNSUPPORTED, "more than three dimensions");
+    for (int i = 0; i < GGUF_DIMS_MAX; i++)
         if (dims[i] == 0 || dims[i] > INT64_MAX)
             return fail(reader->error, ERROR_FORMAT, "a dimension of %llu", (unsigned long long)dims[i]);
     size_t rows;
-    if (!size_mul((size_t)dims[1], (size_t)dims[2], &rows) || rows > INT64_MAX)
+    if (!size_mul((size_t)dims[1], (size_t)dims[2], &rows) || !size_mul(rows, (size_t)dims[3], &rows) ||
+        rows > INT64_MAX)
         return fail(reader->error, ERROR_FORMAT, "the shape has more bytes than can be addressed");
     tensor->cols = (int64_t)dims[0];
     tensor->rows = (int64_t)rows;
     tensor->stack = dims[2] > 1 ? (int64_t)dims[2] : 0;
     tensor->rank = rank == 1 ? 1 : 2;
+    tensor->dim_count = (int)rank;
+    for (int i = 0; i < GGUF_DIMS_MAX; i++) tensor->dims[i] = (int64_t)dims[i];
     return true;
 }
 
@@ -345,6 +350,8 @@ static bool file_parse(GgufFile *file, Reader *reader) {
             (unsigned long long)tensors, (unsigned long long)keys, TENSORS_MAX, KEYS_MAX);
     }
     if (!read_values(file, reader, (size_t)keys)) return false;
+    reader->clip =
+        gguf_string(file, "general.architecture", &file->architecture) && slice_is(file->architecture, "clip");
     uint64_t *offsets = arena_alloc(&file->arena, (size_t)tensors, sizeof *offsets);
     file->tensors = arena_alloc(&file->arena, (size_t)tensors, sizeof *file->tensors);
     if (!offsets || !file->tensors || !map_reserve(&file->by_tensor, (size_t)tensors)) {

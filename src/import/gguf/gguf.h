@@ -17,6 +17,7 @@ typedef struct GgufOptions {
                      tensor.h; Q6_K is exact), which is a third smaller for Q4_K and as much faster to generate with */
     bool replace; /* for caches: a conversion of the file in another state or form, or by another version, is made anew
                    */
+    const char *mmproj; /* nullable: the encoder of images. Without it one that lies alone beside the file and fits */
     GgufProgress progress; /* nullable */
     void *context;
 } GgufOptions;

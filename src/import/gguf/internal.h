@@ -114,6 +114,8 @@ typedef struct GgufTensor {
     int64_t cols, rows; /* rows: 1 for a vector; of a stack, those of all its matrices */
     int64_t stack;      /* matrices on each other; 0: it is no stack */
     int rank;           /* 1; 2, also of stacks */
+    int dim_count;      /* as the file has them, the fastest first */
+    int64_t dims[GGUF_DIMS_MAX];
     const uint8_t *data;
     size_t bytes;
 } GgufTensor;
@@ -146,6 +148,29 @@ bool gguf_number(const GgufFile *file, const char *key, double *value);
 bool gguf_bool(const GgufFile *file, const char *key, bool *value);
 bool gguf_string(const GgufFile *file, const char *key, Slice *value);
 Slice gguf_string_next(const uint8_t **at); /* walks the strings of an array */
+
+/* --- The encoder of images (vision.c) -------------------------------------------------------------------------- */
+
+typedef struct GgufVision {
+    GgufFile file;
+    const struct VisionKind *kind;
+    int64_t hidden, inner, layers, heads, pixels, patch, factor; /* factor: patches that become one row, on a side */
+    double eps;
+    size_t count;
+    struct TensorHeader *headers;
+    const GgufTensor **sources;
+    bool *plus_one;
+} GgufVision;
+
+/* The encoder for a text model. */
+NODISCARD bool gguf_vision_open(GgufVision *v, const char *path, const GgufFile *text, Error *error);
+void gguf_vision_close(GgufVision *v);
+/* text: the config.json of the text model alone. */
+NODISCARD bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *error);
+NODISCARD bool gguf_vision_processor(Buffer *out, const GgufVision *v, Error *error);
+NODISCARD bool gguf_vision_weights(const GgufVision *v, const char *path, Error *error);
+/* The only mmproj file in a language model's folder. False: there is none, or more than one. */
+bool gguf_vision_beside(const char *path, char *found, size_t size);
 
 /* --- The plan (plan.c) ------------------------------------------------------------------------------------------ */
 

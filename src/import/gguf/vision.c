@@ -1,0 +1,297 @@
+/* The encoder of images that llama.cpp keeps in a file of its own ("mmproj", architecture clip) beside the language
+ * model's: its tensors as a further shard, its fields around those of the text. Names: gguf-py, tensor_mapping.py; what
+ * the converter does: convert_hf_to_gguf.py, the vision classes. */
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "import/gguf/internal.h"
+#include "tensor/safetensors.h"
+
+typedef enum VisionChange { VISION_AS_IT_IS, VISION_PLUS_ONE, VISION_BARE } VisionChange; /* BARE: "_weight" */
+
+typedef struct VisionName {
+    const char *gguf, *module;
+    bool bias;
+    VisionChange change;
+} VisionName;
+
+#define TOWER "vision_tower.vision_model."
+#define LAYER TOWER "encoder.layers.*."
+#define PROJECTOR "multi_modal_projector."
+
+static const VisionName gemma3_names[] = {
+    {"v.patch_embd", TOWER "embeddings.patch_embedding", true, VISION_AS_IT_IS},
+    {"v.position_embd", TOWER "embeddings.position_embedding", false, VISION_AS_IT_IS},
+    {"v.blk.*.ln1", LAYER "layer_norm1", true, VISION_AS_IT_IS},
+    {"v.blk.*.ln2", LAYER "layer_norm2", true, VISION_AS_IT_IS},
+    {"v.blk.*.attn_q", LAYER "self_attn.q_proj", true, VISION_AS_IT_IS},
+    {"v.blk.*.attn_k", LAYER "self_attn.k_proj", true, VISION_AS_IT_IS},
+    {"v.blk.*.attn_v", LAYER "self_attn.v_proj", true, VISION_AS_IT_IS},
+    {"v.blk.*.attn_out", LAYER "self_attn.out_proj", true, VISION_AS_IT_IS},
+    {"v.blk.*.ffn_up", LAYER "mlp.fc1", true, VISION_AS_IT_IS},
+    {"v.blk.*.ffn_down", LAYER "mlp.fc2", true, VISION_AS_IT_IS},
+    {"v.post_ln", TOWER "post_layernorm", true, VISION_AS_IT_IS},
+    {"mm.input_projection", PROJECTOR "mm_input_projection", false, VISION_BARE},
+    {"mm.soft_emb_norm", PROJECTOR "mm_soft_emb_norm", false, VISION_PLUS_ONE},
+    {0},
+};
+
+/* A projector of clip.projector_type, and the text model that it belongs to. */
+typedef struct VisionKind {
+    const char *projector, *text, *model_type, *class_name, *processor;
+    const VisionName *names;
+} VisionKind;
+
+static const VisionKind kinds[] = {
+    {"gemma3", "gemma3", "gemma3", "Gemma3ForConditionalGeneration", "Gemma3ImageProcessor", gemma3_names},
+};
+
+/* --- Reading ---------------------------------------------------------------------------------------------------- */
+
+static bool whole(const GgufFile *file, const char *key, int64_t most, int64_t *value, Error *error) {
+    if (!gguf_integer(file, key, value)) return fail(error, ERROR_FORMAT, "clip%s is missing", key);
+    return (*value > 0 && *value <= most) ||
+        fail(error, ERROR_FORMAT, "clip%s is %lld, must be 1 to %lld", key, (long long)*value, (long long)most);
+}
+
+static bool find_kind(GgufVision *v, const GgufFile *text, Error *error) {
+    Slice projector;
+    if (!slice_is(v->file.architecture, "clip"))
+        return fail(
+            error, ERROR_UNSUPPORTED, "general.architecture is %.*s, must be clip", SLICE_SHOWN(v->file.architecture));
+    if (!gguf_string(&v->file, ".vision.projector_type", &projector) &&
+        !gguf_string(&v->file, ".projector_type", &projector))
+        return fail(error, ERROR_FORMAT, "clip.projector_type is missing");
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (slice_is(projector, kinds[i].projector)) v->kind = &kinds[i];
+    if (!v->kind)
+        return fail(
+            error, ERROR_UNSUPPORTED, "clip.projector_type %.*s is not supported: gemma3 is", SLICE_SHOWN(projector));
+    return slice_is(text->architecture, v->kind->text) ||
+        fail(error, ERROR_UNSUPPORTED, "clip.projector_type %s belongs to a %s model, not to a %.*s",
+            v->kind->projector, v->kind->text, SLICE_SHOWN(text->architecture));
+}
+
+static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
+    enum { SIZE_MAX_OF = 1 << 20, LAYERS_MAX_OF = 1024 };
+    const GgufFile *file = &v->file;
+    int64_t hidden = 0, projected;
+    bool gelu = false;
+    v->factor = 4;
+    if (!whole(file, ".vision.embedding_length", SIZE_MAX_OF, &v->hidden, error) ||
+        !whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
+        !whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
+        !whole(file, ".vision.attention.head_count", SIZE_MAX_OF, &v->heads, error) ||
+        !whole(file, ".vision.image_size", SIZE_MAX_OF, &v->pixels, error) ||
+        !whole(file, ".vision.patch_size", SIZE_MAX_OF, &v->patch, error) ||
+        !whole(file, ".vision.projection_dim", SIZE_MAX_OF, &projected, error))
+        return false;
+    if (gguf_value(file, ".vision.projector.scale_factor") &&
+        !whole(file, ".vision.projector.scale_factor", SIZE_MAX_OF, &v->factor, error))
+        return false;
+    if (!gguf_bool(file, ".use_gelu", &gelu) || !gelu)
+        return fail(error, ERROR_UNSUPPORTED, "clip.use_gelu is not true");
+    if (!gguf_number(file, ".vision.attention.layer_norm_epsilon", &v->eps) || !(v->eps > 0))
+        return fail(error, ERROR_FORMAT, "clip.vision.attention.layer_norm_epsilon is missing");
+    (void)gguf_integer(text, ".embedding_length", &hidden);
+    if (projected != hidden)
+        return fail(error, ERROR_FORMAT,
+            "clip.vision.projection_dim is %lld, but the text model's embeddings have %lld", (long long)projected,
+            (long long)hidden);
+    const int64_t side = v->pixels / v->patch;
+    return side % v->factor == 0 ||
+        fail(error, ERROR_FORMAT, "clip.vision.projector.scale_factor %lld does not divide %lld patches",
+            (long long)v->factor, (long long)side);
+}
+
+static const GgufTensor *part_find(const GgufVision *v, const char *pattern, int64_t block, const char *part) {
+    char name[96];
+    const char *star = strchr(pattern, '*');
+    if (star)
+        snprintf(name, sizeof name, "%.*s%lld%s.%s", (int)(star - pattern), pattern, (long long)block, star + 1, part);
+    else
+        snprintf(name, sizeof name, "%s.%s", pattern, part);
+    return gguf_tensor(&v->file, name);
+}
+
+/* Early files have the names of the two matrices exchanged. */
+static const char *written_as(const GgufVision *v, const char *pattern, int64_t block) {
+    static const char up[] = "v.blk.*.ffn_up", down[] = "v.blk.*.ffn_down";
+    if (strcmp(pattern, up) != 0 && strcmp(pattern, down) != 0) return pattern;
+    const GgufTensor *first = part_find(v, up, block, "weight"), *second = part_find(v, down, block, "weight");
+    const bool exchanged = first && second && first->cols != v->hidden && second->cols == v->hidden;
+    return !exchanged ? pattern : strcmp(pattern, up) == 0 ? down : up;
+}
+
+static bool add_part(GgufVision *v, const VisionName *name, int64_t block, const char *part, Error *error) {
+    const char *pattern = written_as(v, name->gguf, block), *star = strchr(name->module, '*');
+    const GgufTensor *tensor = part_find(v, pattern, block, part);
+    if (!tensor) {
+        const char *at = strchr(pattern, '*');
+        if (!at) return fail(error, ERROR_FORMAT, "tensor %s.%s is missing", pattern, part);
+        return fail(error, ERROR_FORMAT, "tensor %.*s%lld%s.%s is missing", (int)(at - pattern), pattern,
+            (long long)block, at + 1, part);
+    }
+    if (tensor->info->bits)
+        return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is of type %s: F32, F16 and BF16 are supported here",
+            SLICE_SHOWN(tensor->name), tensor->info->name);
+    const char *joint = name->change == VISION_BARE ? "_" : ".";
+    char *text = star ? arena_printf(&v->file.arena, "%.*s%lld%s%s%s", (int)(star - name->module), name->module,
+                            (long long)block, star + 1, joint, part)
+                      : arena_printf(&v->file.arena, "%s%s%s", name->module, joint, part);
+    if (!text) return fail(error, ERROR_MEMORY, "no memory for the names");
+    const bool plus = name->change == VISION_PLUS_ONE;
+    TensorHeader *header = &v->headers[v->count];
+    *header = (TensorHeader){.name = text, .dtype = plus ? DTYPE_F32 : tensor->info->dtype, .rank = tensor->dim_count};
+    for (int i = 0; i < tensor->dim_count; i++) header->shape[i] = tensor->dims[tensor->dim_count - 1 - i];
+    v->sources[v->count] = tensor;
+    v->plus_one[v->count++] = plus;
+    return true;
+}
+
+static bool list_tensors(GgufVision *v, Error *error) {
+    const size_t most = v->file.tensor_count;
+    Arena *arena = &v->file.arena;
+    v->headers = arena_alloc(arena, most + 1, sizeof *v->headers);
+    v->sources = arena_alloc(arena, most + 1, sizeof *v->sources);
+    v->plus_one = arena_alloc(arena, most + 1, sizeof *v->plus_one);
+    if (!v->headers || !v->sources || !v->plus_one) return fail(error, ERROR_MEMORY, "no memory for the tensors");
+    for (const VisionName *name = v->kind->names; name->gguf; name++) {
+        const int64_t blocks = strchr(name->gguf, '*') ? v->layers : 1;
+        for (int64_t block = 0; block < blocks; block++)
+            if (!add_part(v, name, block, "weight", error) || (name->bias && !add_part(v, name, block, "bias", error)))
+                return false;
+    }
+    for (size_t i = 0; i < v->file.tensor_count; i++) {
+        bool used = false;
+        for (size_t k = 0; k < v->count && !used; k++) used = v->sources[k] == &v->file.tensors[i];
+        if (!used)
+            return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that an encoder for %s has",
+                SLICE_SHOWN(v->file.tensors[i].name), v->kind->projector);
+    }
+    return true;
+}
+
+bool gguf_vision_open(GgufVision *v, const char *path, const GgufFile *text, Error *error) {
+    *v = (GgufVision){0};
+    if (!gguf_open(&v->file, path, error)) return false;
+    if (find_kind(v, text, error) && read_fields(v, text, error) && list_tensors(v, error)) return true;
+    fail_while(error, "%s", path);
+    gguf_close(&v->file);
+    return false;
+}
+
+void gguf_vision_close(GgufVision *v) { gguf_close(&v->file); }
+
+/* --- Writing ---------------------------------------------------------------------------------------------------- */
+
+/* Fields that are not the text's. */
+static bool is_outer(Slice key) {
+    return slice_is(key, "quantization") || slice_is(key, "quantization_config") || slice_is(key, "eos_token_id") ||
+        slice_is(key, "bos_token_id") || slice_is(key, "pad_token_id");
+}
+
+bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *error) {
+    Arena arena = {0};
+    const Json *root = json_parse(&arena, text, error);
+    const int64_t grid = v->pixels / v->patch / v->factor;
+    if (root) {
+        buffer_printf(out, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"mm_tokens_per_image\": %lld",
+            v->kind->class_name, v->kind->model_type, (long long)(grid * grid));
+        for (int part = 0; part < 2; part++) {
+            const char *separator = part ? "" : ",\n";
+            if (part) buffer_text(out, ",\n\"text_config\": {");
+            for (JSON_EACH_PAIR(key, value, root)) {
+                if (is_outer(json_slice(key)) == part || slice_is(json_slice(key), "architectures")) continue;
+                buffer_text(out, separator);
+                json_write_string(out, json_slice(key));
+                buffer_text(out, ": ");
+                json_write(out, value);
+                separator = ",\n";
+            }
+        }
+        buffer_printf(out,
+            "},\n\"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": %lld, "
+            "\"intermediate_size\": %lld, \"num_hidden_layers\": %lld, \"num_attention_heads\": %lld, "
+            "\"num_channels\": 3, \"image_size\": %lld, \"patch_size\": %lld, \"layer_norm_eps\": %.9g, "
+            "\"hidden_act\": \"gelu_pytorch_tanh\", \"vision_use_head\": false}}\n",
+            (long long)v->hidden, (long long)v->inner, (long long)v->layers, (long long)v->heads, (long long)v->pixels,
+            (long long)v->patch, v->eps);
+    }
+    arena_free(&arena);
+    return root && (!out->failed || fail(error, ERROR_MEMORY, "no memory for config.json"));
+}
+
+static bool put_three(Buffer *out, const GgufVision *v, const char *key, Error *error) {
+    const GgufValue *value = gguf_value(&v->file, key);
+    float numbers[3];
+    if (!value || !value->array || value->kind != GGUF_F32 || value->count != COUNT_OF(numbers))
+        return fail(error, ERROR_FORMAT, "clip%s is not three numbers", key);
+    memcpy(numbers, value->data, sizeof numbers);
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        if (!isfinite(numbers[i])) return fail(error, ERROR_FORMAT, "clip%s is not three numbers", key);
+        buffer_printf(out, "%s%.9g", i ? ", " : "", (double)numbers[i]);
+    }
+    return true;
+}
+
+bool gguf_vision_processor(Buffer *out, const GgufVision *v, Error *error) {
+    buffer_printf(out,
+        "{\"image_processor_type\": \"%s\", \"size\": {\"height\": %lld, \"width\": %lld}, \"image_mean\": [",
+        v->kind->processor, (long long)v->pixels, (long long)v->pixels);
+    if (!put_three(out, v, ".vision.image_mean", error)) return false;
+    buffer_text(out, "], \"image_std\": [");
+    if (!put_three(out, v, ".vision.image_std", error)) return false;
+    buffer_text(out, "]}\n");
+    return !out->failed || fail(error, ERROR_MEMORY, "no memory for preprocessor_config.json");
+}
+
+static bool write_less_one(SafetensorsWriter *writer, const GgufTensor *tensor, Error *error) {
+    const int64_t count = tensor->rows * tensor->cols;
+    float *values = malloc((size_t)count * sizeof *values);
+    if (!values) return fail(error, ERROR_MEMORY, "no memory for tensor %.*s", SLICE_SHOWN(tensor->name));
+    floats_to_f32(values, tensor->data, tensor->info->dtype, count);
+    for (int64_t i = 0; i < count; i++) values[i] -= 1;
+    const bool ok = safetensors_write(writer, values, (size_t)count * sizeof *values, error);
+    free(values);
+    return ok;
+}
+
+bool gguf_vision_weights(const GgufVision *v, const char *path, Error *error) {
+    SafetensorsWriter *writer = safetensors_create(path, v->headers, v->count, error);
+    bool ok = writer;
+    for (size_t i = 0; ok && i < v->count; i++) {
+        const GgufTensor *tensor = v->sources[i];
+        ok = v->plus_one[i] ? write_less_one(writer, tensor, error)
+                            : safetensors_write(writer, tensor->data, tensor->bytes, error);
+        mapped_release(tensor->data, tensor->data + tensor->bytes);
+    }
+    if (ok && file_damaged(&v->file.map))
+        ok = fail(error, ERROR_IO, "the file became shorter, or could not be read, while it was converted");
+    if (ok) return safetensors_finish(writer, error);
+    safetensors_abandon(writer);
+    return false;
+}
+
+bool gguf_vision_beside(const char *path, char *found, size_t size) {
+    const char *slash = strrchr(path, '/');
+    const int length = slash ? (int)(slash - path) + 1 : 0;
+    char folder[4096];
+    int count = 0;
+    if (strstr(slash ? slash + 1 : path, "mmproj")) return false;
+    snprintf(folder, sizeof folder, "%.*s", length ? length : 1, length ? path : ".");
+    DIR *directory = opendir(folder);
+    if (!directory) return false;
+    for (const struct dirent *entry; (entry = readdir(directory));) {
+        const size_t end = strlen(entry->d_name);
+        if (!strstr(entry->d_name, "mmproj") || end < 5 || strcmp(entry->d_name + end - 5, ".gguf") != 0) continue;
+        const int written = snprintf(found, size, "%.*s%s", length, path, entry->d_name);
+        count += written > 0 && (size_t)written < size ? 1 : 2;
+    }
+    closedir(directory);
+    return count == 1;
+}
