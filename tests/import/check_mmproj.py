@@ -27,21 +27,27 @@ import check_gguf_families as families  # noqa: E402
 import weights  # noqa: E402
 
 
-def text_file(config, tensors, path):
-    """Gemma3Model: norms plus one."""
-    f = families.File("gemma3", config, tensors)
-    f.keys |= {"attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": 3}
-    f.keys["rope.freq_base_swa"] = config["rope_local_base_freq"]
-    f.tensors = {n: x + 1 if n.endswith("norm.weight") else x for n, x in f.tensors.items()}
+def text_file(case, tensors, path):
+    config = case["config"]["text_config"]
+    if case["family"] == "gemma3":  # Gemma3Model: norms plus one
+        f = families.File("gemma3", config, tensors)
+        f.keys |= {"attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": 3}
+        f.keys["rope.freq_base_swa"] = config["rope_local_base_freq"]
+        f.tensors = {n: x + 1 if n.endswith("norm.weight") else x for n, x in f.tensors.items()}
+    else:
+        renamed = {n.replace("language_model.", "" if "lm_head" in n else "model."): x for n, x in tensors.items()}
+        f = families.File("llama", config, renamed)
+        families.llama(f)
     f.write(path)
 
 
 def vision_file(case, tensors, path, change=None):
-    """Gemma3VisionModel."""
+    """Gemma3VisionModel, SmolVLMModel."""
     vision, processor = case["config"]["vision_config"], case["processor"]
+    tiles = case["family"] == "smolvlm"
     keys = {
         "clip.has_vision_encoder": True,
-        "clip.vision.projector_type": "gemma3",
+        "clip.vision.projector_type": "idefics3" if tiles else "gemma3",
         "clip.use_gelu": True,
         "clip.vision.image_size": vision["image_size"],
         "clip.vision.patch_size": vision["patch_size"],
@@ -53,15 +59,18 @@ def vision_file(case, tensors, path, change=None):
         "clip.vision.projection_dim": case["config"]["text_config"]["hidden_size"],
         "clip.vision.image_mean": processor["image_mean"],
         "clip.vision.image_std": processor["image_std"],
-        "clip.vision.projector.scale_factor": 2,
+        "clip.vision.projector.scale_factor": case["config"].get("scale_factor", 2),
     }
+    if tiles:
+        keys["clip.vision.preproc_image_size"] = processor["size"]["longest_edge"]
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
     out = {}
     for name, x in tensors.items():
         module, part = re.match(r"(.*)[._](weight|bias)$", name).groups()
         if "patch_embedding.weight" in name:
             x = x.transpose(0, 3, 1, 2)
-        out[f"{names.get_name(module)}.{part}"] = x + 1 if "soft_emb_norm" in name else x
+        known = names.get_name(module) or names.get_name("model." + module)
+        out[f"{known}.{part}"] = x + 1 if "soft_emb_norm" in name else x
     if change:
         change(keys, out)
     writer = gguf.GGUFWriter(path, keys.pop("architecture", "clip"))
@@ -125,18 +134,19 @@ class Check:
 def compare(check, case, tensors, directory):
     config = json.loads((directory / "config.json").read_text())
     wanted = case["config"]
-    for field in ("model_type", "architectures", "mm_tokens_per_image"):
-        check.that(config[field] == wanted[field], f"{field}: {config[field]}")
+    for field in ("model_type", "architectures", "mm_tokens_per_image", "scale_factor"):
+        check.that(config.get(field) == wanted.get(field), f"{field}: {config.get(field)}")
     for field, value in wanted["vision_config"].items():
         same = config["vision_config"].get(field) == value or (
             isinstance(value, float) and abs(config["vision_config"].get(field, 0) - value) < 1e-6 * value
         )
         check.that(same, f"vision_config.{field}: {config['vision_config'].get(field)}")
     check.that(config["text_config"]["hidden_size"] == wanted["text_config"]["hidden_size"], "text_config")
-    check.that(config["text_config"]["model_type"] == "gemma3_text", config["text_config"]["model_type"])
+    kind = wanted["text_config"]["model_type"]
+    check.that(config["text_config"]["model_type"] == kind, config["text_config"]["model_type"])
     processor = json.loads((directory / "preprocessor_config.json").read_text())
-    for field in ("image_processor_type", "size", "image_mean", "image_std"):
-        check.that(processor[field] == case["processor"][field], f"{field}: {processor[field]}")
+    for field in ("image_processor_type", "size", "max_image_size", "image_mean", "image_std"):
+        check.that(processor.get(field) == case["processor"].get(field), f"{field}: {processor.get(field)}")
     found = load_file(directory / "model-vision.safetensors")
     check.that(sorted(found) == sorted(tensors), f"names: {sorted(set(found) ^ set(tensors))}")
     for name, x in tensors.items():
@@ -146,19 +156,16 @@ def compare(check, case, tensors, directory):
         check.that(x.shape == y.shape and np.abs(x - y).max() <= limit, f"{name}: {x.shape}, {y.shape}")
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--apus", default="build/apus")
-    check = Check(parser.parse_args().apus)
-    case = json.loads((ROOT / "tests/family/vision/gemma3.json").read_text())
+def check_case(check, name):
+    case = json.loads((ROOT / f"tests/family/vision/{name}.json").read_text())
     everything = weights.make(case["tensors"], {"dtype": "f32"}, case)
-    encoder = {n: x for n, x in everything.items() if n.startswith(("vision_tower.", "multi_modal_projector."))}
+    encoder = {n: x for n, x in everything.items() if not n.startswith("language_model.")}
     text = {n: x for n, x in everything.items() if n not in encoder}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "other").mkdir()
         language, beside, other = folder / "text.gguf", folder / "mmproj-text-f32.gguf", folder / "other/v.gguf"
-        text_file(case["config"]["text_config"], text, language)
+        text_file(case, text, language)
         code, error = check.convert(language, folder / "alone")
         check.that(code == 0 and not (folder / "alone/preprocessor_config.json").exists(), f"alone: {error}")
         vision_file(case, encoder, beside)
@@ -186,6 +193,14 @@ def main():
             other.write_bytes(data[:size])
             code, error = check.convert(language, folder / "cut", "--mmproj", other)
             check.that(code == 1 and not (folder / "cut").exists(), f"{size} bytes: {code} {error}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--apus", default="build/apus")
+    check = Check(parser.parse_args().apus)
+    for name in ("gemma3", "smolvlm"):
+        check_case(check, name)
     print(f"{check.passed} passed, {check.failed} failed")
     sys.exit(bool(check.failed))
 

@@ -19,13 +19,11 @@ typedef struct VisionName {
     VisionChange change;
 } VisionName;
 
-#define TOWER "vision_tower.vision_model."
-#define LAYER TOWER "encoder.layers.*."
-#define PROJECTOR "multi_modal_projector."
+#define LAYER "encoder.layers.*."
 
-static const VisionName gemma3_names[] = {
-    {"v.patch_embd", TOWER "embeddings.patch_embedding", true, VISION_AS_IT_IS},
-    {"v.position_embd", TOWER "embeddings.position_embedding", false, VISION_AS_IT_IS},
+static const VisionName siglip[] = {
+    {"v.patch_embd", "embeddings.patch_embedding", true, VISION_AS_IT_IS},
+    {"v.position_embd", "embeddings.position_embedding", false, VISION_AS_IT_IS},
     {"v.blk.*.ln1", LAYER "layer_norm1", true, VISION_AS_IT_IS},
     {"v.blk.*.ln2", LAYER "layer_norm2", true, VISION_AS_IT_IS},
     {"v.blk.*.attn_q", LAYER "self_attn.q_proj", true, VISION_AS_IT_IS},
@@ -34,20 +32,47 @@ static const VisionName gemma3_names[] = {
     {"v.blk.*.attn_out", LAYER "self_attn.out_proj", true, VISION_AS_IT_IS},
     {"v.blk.*.ffn_up", LAYER "mlp.fc1", true, VISION_AS_IT_IS},
     {"v.blk.*.ffn_down", LAYER "mlp.fc2", true, VISION_AS_IT_IS},
-    {"v.post_ln", TOWER "post_layernorm", true, VISION_AS_IT_IS},
-    {"mm.input_projection", PROJECTOR "mm_input_projection", false, VISION_BARE},
-    {"mm.soft_emb_norm", PROJECTOR "mm_soft_emb_norm", false, VISION_PLUS_ONE},
+    {"v.post_ln", "post_layernorm", true, VISION_AS_IT_IS},
     {0},
 };
+static const VisionName gemma3[] = {
+    {"mm.input_projection", "mm_input_projection", false, VISION_BARE},
+    {"mm.soft_emb_norm", "mm_soft_emb_norm", false, VISION_PLUS_ONE},
+    {0},
+};
+static const VisionName idefics3[] = {{"mm.model.fc", "modality_projection.proj", false, VISION_AS_IT_IS}, {0}};
+
+typedef enum VisionPart { VISION_TOWER, VISION_PROJECTOR, VISION_PARTS } VisionPart;
 
 /* A projector of clip.projector_type, and the text model that it belongs to. */
 typedef struct VisionKind {
-    const char *projector, *text, *model_type, *class_name, *processor;
-    const VisionName *names;
+    const char *projector, *text, *model_type, *class_name, *tower_type, *processor;
+    int64_t factor; /* where the file has none */
+    bool tiles;     /* large images are cut into tiles of the tower's size; otherwise each becomes one of that size */
+    const char *homes[VISION_PARTS]; /* beginning of the modules' names */
+    const VisionName *names[VISION_PARTS];
 } VisionKind;
 
 static const VisionKind kinds[] = {
-    {"gemma3", "gemma3", "gemma3", "Gemma3ForConditionalGeneration", "Gemma3ImageProcessor", gemma3_names},
+    {.projector = "gemma3",
+        .text = "gemma3",
+        .model_type = "gemma3",
+        .class_name = "Gemma3ForConditionalGeneration",
+        .tower_type = "siglip_vision_model",
+        .processor = "Gemma3ImageProcessor",
+        .factor = 4,
+        .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
+        .names = {siglip, gemma3}},
+    {.projector = "idefics3",
+        .text = "llama",
+        .model_type = "smolvlm",
+        .class_name = "SmolVLMForConditionalGeneration",
+        .tower_type = "smolvlm_vision",
+        .processor = "SmolVLMImageProcessor",
+        .factor = 2,
+        .tiles = true,
+        .homes = {"vision_model.", "connector."},
+        .names = {siglip, idefics3}},
 };
 
 /* --- Reading ---------------------------------------------------------------------------------------------------- */
@@ -69,8 +94,8 @@ static bool find_kind(GgufVision *v, const GgufFile *text, Error *error) {
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         if (slice_is(projector, kinds[i].projector)) v->kind = &kinds[i];
     if (!v->kind)
-        return fail(
-            error, ERROR_UNSUPPORTED, "clip.projector_type %.*s is not supported: gemma3 is", SLICE_SHOWN(projector));
+        return fail(error, ERROR_UNSUPPORTED, "clip.projector_type %.*s is not supported: gemma3 and idefics3 are",
+            SLICE_SHOWN(projector));
     return slice_is(text->architecture, v->kind->text) ||
         fail(error, ERROR_UNSUPPORTED, "clip.projector_type %s belongs to a %s model, not to a %.*s",
             v->kind->projector, v->kind->text, SLICE_SHOWN(text->architecture));
@@ -81,7 +106,7 @@ static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
     const GgufFile *file = &v->file;
     int64_t hidden = 0, projected;
     bool gelu = false;
-    v->factor = 4;
+    v->factor = v->kind->factor;
     if (!whole(file, ".vision.embedding_length", SIZE_MAX_OF, &v->hidden, error) ||
         !whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
         !whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
@@ -127,7 +152,8 @@ static const char *written_as(const GgufVision *v, const char *pattern, int64_t 
     return !exchanged ? pattern : strcmp(pattern, up) == 0 ? down : up;
 }
 
-static bool add_part(GgufVision *v, const VisionName *name, int64_t block, const char *part, Error *error) {
+static bool add_part(
+    GgufVision *v, const char *home, const VisionName *name, int64_t block, const char *part, Error *error) {
     const char *pattern = written_as(v, name->gguf, block), *star = strchr(name->module, '*');
     const GgufTensor *tensor = part_find(v, pattern, block, part);
     if (!tensor) {
@@ -140,9 +166,9 @@ static bool add_part(GgufVision *v, const VisionName *name, int64_t block, const
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is of type %s: F32, F16 and BF16 are supported here",
             SLICE_SHOWN(tensor->name), tensor->info->name);
     const char *joint = name->change == VISION_BARE ? "_" : ".";
-    char *text = star ? arena_printf(&v->file.arena, "%.*s%lld%s%s%s", (int)(star - name->module), name->module,
+    char *text = star ? arena_printf(&v->file.arena, "%s%.*s%lld%s%s%s", home, (int)(star - name->module), name->module,
                             (long long)block, star + 1, joint, part)
-                      : arena_printf(&v->file.arena, "%s%s%s", name->module, joint, part);
+                      : arena_printf(&v->file.arena, "%s%s%s%s", home, name->module, joint, part);
     if (!text) return fail(error, ERROR_MEMORY, "no memory for the names");
     const bool plus = name->change == VISION_PLUS_ONE;
     TensorHeader *header = &v->headers[v->count];
@@ -160,11 +186,15 @@ static bool list_tensors(GgufVision *v, Error *error) {
     v->sources = arena_alloc(arena, most + 1, sizeof *v->sources);
     v->plus_one = arena_alloc(arena, most + 1, sizeof *v->plus_one);
     if (!v->headers || !v->sources || !v->plus_one) return fail(error, ERROR_MEMORY, "no memory for the tensors");
-    for (const VisionName *name = v->kind->names; name->gguf; name++) {
-        const int64_t blocks = strchr(name->gguf, '*') ? v->layers : 1;
-        for (int64_t block = 0; block < blocks; block++)
-            if (!add_part(v, name, block, "weight", error) || (name->bias && !add_part(v, name, block, "bias", error)))
-                return false;
+    for (int part = 0; part < VISION_PARTS; part++) {
+        const char *home = v->kind->homes[part];
+        for (const VisionName *name = v->kind->names[part]; name->gguf; name++) {
+            const int64_t blocks = strchr(name->gguf, '*') ? v->layers : 1;
+            for (int64_t block = 0; block < blocks; block++)
+                if (!add_part(v, home, name, block, "weight", error) ||
+                    (name->bias && !add_part(v, home, name, block, "bias", error)))
+                    return false;
+        }
     }
     for (size_t i = 0; i < v->file.tensor_count; i++) {
         bool used = false;
@@ -200,8 +230,9 @@ bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *err
     const Json *root = json_parse(&arena, text, error);
     const int64_t grid = v->pixels / v->patch / v->factor;
     if (root) {
-        buffer_printf(out, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"mm_tokens_per_image\": %lld",
-            v->kind->class_name, v->kind->model_type, (long long)(grid * grid));
+        buffer_printf(out, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"%s\": %lld", v->kind->class_name,
+            v->kind->model_type, v->kind->tiles ? "scale_factor" : "mm_tokens_per_image",
+            (long long)(v->kind->tiles ? v->factor : grid * grid));
         for (int part = 0; part < 2; part++) {
             const char *separator = part ? "" : ",\n";
             if (part) buffer_text(out, ",\n\"text_config\": {");
@@ -215,12 +246,12 @@ bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *err
             }
         }
         buffer_printf(out,
-            "},\n\"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": %lld, "
+            "},\n\"vision_config\": {\"model_type\": \"%s\", \"hidden_size\": %lld, "
             "\"intermediate_size\": %lld, \"num_hidden_layers\": %lld, \"num_attention_heads\": %lld, "
             "\"num_channels\": 3, \"image_size\": %lld, \"patch_size\": %lld, \"layer_norm_eps\": %.9g, "
             "\"hidden_act\": \"gelu_pytorch_tanh\", \"vision_use_head\": false}}\n",
-            (long long)v->hidden, (long long)v->inner, (long long)v->layers, (long long)v->heads, (long long)v->pixels,
-            (long long)v->patch, v->eps);
+            v->kind->tower_type, (long long)v->hidden, (long long)v->inner, (long long)v->layers, (long long)v->heads,
+            (long long)v->pixels, (long long)v->patch, v->eps);
     }
     arena_free(&arena);
     return root && (!out->failed || fail(error, ERROR_MEMORY, "no memory for config.json"));
@@ -240,9 +271,18 @@ static bool put_three(Buffer *out, const GgufVision *v, const char *key, Error *
 }
 
 bool gguf_vision_processor(Buffer *out, const GgufVision *v, Error *error) {
-    buffer_printf(out,
-        "{\"image_processor_type\": \"%s\", \"size\": {\"height\": %lld, \"width\": %lld}, \"image_mean\": [",
-        v->kind->processor, (long long)v->pixels, (long long)v->pixels);
+    enum { TILES_ON_A_SIDE = 4 }; /* as the published models have it */
+    int64_t longest = TILES_ON_A_SIDE * v->pixels;
+    if (gguf_value(&v->file, ".vision.preproc_image_size") &&
+        !whole(&v->file, ".vision.preproc_image_size", 1 << 20, &longest, error))
+        return false;
+    buffer_printf(out, "{\"image_processor_type\": \"%s\", \"size\": ", v->kind->processor);
+    if (v->kind->tiles)
+        buffer_printf(out, "{\"longest_edge\": %lld}, \"max_image_size\": {\"longest_edge\": %lld}", (long long)longest,
+            (long long)v->pixels);
+    else
+        buffer_printf(out, "{\"height\": %lld, \"width\": %lld}", (long long)v->pixels, (long long)v->pixels);
+    buffer_text(out, ", \"image_mean\": [");
     if (!put_three(out, v, ".vision.image_mean", error)) return false;
     buffer_text(out, "], \"image_std\": [");
     if (!put_three(out, v, ".vision.image_std", error)) return false;
