@@ -8,12 +8,14 @@
 static const MoeNames names = {
     "mlp", "gate.wg", "switch_mlp", "gate_proj", "up_proj", "down_proj", "shared_mlp", .bias = NULL};
 
-static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, bool divided, int i) {
+/* The weight of a single expert is divided by itself in v1 alone. */
+static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, bool v1, int i) {
     const int intermediate_size = load_int_at(ld, "moe_intermediate_size", i, d->intermediate_size),
               used = load_int_at(ld, "moe_topk", i, 1);
+    const bool divided = load_bool_or(ld, "norm_topk_prob", true) && (used > 1 || v1);
     const int shared = load_int_at(ld, "num_shared_expert", i, 1);
     Moe moe = family_moe_open(ld, &names, d->hidden, intermediate_size, experts, used);
-    moe.moe.norm_topk_prob = divided && used > 1;
+    moe.moe.norm_topk_prob = divided;
     if (mixed) moe.shared = family_moe_shared(ld, d->intermediate_size, shared);
     return moe;
 }
@@ -24,7 +26,7 @@ static void load(Loader *ld, Spec *spec, bool v1) {
     const int experts = load_int_or(ld, "num_experts", 1);
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", v1);
     const bool mixed = load_bool_or(ld, "use_mixed_mlp_moe", v1);
-    const bool divided = load_bool_or(ld, "norm_topk_prob", true);
+    load_ignore(ld, "norm_topk_prob", NULL); /* of models with experts */
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .alpha = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "use_cla", false);
@@ -42,7 +44,7 @@ static void load(Loader *ld, Spec *spec, bool v1) {
     load_layers(ld, spec);
     const char *q_norm = norms ? "query_layernorm" : NULL, *k_norm = norms ? "key_layernorm" : NULL;
     for (int i = 0; i < spec->layer_count; i++) {
-        const Moe moe = experts > 1 ? load_moe(ld, &d, experts, mixed, divided, i) : (Moe){0};
+        const Moe moe = experts > 1 ? load_moe(ld, &d, experts, mixed, v1, i) : (Moe){0};
         Layer *layer = family_block(ld, spec, i,
             &(Block){.dims = &d,
                 .rope = rope,

@@ -120,6 +120,38 @@ static void test_config(void) {
     expect_refusal(
         &f, 0, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5", "partial_rotary_factor is 1.5");
     fixture_close(&f);
+    if (!fixture_open(&f, "phi3small")) return;
+    expect_refusal(&f, 0, "\"rope_position_scale\":1.0", "\"rope_position_scale\":2.0", "rope_position_scale");
+    expect_refusal(&f, 0, "\"rope_position_scale\":1.0", "\"rope_scaling\":{\"type\":\"su\"}", "rope_scaling");
+    expect_refusal(
+        &f, 0, "\"blocksparse_vert_stride\":3", "\"blocksparse_vert_stride\":0", "blocksparse_vert_stride is 0");
+    fixture_close(&f);
+    if (!fixture_open(&f, "baichuan-m1")) return;
+    expect_refusal(&f, 0, "\"conv_window\":2", "\"conv_window\":3", "conv_window is 3");
+    expect_refusal(&f, 0, "\"num_swa_attention_heads\":2", "\"num_swa_attention_heads\":3", "num_attention_heads 3");
+    fixture_close(&f);
+    if (!fixture_open(&f, "longcat-flash")) return;
+    expect_refusal(&f, 0, "\"zero_expert_num\":3", "\"zero_expert_num\":1020", "zero_expert_num");
+    expect_refusal(&f, 0, "\"zero_expert_type\":\"identity\"", "\"zero_expert_type\":\"copy\"", "zero_expert_type");
+    expect_refusal(&f, 0, "\"q_lora_rank\":32", "\"q_lora_rank\":null", "q_lora_rank");
+    fixture_close(&f);
+    if (!fixture_open(&f, "deepseek-v32-sparse")) return;
+    expect_refusal(&f, 0, "\"index_topk\":7", "\"index_topk\":0", "index_topk is 0");
+    expect_refusal(&f, 0, "\"index_topk\":7", "\"index_topk_freq\":4", "index_topk_freq");
+    expect_refusal(&f, 0, "\"index_head_dim\":32", "\"index_head_dim\":8", "index_head_dim");
+    fixture_close(&f);
+    if (!fixture_open(&f, "glm-moe-dsa-shared")) return;
+    expect_refusal(&f, 0, "[\"full\",\"shared\",\"full\"", "[\"shared\",\"shared\",\"full\"", "indexer_types[0]");
+    expect_refusal(&f, 0, "[\"full\",\"shared\",\"full\"", "[\"full\",\"shared\",\"half\"", "indexer_types[2]");
+    fixture_close(&f);
+    if (!fixture_open(&f, "minimax-m3-sparse")) return;
+    expect_refusal(&f, 0, "\"sparse_num_index_heads\":2", "\"sparse_num_index_heads\":3", "index_n_heads is 3");
+    expect_refusal(&f, 0, "\"sparse_local_block\":1", "\"sparse_local_block\":9", "index_local_blocks is 9");
+    fixture_close(&f);
+    if (!fixture_open(&f, "hf-olmo")) return;
+    expect_refusal(&f, 0, "\"alibi\":false", "\"alibi\":true", "alibi");
+    expect_refusal(&f, 0, "\"mlp_ratio\":2", "\"mlp_ratio\":9000000", "mlp_ratio");
+    fixture_close(&f);
     if (!fixture_open(&f, "phi3-window")) return;
     expect_refusal(&f, 0, "\"full_attn_mod\":1", "\"full_attn_mod\":2", "full_attn_mod");
     expect_refusal(&f, 0, "\"sliding_window\":6", "\"sliding_window\":0", "sliding_window is 0");
