@@ -26,7 +26,7 @@ static void load(Loader *ld, Spec *spec, bool v1) {
     const int experts = load_int_or(ld, "num_experts", 1);
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", v1);
     const bool mixed = load_bool_or(ld, "use_mixed_mlp_moe", v1);
-    load_ignore(ld, "norm_topk_prob", NULL); /* of models with experts */
+    load_ignore(ld, "norm_topk_prob", NULL); /* it counts in models with experts */
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .alpha = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "use_cla", false);
