@@ -12,6 +12,8 @@
 #include "base/json.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "fit/fit.h"
+#include "library/library.h"
 
 extern char **environ;
 
@@ -36,7 +38,7 @@ typedef struct Matrix {
     int64_t rounds, generate;
     double pp[MODES][LENGTHS_MAX], tg[MODES][LENGTHS_MAX]; /* tokens per second; 0: not measured */
     char why[MODES][160];                                  /* why a mode has no figures; "": it has */
-    char machine[160];
+    char backend[160];
 } Matrix;
 
 static bool read_lengths(const char *text, Matrix *m, Error *error) {
@@ -109,11 +111,13 @@ static bool measure(Matrix *m, int mode, int64_t length, bool prompt, double *sp
     Error why = {0};
     bool ok = run_self(words, &out, m->why[mode], sizeof m->why[mode]);
     const Json *line = ok ? json_parse(&arena, buffer_view(&out), &why) : NULL;
-    const Json *figure = json_get(line, prompt ? "pp" : "tg"), *machine = json_get(line, "backend");
+    const Json *figure = json_get(line, prompt ? "pp" : "tg"), *backend = json_get(line, "backend");
     ok = json_is_number(figure);
     if (ok) *speed = json_number(figure);
-    if (ok && machine && machine->type == JSON_STRING)
-        snprintf(m->machine, sizeof m->machine, "%.*s", (int)machine->size, machine->string);
+    if (ok && backend && backend->type == JSON_STRING)
+        snprintf(m->backend, sizeof m->backend, "%.*s", (int)backend->size, backend->string);
+    char *reason = m->why[mode][0] == '/' ? strstr(m->why[mode], ": ") : NULL; /* behind a folder of this machine */
+    if (reason) memmove(m->why[mode], reason + 2, strlen(reason + 2) + 1);
     if (!ok && !m->why[mode][0]) snprintf(m->why[mode], sizeof m->why[mode], "the run printed no figure");
     arena_free(&arena);
     buffer_free(&out);
@@ -151,11 +155,16 @@ static void print_bars(Matrix *m, const char *title, double (*speeds)[LENGTHS_MA
 }
 
 static void write_markdown(const Matrix *m, Buffer *out) {
+    Buffer name = {0}; /* without the folders of this machine */
+    library_name_of(m->model, &name);
+    buffer_printf(out, "# %.*s\n\n", SLICE_SHOWN(buffer_view(&name)));
+    fit_describe_machine(out);
+    buffer_free(&name);
     buffer_printf(out,
-        "# %s\n\n%s. Tokens per second, medians of %lld rounds: prompt / generation of %lld tokens behind it. Prompts "
-        "have "
-        "exactly as many tokens, %s.\n\n| tokens |",
-        m->model, m->machine, (long long)m->rounds, (long long)m->generate, m->text ? "of a text" : "random ones");
+        "; %s. Tokens per second, medians of %lld rounds: prompt / generation of %lld tokens behind it. Prompts have "
+        "exactly "
+        "as many tokens, %s.\n\n| tokens |",
+        m->backend, (long long)m->rounds, (long long)m->generate, m->text ? "of a text" : "random ones");
     for (int mode = 0; mode < MODES; mode++) buffer_printf(out, " %s |", modes[mode].name);
     buffer_text(out, "\n|---:|");
     for (int mode = 0; mode < MODES; mode++) buffer_text(out, "---:|");
@@ -199,7 +208,7 @@ int command_bench_matrix(int argc, char **argv) {
         fail(&error, ERROR_IO, "%s", m->why[0]);
         return report(&error);
     }
-    printf("%s\n", m->machine);
+    printf("%s\n", m->backend);
     print_bars(m, "prompt, tokens per second", m->pp);
     print_bars(m, "generation, tokens per second", m->tg);
     for (int mode = 0; mode < MODES; mode++)

@@ -12,8 +12,7 @@
 
 enum { VERSION = 1, FILE_BYTES_MAX = 1 << 16 };
 
-/* The processor as the system calls it, and how much memory there is. */
-static void write_machine(Buffer *out) {
+void fit_describe_machine(Buffer *out) {
     Buffer text = {0};
     const char *name = "unknown";
     int length = 7;
@@ -31,7 +30,7 @@ static void write_machine(Buffer *out) {
 
 /* machine, backend and model as one text. */
 static bool identify(const CalibrationKey *key, const FitModel *model, Buffer *identity, Buffer *path, Error *error) {
-    write_machine(identity);
+    fit_describe_machine(identity);
     buffer_printf(identity, "; %s; %s; %" PRIu64 " bytes, %d experts", key->backend, key->checkpoint,
         model->weight_bytes, model->experts);
     for (int k = 0; k < model->kind_count; k++) {

@@ -104,6 +104,9 @@ typedef struct Fit {
     double prompt_compute_s, prompt_disk_s;
 } Fit;
 
+/* Appends the processor's name, as the system has it, and the size of the memory in MB. */
+void fit_describe_machine(Buffer *out);
+
 /* ERROR_MEMORY, with the floor, when the budget is too small. */
 NODISCARD bool fit_plan(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *out, Error *error);

@@ -129,6 +129,8 @@ def check_matrix(cache, directory):
     code, out, error = apus("bench", "matrix", "echo-large", *short, environment=cache)
     written = Path(table).read_text()
     check(code == 0 and "want 100016" in written and "of a text" in written, f"a text that is too short: {out} {error}")
+    about = written.splitlines()[2]
+    check(written.startswith("# echo") and " MB; " in about and "/echo" not in written, f"a machine's file: {written}")
     code, _, error = apus("bench", "echo-large", "--text", f"{directory}/none", "-p", "8", "-n", "1", environment=cache)
     check(code != 0 and "none" in error, f"no text: {error}")
     code, _, error = apus("bench", "--operations", "--text", text, environment=cache)
