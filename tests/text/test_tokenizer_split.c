@@ -127,6 +127,62 @@ static void test_hand_matchers(void) {
     }
 }
 
+enum { DIGITS3 = 6, PIECES_MAX = 512 }; /* the place of DeepSeek's three patterns */
+
+/* The ends of the pieces of text[start, end) that the regular expressions from `level` on make, one behind the other.
+ */
+static void split_in_turn(Regex *const regex[3], RegexWork *work, int level, const char *text, size_t start, size_t end,
+    size_t *ends, size_t *count) {
+    if (level == 3) {
+        if (end > start && *count < PIECES_MAX) ends[(*count)++] = end;
+        return;
+    }
+    size_t done = start, from, to;
+    work->steps = 1000000;
+    while (
+        regex_search(regex[level], work, (Slice){text + start, end - start}, done - start, &from, &to) == REGEX_FOUND) {
+        split_in_turn(regex, work, level + 1, text, done, start + from, ends, count);
+        split_in_turn(regex, work, level + 1, text, start + from, start + to, ends, count);
+        done = start + to;
+    }
+    split_in_turn(regex, work, level + 1, text, done, end, ends, count);
+}
+
+/* What is found of DeepSeek's three splits at once is what they make one behind the other. */
+static void test_deepseek_steps(void) {
+    Regex *regex[3];
+    const SplitFast *fast[3];
+    Error error = {0};
+    for (int i = 0; i < 3; i++) {
+        regex[i] = regex_compile(slice_of(patterns[DIGITS3 + i]), &error);
+        fast[i] = split_fast(slice_of(patterns[DIGITS3 + i]));
+        TEST_MSG(regex[i] && fast[i], "%s", error.text);
+        if (!regex[i] || !fast[i]) return;
+    }
+    TEST(split_deepseek_steps(fast[0], fast[1], fast[2]) && !split_deepseek_steps(fast[1], fast[0], fast[2]));
+    RegexWork work = {0};
+    uint64_t state = 5, windows = 0;
+    for (int round = 0; round < 4000; round++) {
+        char text[512];
+        const size_t size = random_ascii(&state, text, 64 + test_random(&state) % 448);
+        size_t wanted[PIECES_MAX], ends[80], count = 0, next = 0;
+        split_in_turn(regex, &work, 0, text, 0, size, wanted, &count);
+        bool same = true;
+        for (size_t at = 0; same && at < size;) {
+            const size_t found = split_deepseek_words(text, size, at, ends, COUNT_OF(ends));
+            windows += found > 0;
+            for (size_t i = 0; same && i < found; i++) same = next < count && wanted[next++] == ends[i];
+            at = found ? ends[found - 1] : split_deepseek_cut(text, size, at);
+            while (!found && next < count && wanted[next] < at) next++;
+            if (!found) same = next < count && wanted[next++] == at;
+        }
+        TEST_MSG(same && next == count, "three steps in \"%.*s\"", (int)size, text);
+    }
+    TEST(windows > 1000);
+    for (int i = 0; i < 3; i++) regex_free(regex[i]);
+    regex_work_free(&work);
+}
+
 static void check_match(const char *pattern, const char *text, int want_start, int want_end) {
     Error error = {0};
     Regex *regex = regex_compile(slice_of(pattern), &error);
@@ -308,6 +364,7 @@ int main(void) {
     test_refusals();
     test_budget();
     test_hand_matchers();
+    test_deepseek_steps();
     test_forms();
     test_identity_shortcut();
     return test_done();

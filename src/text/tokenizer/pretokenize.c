@@ -39,12 +39,37 @@ static bool makes_words(const Run *run, size_t step) {
         (split->behaviour == SPLIT_REMOVED && split->invert && split->finder.fast->tiles);
 }
 
+enum { AT_ONCE = 256 };
+
 static bool split_words(const Run *run, size_t step, Slice text) {
-    enum { AT_ONCE = 256 };
     size_t ends[AT_ONCE];
     for (size_t at = 0, count; at < text.size; at = ends[count - 1]) {
         count = run->pre->steps[step].finder.fast->many(text.data, text.size, at, ends, AT_ONCE);
         if (!bpe_encode_words(run->bpe, &run->work->bpe, text, at, ends, count, run->out)) return no_memory(run);
+    }
+    return true;
+}
+
+static bool is_deepseek(const PreTokenizer *pre, const Bpe *bpe) {
+    if (pre->count != 3 || bpe->kind != MODEL_BPE) return false;
+    for (int i = 0; i < 3; i++) {
+        const PreStep *step = &pre->steps[i];
+        if (step->kind != PRE_SPLIT || step->finder.kind != FIND_FAST || step->behaviour != SPLIT_ISOLATED)
+            return false;
+    }
+    return split_deepseek_steps(pre->steps[0].finder.fast, pre->steps[1].finder.fast, pre->steps[2].finder.fast);
+}
+
+/* Three steps at once where a text is ASCII. */
+static bool split_deepseek(const Run *run, Slice text, bool first) {
+    size_t ends[AT_ONCE];
+    for (size_t at = 0, end; at < text.size; at = end) {
+        const size_t count = split_deepseek_words(text.data, text.size, at, ends, AT_ONCE);
+        end = count ? ends[count - 1] : split_deepseek_cut(text.data, text.size, at);
+        const Slice piece = {text.data + at, end - at};
+        if (!count && !run_step(run, 0, piece, first && at == 0)) return false;
+        if (count && !bpe_encode_words(run->bpe, &run->work->bpe, text, at, ends, count, run->out))
+            return no_memory(run);
     }
     return true;
 }
@@ -175,6 +200,7 @@ bool pretokenize(
     const PreTokenizer *pre, const Bpe *bpe, PreWork *work, Slice text, bool first, Tokens *out, Error *error) {
     if (!text.size) return true;
     const Run run = {pre, bpe, work, out, error};
+    if (is_deepseek(pre, bpe)) return split_deepseek(&run, text, first);
     if (pre->count) return run_step(&run, 0, text, first);
     return word_encode(bpe, &work->bpe, text, out) || no_memory(&run);
 }

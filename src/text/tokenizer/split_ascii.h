@@ -15,10 +15,12 @@
 enum { WINDOW = 64 };
 
 typedef struct AsciiRules {
-    int digits;        /* most digits of a word; 0: digits and control characters are left to the caller */
+    int digits;        /* most digits of a word; 0: digits are left to the caller */
     bool cased;        /* a word ends before a capital behind a small letter */
     bool contractions; /* 's and the like: words of their own; with `cased`, the ends of words */
-    bool slashes;      /* line ends behind punctuation may be followed by slashes that belong to it */
+    bool apart;   /* digits were split off before, so that white space in front of them ends a text; control characters
+             are   left to the caller */
+    bool slashes; /* line ends behind punctuation may be followed by slashes that belong to it */
 } AsciiRules;
 
 /* ---- Eight bytes at a time: the top bit of each byte is the answer ---- */
@@ -74,10 +76,11 @@ ALWAYS_INLINE Kinds kinds_of(const uint8_t *text, AsciiRules rules) {
         k.white |= (blank | mask_inside(bytes, '\t', '\r')) << at;
         if (rules.contractions) k.apostrophe |= mask_inside(bytes, '\'', '\'') << at;
         if (rules.slashes) k.slash |= mask_inside(bytes, '/', '/') << at;
-        if (!rules.digits) printed |= mask_inside(bytes, ' ', '~') << at;
+        if (rules.apart) printed |= mask_inside(bytes, ' ', '~') << at;
         beyond |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes) << at;
     }
-    if (!rules.digits) beyond |= k.digit | ~(printed | k.white);
+    if (rules.apart) beyond |= ~(printed | k.white);
+    if (!rules.digits) beyond |= k.digit;
     if (beyond) k.size = first_bit(beyond);
     return k;
 }
@@ -101,7 +104,7 @@ ALWAYS_INLINE Kinds kinds_of(const uint8_t *text, AsciiRules rules) {
         if (rules.contractions) k.apostrophe |= gather(bytes_inside(ascii, 0, '\'', '\'')) << at;
         if (rules.slashes) k.slash |= gather(bytes_inside(ascii, 0, '/', '/')) << at;
         beyond |= gather(high) << at;
-        if (!rules.digits) beyond |= gather(~bytes_inside(ascii, 0, ' ', '~') & ~lines) << at;
+        if (rules.apart) beyond |= gather(~bytes_inside(ascii, 0, ' ', '~') & ~lines) << at;
     }
     if (!rules.digits) beyond |= k.digit;
     if (beyond) k.size = first_bit(beyond);
@@ -143,7 +146,7 @@ ALWAYS_INLINE uint64_t words_in(const uint8_t *text, AsciiRules rules) {
     uint64_t last_gap = gap;
     if (past_gap & k.line) last_gap &= ~runs_ending(gap, (past_gap & k.line) >> 1);
     starts |= last_gap & ~(last_gap << 1);
-    starts |= last_gap & ~(last_gap >> 1);
+    starts |= last_gap & ~(last_gap >> 1) & ~(rules.apart ? k.digit >> 1 : 0);
 
     /* A blank belongs to other characters behind it. A single one of these without a blank belongs to letters behind
      * it, and so does any white space but line ends. */

@@ -355,20 +355,27 @@ INLINE bool find_deepseek(const char *data, size_t size, size_t from, size_t *st
 
 /* --- Many at a time --------------------------------------------------------------------------------------------- */
 
-/* By a matcher and rules that the caller knows, so that they are inlined. Windows are for ASCII: other texts are not
- * looked at twice. */
+/* The ends of words from *from on, which is moved to the last of them, by one window of ASCII. */
+INLINE size_t window_ends(const char *text, size_t size, size_t *from, const AsciiRules *rules, size_t *ends) {
+    uint64_t eight;
+    if (size - *from < WINDOW + 2) return 0;
+    memcpy(&eight, text + *from, sizeof eight);
+    if (eight & EACH(0x80)) return 0; /* texts of other scripts are not looked at twice */
+    size_t count = 0;
+    const size_t window = *from;
+    for (uint64_t starts = words_in((const uint8_t *)text + window, *rules); starts; starts &= starts - 1)
+        ends[count++] = *from = window + (size_t)first_bit(starts);
+    return count;
+}
+
+/* By a matcher and rules that the caller knows, so that they are inlined. */
 INLINE size_t many(
     SplitFind find, const AsciiRules *rules, const char *text, size_t size, size_t from, size_t *ends, size_t max) {
     size_t count = 0, start, end;
     while (from < size && count + 2 <= max) {
-        uint64_t eight;
-        if (rules && size - from >= WINDOW + 2 && max - count >= WINDOW &&
-            (memcpy(&eight, text + from, sizeof eight), !(eight & EACH(0x80)))) {
-            const size_t window = from;
-            for (uint64_t starts = words_in((const uint8_t *)text + from, *rules); starts; starts &= starts - 1)
-                ends[count++] = from = window + (size_t)first_bit(starts);
-            if (from > window) continue;
-        }
+        const size_t words = rules && max - count >= WINDOW ? window_ends(text, size, &from, rules, ends + count) : 0;
+        count += words;
+        if (words) continue;
         const bool found = find(text, size, from, &start, &end);
         ends[count] = found ? start : size;
         count += !found || start > from; /* the text before the match */
@@ -397,7 +404,33 @@ SPLIT(o200k, static, true, (RULES{.digits = 3, .cased = true, .contractions = tr
 SPLIT(tekken, static, true, (RULES{.digits = 1, .cased = true, .slashes = true}))
 SPLIT(digits3, static, false, NULL)
 SPLIT(deepseek_cjk, static, false, NULL)
-SPLIT(deepseek, static, false, (RULES{.digits = 0}))
+SPLIT(deepseek, static, false, (RULES{.digits = 0, .apart = true}))
+
+bool split_deepseek_steps(const SplitFast *first, const SplitFast *second, const SplitFast *third) {
+    return first == &split_digits3 && second == &split_deepseek_cjk && third == &split_deepseek;
+}
+
+size_t split_deepseek_words(const char *text, size_t size, size_t from, size_t *ends, size_t max) {
+    const AsciiRules rules = {.digits = 3, .apart = true};
+    size_t count = 0;
+    while (max - count >= WINDOW) {
+        const size_t words = window_ends(text, size, &from, &rules, ends + count);
+        if (!words) break;
+        count += words;
+    }
+    return count;
+}
+
+static bool is_digit(uint8_t byte) { return (uint8_t)(byte - '0') <= 9; }
+
+size_t split_deepseek_cut(const char *data, size_t size, size_t from) {
+    const Text text = {(const uint8_t *)data, size};
+    size_t at = skip_bytes(text, from, 0, '0', '9');
+    do {
+        at = skip_to_digit(text, at + 1);
+    } while (at < size && (text.data[at] >= 0x80 || text.data[at - 1] >= 0x80 || is_digit(text.data[at - 1])));
+    return at < size ? at : size;
+}
 
 /* --- Which pattern is which ----------------------------------------------------------------------------------- */
 

@@ -22,3 +22,10 @@ typedef struct SplitFast {
 const SplitFast *split_fast(Slice pattern);
 /* ByteLevel's own pattern (GPT-2). */
 extern const SplitFast split_gpt2;
+
+/* DeepSeek's three splits in a row: digits, ideographs, words. */
+bool split_deepseek_steps(const SplitFast *first, const SplitFast *second, const SplitFast *third);
+/* The ends of the next words from `from` < size on that all three together make, `max` ≥ 64 at most; 0: the text there
+ * has to pass them one by one, up to split_deepseek_cut(), where all of them cut. A word begins at `from`. */
+size_t split_deepseek_words(const char *text, size_t size, size_t from, size_t *ends, size_t max);
+size_t split_deepseek_cut(const char *text, size_t size, size_t from);
