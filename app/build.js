@@ -36,6 +36,7 @@ async function makeAssets() {
             { in: 'src/boot.js', out: 'app' },
             { in: 'src/styles/app.css', out: 'app' },
             { in: 'pdfjs-dist/build/pdf.worker.mjs', out: 'pdf-worker' },
+            { in: 'src/lib/languages.js', out: 'highlight-worker' },
         ],
         bundle: true,
         splitting: true,
@@ -66,6 +67,7 @@ async function makeAssets() {
     let script = '';
     let style = '';
     let worker = '';
+    let highlighter = '';
     for (const [name, output] of Object.entries(outputs)) {
         if (output.entryPoint === 'src/boot.js') {
             script = basename(name);
@@ -77,6 +79,7 @@ async function makeAssets() {
             first.add(name);
         }
         if (output.entryPoint?.endsWith('pdf.worker.mjs')) worker = basename(name);
+        if (output.entryPoint === 'src/lib/languages.js') highlighter = basename(name);
     }
     for (const file of result.outputFiles) {
         const name = basename(file.path);
@@ -100,7 +103,8 @@ async function makeAssets() {
     const page = readFileSync(join(here, 'src/static/index.html'), 'utf8')
         .replace('SCRIPT', `/assets/${script}`)
         .replace('STYLE', `/assets/${style}`)
-        .replace('WORKER', `/assets/${worker}`)
+        .replace('PDF_WORKER', `/assets/${worker}`)
+        .replace('HIGHLIGHT_WORKER', `/assets/${highlighter}`)
         .replace('LOGO', logo)
         .replace('PRELOADS', chunks.map(preload).join(''));
     assets.push({ path: '/', bytes: Buffer.from(page), immutable: false, first: true });

@@ -118,5 +118,11 @@ loadChats().then(() => {
     refreshJobs();
 });
 pairFromAddress().then(watch);
-if ('serviceWorker' in navigator && isSecureContext)
-    addEventListener('load', () => navigator.serviceWorker.register(scriptUrl('/sw.js')).catch(() => {}));
+/** Keeps the app for the next start. */
+function registerWorker() {
+    navigator.serviceWorker.register(scriptUrl('/sw.js')).catch(() => {});
+}
+if ('serviceWorker' in navigator && isSecureContext) {
+    if (document.readyState === 'complete') registerWorker();
+    else addEventListener('load', registerWorker);
+}

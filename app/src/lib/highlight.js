@@ -1,4 +1,6 @@
-/* Colours of code, loaded when the first fence is complete. */
+/* Colours of code, by a worker that is started when the first fence is complete. */
+
+import { scriptUrl } from './trusted.js';
 
 const TEXT_MAX = 60_000; // characters; longer code stays plain
 
@@ -9,21 +11,32 @@ const ALIASES = /** @type {Record<string, string>} */ ({
     cs: 'csharp', 'c#': 'csharp', rb: 'ruby', patch: 'diff', toml: 'ini', jsonc: 'json', jsonl: 'json',
 }); // prettier-ignore
 
-/** @type {Promise<import('highlight.js').HLJSApi> | null} */
-let loading = null;
+/** @type {Worker | null} */
+let worker = null;
+/** @type {Map<number, HTMLElement>} code that the worker has, by number */
+const asked = new Map();
+let count = 0;
+
+function startWorker() {
+    const url = document.querySelector('meta[name=highlight-worker]')?.getAttribute('content') ?? '';
+    worker = new Worker(/** @type {string} */ (scriptUrl(url)), { type: 'module' });
+    worker.addEventListener('message', ({ data }) => {
+        const code = asked.get(data.id);
+        asked.delete(data.id);
+        if (code && data.tree) code.replaceChildren(toNodes(data.tree));
+    });
+    return worker;
+}
 
 /** @param {HTMLElement} code whose text is replaced by coloured text */
-export async function highlightCode(code) {
+export function highlightCode(code) {
     const given = (code.dataset.lang ?? '').toLowerCase();
-    const lang = ALIASES[given] ?? given;
+    const language = ALIASES[given] ?? given;
     const text = code.textContent ?? '';
-    if (!lang || text.length > TEXT_MAX || code.dataset.done) return;
+    if (!language || text.length > TEXT_MAX || code.dataset.done) return;
     code.dataset.done = '1';
-    loading ??= import('./languages.js').then((module) => module.loadLanguages());
-    const hljs = await loading;
-    if (!hljs.getLanguage(lang)) return;
-    const emitter = hljs.highlight(text, { language: lang, ignoreIllegals: true });
-    code.replaceChildren(toNodes(/** @type {any} */ (emitter._emitter).rootNode));
+    asked.set(++count, code);
+    (worker ?? startWorker()).postMessage({ id: count, text, language });
 }
 
 /** The tree of scopes as elements, without markup as text. @param {any} node @returns {DocumentFragment} */
@@ -35,7 +48,7 @@ function toNodes(node) {
             continue;
         }
         const span = document.createElement('span');
-        if (child.scope) span.className = `hl-${String(child.scope).split('.')[0]}`;
+        if (child.scope) span.className = `hl-${child.scope}`;
         span.append(toNodes(child));
         out.append(span);
     }

@@ -27,11 +27,28 @@ const languages = {
     swift, typescript, xml, yaml,
 }; // prettier-ignore
 
-/** highlight.js with its languages, one per task: all at once would hold up an answer that is being written. */
-export async function loadLanguages() {
-    for (const [name, language] of Object.entries(languages)) {
-        hljs.registerLanguage(name, language);
-        await new Promise((done) => setTimeout(done));
+/* A worker that colours code. A grammar is compiled when its first code comes, which takes a slow phone long: here it
+   holds up no answer that is being written. */
+
+/** @type {any} */
+const worker = self;
+
+worker.addEventListener('message', (/** @type {any} */ event) => {
+    const { id, text, language } = event.data;
+    const grammar = languages[/** @type {keyof typeof languages} */ (language)];
+    let tree = null;
+    if (grammar) {
+        if (!hljs.getLanguage(language)) hljs.registerLanguage(language, grammar);
+        const made = /** @type {any} */ (hljs.highlight(text, { language, ignoreIllegals: true }));
+        tree = plain(made._emitter.rootNode);
     }
-    return hljs;
+    worker.postMessage({ id, tree });
+});
+
+/** What can be sent of a tree of scopes. @param {any} node @returns {any} */
+function plain(node) {
+    const children = node.children.map((/** @type {any} */ child) =>
+        typeof child === 'string' ? child : plain(child),
+    );
+    return { scope: node.scope ? String(node.scope).split('.')[0] : '', children };
 }
