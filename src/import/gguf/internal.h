@@ -159,7 +159,7 @@ typedef struct GgufVision {
     size_t count;
     struct TensorHeader *headers;
     const GgufTensor **sources;
-    bool *plus_one;
+    int *changes; /* VisionChange */
 } GgufVision;
 
 /* The encoder for a text model. */

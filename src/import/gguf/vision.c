@@ -11,7 +11,12 @@
 #include "import/gguf/internal.h"
 #include "tensor/safetensors.h"
 
-typedef enum VisionChange { VISION_AS_IT_IS, VISION_PLUS_ONE, VISION_BARE } VisionChange; /* BARE: "_weight" */
+typedef enum VisionChange {
+    VISION_AS_IT_IS,
+    VISION_PLUS_ONE,
+    VISION_BARE,  /* the name ends in "_weight" */
+    VISION_PAIRED /* in each head the rows of a rotation lie side by side */
+} VisionChange;
 
 typedef struct VisionName {
     const char *gguf, *module;
@@ -42,20 +47,58 @@ static const VisionName gemma3[] = {
 };
 static const VisionName idefics3[] = {{"mm.model.fc", "modality_projection.proj", false, VISION_AS_IT_IS}, {0}};
 
+#define BLOCK "transformer.layers.*."
+
+static const VisionName pixtral_tower[] = {
+    {"v.patch_embd", "patch_conv", false, VISION_AS_IT_IS},
+    {"v.pre_ln", "ln_pre", false, VISION_AS_IT_IS},
+    {"v.blk.*.ln1", BLOCK "attention_norm", false, VISION_AS_IT_IS},
+    {"v.blk.*.ln2", BLOCK "ffn_norm", false, VISION_AS_IT_IS},
+    {"v.blk.*.attn_q", BLOCK "attention.q_proj", false, VISION_PAIRED},
+    {"v.blk.*.attn_k", BLOCK "attention.k_proj", false, VISION_PAIRED},
+    {"v.blk.*.attn_v", BLOCK "attention.v_proj", false, VISION_AS_IT_IS},
+    {"v.blk.*.attn_out", BLOCK "attention.o_proj", false, VISION_AS_IT_IS},
+    {"v.blk.*.ffn_gate", BLOCK "feed_forward.gate_proj", false, VISION_AS_IT_IS},
+    {"v.blk.*.ffn_up", BLOCK "feed_forward.up_proj", false, VISION_AS_IT_IS},
+    {"v.blk.*.ffn_down", BLOCK "feed_forward.down_proj", false, VISION_AS_IT_IS},
+    {0},
+};
+static const VisionName pixtral[] = {
+    {"mm.1", "linear_1", true, VISION_AS_IT_IS},
+    {"mm.2", "linear_2", true, VISION_AS_IT_IS},
+    {0},
+};
+static const VisionName mistral3[] = {
+    {"mm.input_norm", "norm", false, VISION_AS_IT_IS},
+    {"mm.patch_merger", "patch_merger.merging_layer", false, VISION_AS_IT_IS},
+    {"mm.1", "linear_1", false, VISION_AS_IT_IS},
+    {"mm.2", "linear_2", false, VISION_AS_IT_IS},
+    {0},
+};
+
+/* How images become patches. */
+typedef enum VisionStyle {
+    STYLE_FIXED, /* each becomes one of the tower's size */
+    STYLE_TILES, /* large ones are cut into tiles of that size */
+    STYLE_WITHIN /* each keeps its shape within that size */
+} VisionStyle;
+
 typedef enum VisionPart { VISION_TOWER, VISION_PROJECTOR, VISION_PARTS } VisionPart;
 
 /* A projector of clip.projector_type, and the text model that it belongs to. */
 typedef struct VisionKind {
-    const char *projector, *text, *model_type, *class_name, *tower_type, *processor;
-    int64_t factor; /* where the file has none */
-    bool tiles;     /* large images are cut into tiles of the tower's size; otherwise each becomes one of that size */
+    const char *projector, *with; /* with: a tensor that only this one of the projector's has, or NULL */
+    const char *texts[2];         /* architectures of the text model */
+    const char *model_type, *class_name, *tower_type, *processor;
+    int64_t factor; /* where the file has none; 0: there is none */
+    VisionStyle style;
     const char *homes[VISION_PARTS]; /* beginning of the modules' names */
     const VisionName *names[VISION_PARTS];
 } VisionKind;
 
 static const VisionKind kinds[] = {
     {.projector = "gemma3",
-        .text = "gemma3",
+        .texts = {"gemma3"},
         .model_type = "gemma3",
         .class_name = "Gemma3ForConditionalGeneration",
         .tower_type = "siglip_vision_model",
@@ -64,16 +107,39 @@ static const VisionKind kinds[] = {
         .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
         .names = {siglip, gemma3}},
     {.projector = "idefics3",
-        .text = "llama",
+        .texts = {"llama"},
         .model_type = "smolvlm",
         .class_name = "SmolVLMForConditionalGeneration",
         .tower_type = "smolvlm_vision",
         .processor = "SmolVLMImageProcessor",
         .factor = 2,
-        .tiles = true,
+        .style = STYLE_TILES,
         .homes = {"vision_model.", "connector."},
         .names = {siglip, idefics3}},
+    {.projector = "pixtral",
+        .with = "mm.patch_merger.weight",
+        .texts = {"llama", "mistral3"},
+        .model_type = "mistral3",
+        .class_name = "Mistral3ForConditionalGeneration",
+        .tower_type = "pixtral",
+        .processor = "PixtralImageProcessor",
+        .factor = 2,
+        .style = STYLE_WITHIN,
+        .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
+        .names = {pixtral_tower, mistral3}},
+    {.projector = "pixtral",
+        .texts = {"llama"},
+        .model_type = "pixtral",
+        .class_name = "LlavaForConditionalGeneration",
+        .tower_type = "pixtral",
+        .processor = "PixtralImageProcessor",
+        .style = STYLE_WITHIN,
+        .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
+        .names = {pixtral_tower, pixtral}},
 };
+
+/* A row of the text model's embedding, which has it too. */
+static const char image_break[] = "v.token_embd.img_break";
 
 /* --- Reading ---------------------------------------------------------------------------------------------------- */
 
@@ -91,22 +157,35 @@ static bool find_kind(GgufVision *v, const GgufFile *text, Error *error) {
     if (!gguf_string(&v->file, ".vision.projector_type", &projector) &&
         !gguf_string(&v->file, ".projector_type", &projector))
         return fail(error, ERROR_FORMAT, "clip.projector_type is missing");
-    for (size_t i = 0; i < COUNT_OF(kinds); i++)
-        if (slice_is(projector, kinds[i].projector)) v->kind = &kinds[i];
+    for (size_t i = 0; i < COUNT_OF(kinds) && !v->kind; i++)
+        if (slice_is(projector, kinds[i].projector) && (!kinds[i].with || gguf_tensor(&v->file, kinds[i].with)))
+            v->kind = &kinds[i];
     if (!v->kind)
-        return fail(error, ERROR_UNSUPPORTED, "clip.projector_type %.*s is not supported: gemma3 and idefics3 are",
-            SLICE_SHOWN(projector));
-    return slice_is(text->architecture, v->kind->text) ||
-        fail(error, ERROR_UNSUPPORTED, "clip.projector_type %s belongs to a %s model, not to a %.*s",
-            v->kind->projector, v->kind->text, SLICE_SHOWN(text->architecture));
+        return fail(error, ERROR_UNSUPPORTED,
+            "clip.projector_type %.*s is not supported: gemma3, idefics3 and pixtral are", SLICE_SHOWN(projector));
+    for (size_t i = 0; i < COUNT_OF(v->kind->texts) && v->kind->texts[i]; i++)
+        if (slice_is(text->architecture, v->kind->texts[i])) return true;
+    return fail(error, ERROR_UNSUPPORTED, "clip.projector_type %s belongs to a %s model, not to a %.*s",
+        v->kind->projector, v->kind->texts[0], SLICE_SHOWN(text->architecture));
+}
+
+/* The size of a group of patches that become one row. */
+static bool read_factor(GgufVision *v, Error *error) {
+    const char *key = v->kind->style == STYLE_WITHIN ? ".vision.spatial_merge_size" : ".vision.projector.scale_factor";
+    const int64_t side = v->pixels / v->patch;
+    v->factor = v->kind->factor;
+    if (!v->factor) return true;
+    if (gguf_value(&v->file, key) && !whole(&v->file, key, side, &v->factor, error)) return false;
+    return v->kind->style == STYLE_WITHIN || side % v->factor == 0 ||
+        fail(error, ERROR_FORMAT, "clip%s %lld does not divide %lld patches", key, (long long)v->factor,
+            (long long)side);
 }
 
 static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
     enum { SIZE_MAX_OF = 1 << 20, LAYERS_MAX_OF = 1024 };
     const GgufFile *file = &v->file;
     int64_t hidden = 0, projected;
-    bool gelu = false;
-    v->factor = v->kind->factor;
+    bool chosen = false;
     if (!whole(file, ".vision.embedding_length", SIZE_MAX_OF, &v->hidden, error) ||
         !whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
         !whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
@@ -115,22 +194,20 @@ static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
         !whole(file, ".vision.patch_size", SIZE_MAX_OF, &v->patch, error) ||
         !whole(file, ".vision.projection_dim", SIZE_MAX_OF, &projected, error))
         return false;
-    if (gguf_value(file, ".vision.projector.scale_factor") &&
-        !whole(file, ".vision.projector.scale_factor", SIZE_MAX_OF, &v->factor, error))
-        return false;
-    if (!gguf_bool(file, ".use_gelu", &gelu) || !gelu)
-        return fail(error, ERROR_UNSUPPORTED, "clip.use_gelu is not true");
+    const char *activation = v->kind->style == STYLE_WITHIN ? ".use_silu" : ".use_gelu";
+    if (!gguf_bool(file, activation, &chosen) || !chosen)
+        return fail(error, ERROR_UNSUPPORTED, "clip%s is not true", activation);
     if (!gguf_number(file, ".vision.attention.layer_norm_epsilon", &v->eps) || !(v->eps > 0))
         return fail(error, ERROR_FORMAT, "clip.vision.attention.layer_norm_epsilon is missing");
+    if (v->hidden % v->heads || v->hidden / v->heads % 2)
+        return fail(error, ERROR_FORMAT, "clip.vision.embedding_length %lld is not %lld heads of an even size",
+            (long long)v->hidden, (long long)v->heads);
     (void)gguf_integer(text, ".embedding_length", &hidden);
     if (projected != hidden)
         return fail(error, ERROR_FORMAT,
             "clip.vision.projection_dim is %lld, but the text model's embeddings have %lld", (long long)projected,
             (long long)hidden);
-    const int64_t side = v->pixels / v->patch;
-    return side % v->factor == 0 ||
-        fail(error, ERROR_FORMAT, "clip.vision.projector.scale_factor %lld does not divide %lld patches",
-            (long long)v->factor, (long long)side);
+    return read_factor(v, error);
 }
 
 static const GgufTensor *part_find(const GgufVision *v, const char *pattern, int64_t block, const char *part) {
@@ -175,8 +252,10 @@ static bool add_part(
     *header = (TensorHeader){.name = text, .dtype = plus ? DTYPE_F32 : tensor->info->dtype, .rank = tensor->dim_count};
     for (int i = 0; i < tensor->dim_count; i++) header->shape[i] = tensor->dims[tensor->dim_count - 1 - i];
     v->sources[v->count] = tensor;
-    v->plus_one[v->count++] = plus;
-    return true;
+    v->changes[v->count++] = name->change;
+    if (name->change != VISION_PAIRED || (tensor->rows == v->hidden && tensor->dim_count == 2)) return true;
+    return fail(error, ERROR_FORMAT, "tensor %.*s has %lld rows, must have %lld", SLICE_SHOWN(tensor->name),
+        (long long)tensor->rows, (long long)v->hidden);
 }
 
 static bool list_tensors(GgufVision *v, Error *error) {
@@ -184,8 +263,8 @@ static bool list_tensors(GgufVision *v, Error *error) {
     Arena *arena = &v->file.arena;
     v->headers = arena_alloc(arena, most + 1, sizeof *v->headers);
     v->sources = arena_alloc(arena, most + 1, sizeof *v->sources);
-    v->plus_one = arena_alloc(arena, most + 1, sizeof *v->plus_one);
-    if (!v->headers || !v->sources || !v->plus_one) return fail(error, ERROR_MEMORY, "no memory for the tensors");
+    v->changes = arena_alloc(arena, most + 1, sizeof *v->changes);
+    if (!v->headers || !v->sources || !v->changes) return fail(error, ERROR_MEMORY, "no memory for the tensors");
     for (int part = 0; part < VISION_PARTS; part++) {
         const char *home = v->kind->homes[part];
         for (const VisionName *name = v->kind->names[part]; name->gguf; name++) {
@@ -197,7 +276,7 @@ static bool list_tensors(GgufVision *v, Error *error) {
         }
     }
     for (size_t i = 0; i < v->file.tensor_count; i++) {
-        bool used = false;
+        bool used = slice_is(v->file.tensors[i].name, image_break) && v->kind->style == STYLE_WITHIN;
         for (size_t k = 0; k < v->count && !used; k++) used = v->sources[k] == &v->file.tensors[i];
         if (!used)
             return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that an encoder for %s has",
@@ -225,14 +304,21 @@ static bool is_outer(Slice key) {
         slice_is(key, "bos_token_id") || slice_is(key, "pad_token_id");
 }
 
+static long long group_count(const GgufVision *v) {
+    const int64_t side = v->pixels / v->patch / v->factor;
+    return side * side;
+}
+
 bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *error) {
     Arena arena = {0};
     const Json *root = json_parse(&arena, text, error);
-    const int64_t grid = v->pixels / v->patch / v->factor;
     if (root) {
-        buffer_printf(out, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"%s\": %lld", v->kind->class_name,
-            v->kind->model_type, v->kind->tiles ? "scale_factor" : "mm_tokens_per_image",
-            (long long)(v->kind->tiles ? v->factor : grid * grid));
+        buffer_printf(
+            out, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\"", v->kind->class_name, v->kind->model_type);
+        if (v->kind->style == STYLE_FIXED) buffer_printf(out, ", \"mm_tokens_per_image\": %lld", group_count(v));
+        if (v->kind->style == STYLE_TILES) buffer_printf(out, ", \"scale_factor\": %lld", (long long)v->factor);
+        if (v->kind->style == STYLE_WITHIN && v->factor)
+            buffer_printf(out, ", \"spatial_merge_size\": %lld", (long long)v->factor);
         for (int part = 0; part < 2; part++) {
             const char *separator = part ? "" : ",\n";
             if (part) buffer_text(out, ",\n\"text_config\": {");
@@ -248,10 +334,16 @@ bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *err
         buffer_printf(out,
             "},\n\"vision_config\": {\"model_type\": \"%s\", \"hidden_size\": %lld, "
             "\"intermediate_size\": %lld, \"num_hidden_layers\": %lld, \"num_attention_heads\": %lld, "
-            "\"num_channels\": 3, \"image_size\": %lld, \"patch_size\": %lld, \"layer_norm_eps\": %.9g, "
-            "\"hidden_act\": \"gelu_pytorch_tanh\", \"vision_use_head\": false}}\n",
+            "\"num_channels\": 3, \"image_size\": %lld, \"patch_size\": %lld, ",
             v->kind->tower_type, (long long)v->hidden, (long long)v->inner, (long long)v->layers, (long long)v->heads,
-            (long long)v->pixels, (long long)v->patch, v->eps);
+            (long long)v->pixels, (long long)v->patch);
+        if (v->kind->style == STYLE_WITHIN)
+            buffer_printf(out, "\"head_dim\": %lld, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\"}}\n",
+                (long long)(v->hidden / v->heads));
+        else
+            buffer_printf(out,
+                "\"layer_norm_eps\": %.9g, \"hidden_act\": \"gelu_pytorch_tanh\", \"vision_use_head\": false}}\n",
+                v->eps);
     }
     arena_free(&arena);
     return root && (!out->failed || fail(error, ERROR_MEMORY, "no memory for config.json"));
@@ -277,7 +369,10 @@ bool gguf_vision_processor(Buffer *out, const GgufVision *v, Error *error) {
         !whole(&v->file, ".vision.preproc_image_size", 1 << 20, &longest, error))
         return false;
     buffer_printf(out, "{\"image_processor_type\": \"%s\", \"size\": ", v->kind->processor);
-    if (v->kind->tiles)
+    if (v->kind->style == STYLE_WITHIN)
+        buffer_printf(out, "{\"longest_edge\": %lld}, \"patch_size\": {\"height\": %lld, \"width\": %lld}",
+            (long long)v->pixels, (long long)v->patch, (long long)v->patch);
+    else if (v->kind->style == STYLE_TILES)
         buffer_printf(out, "{\"longest_edge\": %lld}, \"max_image_size\": {\"longest_edge\": %lld}", (long long)longest,
             (long long)v->pixels);
     else
@@ -301,13 +396,24 @@ static bool write_less_one(SafetensorsWriter *writer, const GgufTensor *tensor, 
     return ok;
 }
 
+static bool write_halves(SafetensorsWriter *writer, const GgufVision *v, const GgufTensor *tensor, Error *error) {
+    const int64_t size = v->hidden / v->heads;
+    const size_t row_bytes = tensor->bytes / (size_t)tensor->rows;
+    for (int64_t row = 0; row < tensor->rows; row++) {
+        const int64_t within = row % size, from = row - within + 2 * (within % (size / 2)) + within / (size / 2);
+        if (!safetensors_write(writer, tensor->data + (size_t)from * row_bytes, row_bytes, error)) return false;
+    }
+    return true;
+}
+
 bool gguf_vision_weights(const GgufVision *v, const char *path, Error *error) {
     SafetensorsWriter *writer = safetensors_create(path, v->headers, v->count, error);
     bool ok = writer;
     for (size_t i = 0; ok && i < v->count; i++) {
         const GgufTensor *tensor = v->sources[i];
-        ok = v->plus_one[i] ? write_less_one(writer, tensor, error)
-                            : safetensors_write(writer, tensor->data, tensor->bytes, error);
+        ok = v->changes[i] == VISION_PLUS_ONE ? write_less_one(writer, tensor, error)
+            : v->changes[i] == VISION_PAIRED  ? write_halves(writer, v, tensor, error)
+                                              : safetensors_write(writer, tensor->data, tensor->bytes, error);
         mapped_release(tensor->data, tensor->data + tensor->bytes);
     }
     if (ok && file_damaged(&v->file.map))
