@@ -4,6 +4,7 @@
 #include "family/mla.h"
 
 #include <math.h>
+#include <stdio.h>
 
 enum { HALVES = 2 };
 
@@ -41,6 +42,17 @@ static Component load_attention(Loader *ld, const MlaFamily *s, float factor) {
     return component;
 }
 
+/* transformers writes matrices of identities, too, which nothing reads. */
+static void leave_identities(Loader *ld, const MoeComponent *moe) {
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    for (int e = moe->experts; e < moe->experts + moe->identities; e++)
+        for (size_t i = 0; i < COUNT_OF(parts); i++) {
+            char name[64];
+            snprintf(name, sizeof name, "mlp.experts.%d.%s", e, parts[i]);
+            load_leave(ld, name);
+        }
+}
+
 static void load(Loader *ld, Spec *spec) {
     load_field_names(ld, fields);
     MlaFamily s = mla_load_fields(ld, spec, 128);
@@ -67,6 +79,7 @@ static void load(Loader *ld, Spec *spec) {
         Component *own = family_add(spec, layer, &shortcut);
         own->input_norm = layer->components[1].input_norm;
         own->reads = 1;
+        leave_identities(ld, &s.moe.moe);
     }
 }
 
