@@ -20,6 +20,8 @@ enum { SANITIZED = 0, SANITIZED_THREADS = 0 };
 /* Whether to take that sample: under a sanitizer, and where APUS_TEST_SAMPLE is set, as ./test.sh does;
  * ./test.sh long and a program started by hand take the whole. */
 static inline bool test_sampled(void) { return SANITIZED || getenv("APUS_TEST_SAMPLE"); }
+/* Whether it is ./test.sh that runs the test: a sanitizer's sample is then smaller than that of ./test.sh long. */
+static inline bool test_usual(void) { return getenv("APUS_TEST_SAMPLE") != NULL; }
 /* Whether tests that go through the backends take this one: APUS_TEST_BACKEND names the only one, as for a device whose
  * machine has run the others already. */
 static inline bool test_takes_backend(const char *name) {
