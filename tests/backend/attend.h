@@ -32,6 +32,7 @@ typedef struct Sequence {
     int span_count;
     BidirectionalSpan spans[SPANS_MAX];
     SpanRule span_rule; /* that of the first sequence counts for all */
+    bool chunked;       /* the same */
     const KvQuantView *quant;
     const int32_t *places; /* [axes][tokens] what the rope turns by; NULL: the place in the cache on every axis */
 } Sequence;
@@ -185,6 +186,7 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
         .scale = 1.0f / sqrtf((float)(s->head_dim + (s->latent ? s->value_dim : 0))),
         .softcap = s->softcap,
         .window = s->window,
+        .chunked = b->sequence[0].chunked,
         .span_rule = b->sequence[0].span_rule,
         .q_norm = s->norm ? &b->q_norm : NULL,
         .k_norm = s->norm ? &b->k_norm : NULL,

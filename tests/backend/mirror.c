@@ -420,6 +420,40 @@ static void mirror_route(Backend *backend, const Routing *op) {
     m->inner->ops->route(m->inner, &there);
     mirror_done(m);
 }
+static void mirror_mix_streams(Backend *backend, const StreamMix *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t pairs = (int64_t)op->rows * op->streams;
+    StreamMix there = *op;
+    there.x = mirror_share(m, op->x, (op->streams - 1) * op->stride + op->rows * op->width);
+    there.mix = mirror_bring(m, op->mix, pairs * op->streams);
+    there.gain = mirror_bring(m, op->gain, pairs);
+    there.y = mirror_bring(m, op->y, op->rows * op->width);
+    m->inner->ops->mix_streams(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_match_rms(Backend *backend, const MatchRms *op) {
+    Mirror *m = mirror_of(backend);
+    MatchRms there = *op;
+    there.target = mirror_bring(m, op->target, op->rows * op->width);
+    there.x = mirror_share(m, op->x, op->rows * op->width);
+    m->inner->ops->match_rms(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_sparsify(Backend *backend, const Sparsify *op) {
+    Mirror *m = mirror_of(backend);
+    Sparsify there = *op;
+    there.x = mirror_share(m, op->x, op->rows * op->width);
+    m->inner->ops->sparsify(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_gate_heads(Backend *backend, const HeadGate *op) {
+    Mirror *m = mirror_of(backend);
+    HeadGate there = *op;
+    there.gate = mirror_bring(m, op->gate, (int64_t)op->rows * op->heads);
+    there.x = mirror_share(m, op->x, op->rows * op->heads * op->width);
+    m->inner->ops->gate_heads(m->inner, &there);
+    mirror_done(m);
+}
 static void mirror_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
     Mirror *m = mirror_of(backend);
     m->inner->ops->scale_queries(m->inner, rows, width, scaling, mirror_share(m, x, rows * width));
@@ -490,6 +524,10 @@ static const BackendOps mirror_ops = {
     .activate = mirror_activate,
     .multiply = mirror_multiply,
     .route = mirror_route,
+    .mix_streams = mirror_mix_streams,
+    .match_rms = mirror_match_rms,
+    .sparsify = mirror_sparsify,
+    .gate_heads = mirror_gate_heads,
     .scale_queries = mirror_scale_queries,
     .gather = mirror_gather,
     .logits = mirror_logits,

@@ -9,7 +9,7 @@ static inline bool naive_sees(const Sequence *seq, int window, int i, int j) {
         if (span->begin <= i && i < span->end && span->begin <= j && j < span->end)
             return window == 0 || j > i - window || seq->span_rule == SPANS_WHOLE;
     }
-    return j <= i && (window == 0 || j > i - window);
+    return j <= i && (window == 0 || (seq->chunked ? j / window == i / window : j > i - window));
 }
 
 /* The angle of a pair of a row. The product is rounded to f32, as backend.h says. */

@@ -75,10 +75,11 @@ static void check_generated(Bench *b, const char *name, const float *expected) {
 }
 
 /* number: of the shape, for the sample that sanitizers get. selection: NULL: rows read all visible keys. */
-static void check_shape(
-    const Shape *s, const KeySelection *selection, size_t number, const char *const *names, int name_count) {
+static void check_shape(const Shape *s, const KeySelection *selection, bool chunked, size_t number,
+    const char *const *names, int name_count) {
     Bench b = bench_make(s);
     if (selection) bench_select(&b, selection);
+    b.sequence[0].chunked = chunked;
     const int64_t count = (int64_t)s->tokens * out_width(s);
     float *expected = random_floats(count, 0), *first = random_floats(count, 0), *other = random_floats(count, 0);
     Backend *ref = open_backend("ref", 2, false, ROWS_MAX);
@@ -176,8 +177,12 @@ int main(void) {
         if (backend) names[count++] = vector_names[i];
         backend_close(backend);
     }
-    for (size_t i = 0; i < COUNT_OF(shapes); i++) check_shape(&shapes[i], NULL, i, names, count);
-    for (size_t i = 0; i < COUNT_OF(sparse); i++) check_shape(&sparse[i].shape, &sparse[i].selection, i, names, count);
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) check_shape(&shapes[i], NULL, false, i, names, count);
+    for (size_t i = 0; i < COUNT_OF(shapes); i++)
+        if (shapes[i].window > KV_PAGE_TOKENS && (!test_sampled() || shapes[i].tokens < 1000))
+            check_shape(&shapes[i], NULL, true, i, names, count);
+    for (size_t i = 0; i < COUNT_OF(sparse); i++)
+        check_shape(&sparse[i].shape, &sparse[i].selection, false, i, names, count);
     check_far_positions("ref");
     for (int i = 0; i < count; i++) check_far_positions(names[i]);
     printf("%zu shapes × %d vector backends\n", COUNT_OF(shapes), count);

@@ -278,7 +278,6 @@ static void check_coarse(const Pair *p) {
  */
 static void check_clamped(const Pair *p) {
     enum { ROWS = 3, OUT = 37, COLS = 256 };
-    if (!p->vector->ops->set_rows) return; /* a device */
     const Kind plain = {.quant = QUANT_NONE, .dtype = DTYPE_F32};
     Matrix gate = matrix_make(&plain, OUT, COLS, true), up = matrix_make(&plain, OUT, COLS, false);
     float *x = random_floats(ROWS * COLS, 1);
@@ -512,7 +511,14 @@ static void check_routes(const Pair *p) {
             .topk_group = 2,
             .group_best = true,
             .scale = 1},
-        {.experts = 16, .top_k = 2, .score = ROUTE_SPARSEMIXER, .jitter_eps = 0.01f, .scale = 1}};
+        {.experts = 16, .top_k = 2, .score = ROUTE_SPARSEMIXER, .jitter_eps = 0.01f, .scale = 1},
+        {.experts = 64,
+            .top_k = 6,
+            .score = ROUTE_SQRT_SOFTPLUS,
+            .bias = &given,
+            .norm_topk_prob = true,
+            .scale = 1.5f},
+        {.experts = 256, .top_k = 8, .score = ROUTE_SQRT_SOFTPLUS, .scale = 1, .shared = 1}};
     for (size_t i = 0; i < COUNT_OF(routes); i++)
         for (size_t r = 0; r < COUNT_OF(row_counts); r++) check_route(p, &routes[i], row_counts[r]);
 }

@@ -6,13 +6,14 @@
 #include "ops.h"
 
 enum { TEXT = 200, TEXT_LONG = 10000, ROWS_MAX = 256, THREADS_MAX = 3, INPUTS_MAX = 6 };
-enum { C = RECURRENT_PAGE_TOKENS };
+enum { C = RECURRENT_PAGE_TOKENS, TEXTS_MAX = 5 /* of a step */ };
 
 /* One operation and the inputs of a text: rows of in[i] have width[i] floats. */
 typedef struct Case {
     const char *name;
     int64_t anchor_width, row_width, work_width;
     int64_t out_width;
+    bool aligned; /* the operation's part of an anchor begins at a multiple of 64 bytes */
     int64_t width[INPUTS_MAX];
     float *in[INPUTS_MAX];
     void (*run)(
@@ -29,15 +30,15 @@ typedef struct Text {
     const Case *c;
     KvLayer kv;
     RecurrentPart place;
-    int pages; /* twice as many as a text has */
-    int which; /* 0 or 1: the half of the pages that is the text's */
+    int pages; /* TEXTS_MAX times as many as a text has */
+    int which; /* the text's number among those that share the pages */
     int32_t *table;
 } Text;
 
 /* Offsets that are not 0, as behind the part of another operation. */
 static Text text_open(Backend *backend, const Case *c, int tokens) {
-    Text t = {.backend = backend, .c = c, .pages = 2 * (tokens / C + 2)};
-    const int64_t anchor = c->anchor_width + 5, row = c->row_width + 3;
+    Text t = {.backend = backend, .c = c, .pages = TEXTS_MAX * (tokens / C + 2)};
+    const int64_t anchor_at = c->aligned ? 16 : 5, anchor = c->anchor_width + anchor_at, row = c->row_width + 3;
     Error error;
     t.kv.layout = (KvLayout){
         .dtype = DTYPE_F32, .anchor_bytes = (size_t)anchor * sizeof(float), .row_bytes = (size_t)row * sizeof(float)};
@@ -49,7 +50,7 @@ static Text text_open(Backend *backend, const Case *c, int tokens) {
     t.table = malloc((size_t)t.pages * sizeof *t.table);
     if (!t.kv.base || !t.table) abort();
     memset(t.kv.base, 0xff, bytes); /* NaN */
-    t.place = (RecurrentPart){t.kv, 5, 3};
+    t.place = (RecurrentPart){t.kv, anchor_at, 3};
     return t;
 }
 
@@ -62,8 +63,8 @@ static void text_close(Text *t) {
 static void set_table(Text *t, int begin, int rows) {
     for (int i = 0; i < t->pages; i++) t->table[i] = -1;
     const int first = begin > 0 ? (begin - 1) / C : -1, last = (begin + rows - 1) / C;
-    if (first >= 0) t->table[first] = t->pages - 1 - 2 * first - t->which;
-    t->table[last] = t->pages - 1 - 2 * last - t->which;
+    if (first >= 0) t->table[first] = t->pages - 1 - TEXTS_MAX * first - t->which;
+    t->table[last] = t->pages - 1 - TEXTS_MAX * last - t->which;
 }
 
 /* One step over some texts: rows [position, position + rows) of each, whose inputs are those of the case; results go to
@@ -72,9 +73,9 @@ static void step(Text *const *texts, int count, const int *positions, const int 
     const Case *c = texts[0]->c;
     Backend *backend = texts[0]->backend;
     static const int32_t zeros[ROWS_MAX];
-    StepSequence sequences[2];
-    const int32_t *tables[2];
-    int first[2], total = 0;
+    StepSequence sequences[TEXTS_MAX];
+    const int32_t *tables[TEXTS_MAX];
+    int first[TEXTS_MAX], total = 0;
     for (int i = 0; i < count; i++) {
         set_table(texts[i], positions[i], rows[i]);
         tables[i] = texts[i]->table;
@@ -201,7 +202,7 @@ static void plain_recurrence(const Case *c, int tokens, float *out) {
     double *s = calloc((size_t)(kd * vd), sizeof *s), q[RECURRENT_DIM_MAX], k[RECURRENT_DIM_MAX];
     if (!s) abort();
     for (int h = 0; h < op->value_heads; h++) {
-        const int key_head = h / (op->value_heads / op->key_heads);
+        const int key_head = op->tiled ? h % op->key_heads : h / (op->value_heads / op->key_heads);
         memset(s, 0, (size_t)(kd * vd) * sizeof *s);
         for (int t = 0; t < tokens; t++) {
             const float *v = c->in[2] + t * c->width[2] + h * vd;
@@ -339,6 +340,43 @@ static void check_batch(Backend *backend, const Case *c, const float *whole, con
     free(out[1]);
 }
 
+/* Texts in steps of single rows, each at a position of its own. */
+static void check_single_rows(Backend *backend, const Case *c, const float *whole, const char *name) {
+    const int64_t count = TEXT * c->out_width;
+    Text text[TEXTS_MAX];
+    float *out[TEXTS_MAX];
+    int at[TEXTS_MAX];
+    text[0] = text_open(backend, c, TEXT);
+    for (int n = 0; n < TEXTS_MAX; n++) {
+        if (n) text[n] = text[0];
+        text[n].which = n;
+        if (n) text[n].table = malloc((size_t)text[0].pages * sizeof *text[n].table);
+        out[n] = malloc((size_t)count * sizeof *out[n]);
+        at[n] = n * 23 % 70;
+        read_text(&text[n], 0, at[n], ROWS_MAX, out[n]);
+    }
+    for (bool left = true; left;) {
+        Text *texts[TEXTS_MAX];
+        float *to[TEXTS_MAX];
+        int positions[TEXTS_MAX], rows[TEXTS_MAX], all = 0;
+        for (int n = 0; n < TEXTS_MAX; n++) {
+            if (at[n] == TEXT) continue;
+            texts[all] = &text[n];
+            to[all] = out[n];
+            positions[all] = at[n]++;
+            rows[all++] = 1;
+        }
+        left = all > 0;
+        if (left) step(texts, all, positions, rows, to);
+    }
+    for (int n = 0; n < TEXTS_MAX; n++) {
+        TEST_MSG(same_bits(out[n], whole, count), "%s on %s: text %d of single rows", c->name, name, n);
+        free(out[n]);
+        if (n) free(text[n].table);
+    }
+    text_close(&text[0]);
+}
+
 typedef void Plain(const Case *, int tokens, float *out);
 
 static void check_case(Case *c, Plain *plain) {
@@ -366,6 +404,7 @@ static void check_case(Case *c, Plain *plain) {
             if (threads == 1) {
                 check_cuts(backend, c, whole, name);
                 check_batch(backend, c, whole, name);
+                if (c->aligned) check_single_rows(backend, c, whole, name);
             }
             backend_close(backend);
         }
@@ -381,7 +420,7 @@ typedef struct HeadShape {
     const char *name;
     RecurrenceKind kind;
     int key_heads, value_heads, key_dim, value_dim;
-    bool channel_decay, norm, rope, steps, beta, skip;
+    bool channel_decay, norm, rope, steps, beta, skip, tiled, aligned;
 } HeadShape;
 
 static Case recurrence_case(const HeadShape *s, int tokens) {
@@ -398,13 +437,14 @@ static Case recurrence_case(const HeadShape *s, int tokens) {
     for (int i = 0; i < RECURRENT_DIM_MAX; i++) weights[i] = 1 + 0.3f * test_uniform(&ops_seed);
     for (int i = 0; i < 64; i++) rates[i] = -expf(1.5f * test_uniform(&ops_seed)), skips[i] = test_uniform(&ops_seed);
     for (int i = 0; i < 64 * RECURRENT_DIM_MAX; i++) biases[i] = 2 * test_uniform(&ops_seed) - 1;
-    Case c = {.name = s->name, .run = run_recurrence, .out_width = values};
+    Case c = {.name = s->name, .run = run_recurrence, .out_width = values, .aligned = s->aligned};
     const float scale = 1 / sqrtf((float)s->key_dim);
     c.recurrence = (Recurrence){.kind = s->kind,
         .key_heads = s->key_heads,
         .value_heads = s->value_heads,
         .key_dim = s->key_dim,
         .value_dim = s->value_dim,
+        .tiled = s->tiled,
         .channel_decay = s->channel_decay,
         .q_norm = s->norm ? &norm : NULL,
         .k_norm = s->norm ? &norm : NULL,
@@ -437,6 +477,11 @@ static void check_recurrences(void) {
         {"ssd 128", RECURRENCE_SSD, 1, 3, 128, 64, .steps = true, .skip = true},
         {"ssd odd", RECURRENCE_SSD, 1, 5, 7, 9, .steps = true, .skip = true},
         {"lightning", RECURRENCE_SSD, 4, 4, 32, 32, .norm = true, .rope = true},
+        {"delta 128 aligned", RECURRENCE_DELTA, 1, 2, 128, 128, .norm = true, .steps = true, .beta = true,
+            .aligned = true},
+        {"delta of many heads", RECURRENCE_DELTA, 8, 48, 20, 28, .norm = true, .steps = true, .beta = true,
+            .tiled = true, .aligned = true},
+        {"ssd aligned", RECURRENCE_SSD, 2, 6, 128, 64, .steps = true, .skip = true, .aligned = true},
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         Case c = recurrence_case(&shapes[i], TEXT);

@@ -26,8 +26,9 @@ static const Case cases[] = {
         {{505, 530}, {640, 645}}},
 };
 
-static void check_case(const Case *c, SpanRule span_rule) {
+static void check_case(const Case *c, SpanRule span_rule, bool chunked) {
     Bench b = bench_make(&c->shape);
+    b.sequence[0].chunked = chunked;
     b.sequence[0].span_rule = span_rule;
     b.sequence[0].span_count = c->count;
     memcpy(b.sequence[0].spans, c->spans, sizeof c->spans);
@@ -74,9 +75,10 @@ static void check_attention_range(void) {
 int main(void) {
     check_attention_range();
     check_chunked();
-    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i], SPANS_IN_WINDOW);
-    check_case(&cases[2], SPANS_IGNORED);
-    check_case(&cases[3], SPANS_WHOLE);
-    check_case(&cases[4], SPANS_IGNORED);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i], SPANS_IN_WINDOW, false);
+    check_case(&cases[2], SPANS_IGNORED, false);
+    check_case(&cases[3], SPANS_WHOLE, false);
+    check_case(&cases[4], SPANS_IGNORED, false);
+    check_case(&cases[4], SPANS_IGNORED, true);
     return test_done();
 }

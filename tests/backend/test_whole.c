@@ -11,22 +11,31 @@ typedef struct Whole {
     int count;  /* experts; one more is shared by all rows */
     int top_k;  /* experts of a row, without the shared one */
     int shared; /* rows of the shared expert's router */
+    bool gateless, weigh_inputs;
     Norm norm;
     float *norm_weight, *norm_bias;
     Activation activation;
     Matrix bank[3][COUNT_MAX + 1], router, shared_gate;
 } Whole;
 
-/* wider: the shared expert's inner width. */
+/* wider: the shared expert's inner width. gateless: up is the gate as well. */
 typedef struct Shape {
     const char *name;
     int hidden, inner, wider, count, top_k;
+    bool gateless, weigh_inputs;
 } Shape;
 
 static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router, const Shape *shape, int variant) {
     const int hidden = shape->hidden, inner = shape->inner, wider = shape->wider;
-    Whole w = {.hidden = hidden, .inner = inner, .count = shape->count, .top_k = shape->top_k, .shared = variant % 3};
-    w.activation = variant % 2 ? (Activation){ACT_SILU_CLAMPED, .a = 1.702f, .b = 7} : (Activation){.kind = ACT_SILU};
+    Whole w = {.hidden = hidden,
+        .inner = inner,
+        .count = shape->count,
+        .top_k = shape->top_k,
+        .shared = variant % 3,
+        .gateless = shape->gateless,
+        .weigh_inputs = shape->weigh_inputs};
+    w.activation = variant % 2 ? (Activation){ACT_SILU_CLAMPED, .a = 1.25f, .b = 0.5f} : (Activation){.kind = ACT_SILU};
+    if (w.gateless) w.activation = (Activation){.kind = ACT_RELU};
     for (int e = 0; e <= w.count; e++) {
         const int width = e == w.count ? wider : inner;
         for (int i = 0; i < 3; i++)
@@ -148,7 +157,8 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
             .count = w->count + 1,
             .top_k = w->top_k + 1,
             .x = normed ? t->normed : t->x,
-            .gate = t->bank[0],
+            .weigh_inputs = w->weigh_inputs,
+            .gate = t->bank[w->gateless],
             .up = t->bank[1],
             .down = t->bank[2],
             .activation = w->activation,
@@ -213,31 +223,36 @@ static void check_whole(Backend *device, Backend *ref, int k, int size, int vari
     if (kind->group > unit) unit = kind->group;
     if (other->group > unit) unit = other->group;
     const int hidden = unit * sizes[size][0], inner = unit * sizes[size][1];
-    const Shape shape = {"random", hidden, inner, 2 * inner, COUNT, variant % 3 + 1};
+    Shape shape = {"random", hidden, inner, 2 * inner, COUNT, variant % 3 + 1, false, false};
+    check_shape(device, ref, k, &shape, variant, GENERATED);
+    shape.gateless = true;
+    check_shape(device, ref, k, &shape, variant, GENERATED);
+    shape.weigh_inputs = true;
     check_shape(device, ref, k, &shape, variant, GENERATED);
 }
 
 /* Widths of published models. Shared memory is what they differ in: with wide experts, or many of them, the down
  * products of a row take more than half of a multiprocessor's. One expert more than a row uses is enough for that. */
 static const Shape published[] = {
-    {"Qwen1.5-MoE-A2.7B", 2048, 1408, 5632, 5, 4},
-    {"DeepSeek-V2-Lite, Moonlight, Ling-lite", 2048, 1408, 2816, 7, 6},
-    {"Ernie-4.5-21B", 2560, 1536, 3072, 7, 6},
-    {"Hunyuan-A13B", 4096, 3072, 3072, 9, 8},
-    {"OLMoE", 2048, 1024, 1024, 9, 8},
-    {"Qwen3-30B-A3B", 2048, 768, 768, 9, 8},
-    {"Qwen3-Next-80B", 2048, 512, 512, 11, 10},
-    {"Qwen3-235B", 4096, 1536, 1536, 9, 8},
-    {"Qwen2-57B-A14B", 3584, 2560, 20480, 9, 8},
-    {"DeepSeek-V2", 5120, 1536, 3072, 7, 6},
-    {"DeepSeek-V3, Kimi-K2", 7168, 2048, 2048, 9, 8},
-    {"GLM-4.5-Air", 4096, 1408, 1408, 9, 8},
-    {"dots.llm1", 4096, 1408, 2816, 7, 6},
-    {"Granite-3-3B", 1536, 512, 512, 9, 8},
-    {"gpt-oss-20b", 2880, 2880, 2880, 5, 4},
-    {"Mixtral-8x7B", 4096, 14336, 14336, 3, 2},
-    {"Phi-3.5-MoE", 4096, 6400, 6400, 3, 2},
-    {"Llama-4-Scout", 5120, 8192, 8192, 2, 1},
+    {"Qwen1.5-MoE-A2.7B", 2048, 1408, 5632, 5, 4, false, false},
+    {"DeepSeek-V2-Lite, Moonlight, Ling-lite", 2048, 1408, 2816, 7, 6, false, false},
+    {"Ernie-4.5-21B", 2560, 1536, 3072, 7, 6, false, false},
+    {"Hunyuan-A13B", 4096, 3072, 3072, 9, 8, false, false},
+    {"OLMoE", 2048, 1024, 1024, 9, 8, false, false},
+    {"Qwen3-30B-A3B", 2048, 768, 768, 9, 8, false, false},
+    {"Qwen3-Next-80B", 2048, 512, 512, 11, 10, false, false},
+    {"Qwen3-235B", 4096, 1536, 1536, 9, 8, false, false},
+    {"Qwen2-57B-A14B", 3584, 2560, 20480, 9, 8, false, false},
+    {"DeepSeek-V2", 5120, 1536, 3072, 7, 6, false, false},
+    {"DeepSeek-V3, Kimi-K2", 7168, 2048, 2048, 9, 8, false, false},
+    {"GLM-4.5-Air", 4096, 1408, 1408, 9, 8, false, false},
+    {"dots.llm1", 4096, 1408, 2816, 7, 6, false, false},
+    {"Granite-3-3B", 1536, 512, 512, 9, 8, false, false},
+    {"gpt-oss-20b", 2880, 2880, 2880, 5, 4, false, false},
+    {"Mixtral-8x7B", 4096, 14336, 14336, 3, 2, false, false},
+    {"Phi-3.5-MoE", 4096, 6400, 6400, 3, 2, false, false},
+    {"Llama-4-Scout", 5120, 8192, 8192, 2, 1, false, true},
+    {"Nemotron-3-Nano-30B-A3B", 2688, 1856, 3712, 7, 6, true, false},
 };
 
 /* 4 bits and 8; those for an emulator are the first ones with a row alone and two rows. */
@@ -260,8 +275,12 @@ int main(int argc, char **argv) {
     for (int k = 0; device && !in_short && k < (int)COUNT_OF(kinds); k++)
         for (int i = 0; i < 2; i++) check_whole(device, ref, k, (k + i) % 3, (k + 3 * i) % 5);
     /* A row of the wider one is read in two pieces, both shorter than the others' rows. */
-    const Shape wider = {"wider", 64, 4096, 4160, COUNT, 1};
+    const Shape wider = {"wider", 64, 4096, 4160, COUNT, 1, false, false};
     if (device && !in_short) check_shape(device, ref, 0, &wider, 0, GENERATED);
+    const Shape gateless = {"experts without a gate", 128, 192, 320, COUNT, 3, true, false},
+                weighed = {"weighed inputs", 128, 192, 320, COUNT, 2, false, true};
+    if (device && in_short) check_shape(device, ref, 0, &gateless, 1, 5);
+    if (device && in_short) check_shape(device, ref, 0, &weighed, 1, 3);
     if (device) check_published(device, ref, in_short);
     backend_close(device);
     backend_close(ref);

@@ -5,7 +5,8 @@
 #include "base/file.h"
 #include "fixture.h"
 
-enum { TOKENS = 60, ROWS = 128, MODULES_MAX = 64, SEQUENCES = 4 };
+enum { TOKENS = 60, PROMPT = 23 /* of them */, ROWS = 128, MODULES_MAX = 64, SEQUENCES = 4 };
+enum { DECODE_PIECE = 8 /* SEQUENCES of them are decode rows of one step on every device */ };
 
 static const struct {
     const char *name;
@@ -143,7 +144,14 @@ static void merge(FixtureFile *file, const Modules *modules, const Made *made) {
         }
 }
 
-/* All tokens in one step, or in steps of `chunk`. */
+/* At most `wanted` rows of one phase. */
+static int rows_of(int length, int wanted) {
+    const int left = (length < PROMPT ? PROMPT : TOKENS) - length;
+    if (length >= PROMPT && wanted > DECODE_PIECE) wanted = DECODE_PIECE;
+    return left < wanted ? left : wanted;
+}
+
+/* All tokens in steps of `chunk`. */
 static bool walk_adapted(const FixtureRun *run, const int32_t *tokens, int chunk, int adapter, float *logits) {
     Error error = {0};
     KvSequence s = {0};
@@ -151,8 +159,8 @@ static bool walk_adapted(const FixtureRun *run, const int32_t *tokens, int chunk
     KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     while (ok && s.length < TOKENS) {
-        const int at = s.length, rows = TOKENS - at < chunk ? TOKENS - at : chunk;
-        const StepSequence sequence = {.tokens = tokens + at, .adapter = adapter};
+        const int at = s.length, rows = rows_of(at, chunk);
+        const StepSequence sequence = {.tokens = tokens + at, .decode = at >= PROMPT, .adapter = adapter};
         ok = fixture_step_of(run->runner, cache, &s, rows, &sequence, logits + (size_t)at * (size_t)run->vocab, &error);
     }
     TEST_MSG(ok, "%s", error.text);
@@ -214,9 +222,31 @@ static void test_merged(const char *name, bool mlx) {
 
 /* ---- several in one step ---- */
 
+/* Adds the next piece of the sequences of one phase to a step. Most steps have single decode rows: they come again,
+ * with the adapters in another order. */
+static bool add_phase(StepBuilder *b, KvCache *cache, KvSequence *s, const int32_t *tokens, bool decode, int step,
+    uint64_t *random, int *added, Error *error) {
+    static const int adapters[SEQUENCES] = {0, 1, 2, 1};
+    bool ok = true;
+    for (int n = 0; ok && n < SEQUENCES; n++) {
+        const int i = (step + n) % SEQUENCES, own = (int)(test_random(random) % 18);
+        if (decode != (s[i].length >= PROMPT)) continue;
+        added[i] = rows_of(s[i].length, decode && step % 3 ? 1 : own);
+        if (added[i] == 0) continue;
+        ok = kv_reserve(cache, &s[i], added[i], error);
+        step_add_sequence(b,
+            &(StepSequence){.rows = added[i],
+                .decode = decode,
+                .kv = &s[i],
+                .adapter = adapters[i],
+                .tokens = tokens + s[i].length,
+                .output_count = added[i]});
+    }
+    return ok;
+}
+
 /* Sequences with adapters 0, 1, 2, 1 take turns with pieces of all sizes; logits: [SEQUENCES][TOKENS, vocab]. */
 static bool walk_together(const FixtureRun *run, const int32_t *tokens, float *logits) {
-    static const int adapters[SEQUENCES] = {0, 1, 2, 1};
     Error error = {0};
     KvSequence s[SEQUENCES] = {0};
     uint64_t random = 5;
@@ -224,35 +254,27 @@ static bool walk_together(const FixtureRun *run, const int32_t *tokens, float *l
     KvCache *cache = kv_open(plan, SEQUENCES * kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = cache != NULL, left = true;
     for (int i = 0; ok && i < SEQUENCES; i++) ok = kv_sequence_open(cache, NULL, &s[i], &error);
-    while (ok && left) {
+    for (int step = 0; ok && left; step++) {
         StepBuilder b;
         int added[SEQUENCES] = {0};
         float *out;
         size_t at = 0;
         fixture_builder(&b, ROWS);
         step_begin(&b, false);
-        left = false;
-        for (int i = 0; ok && i < SEQUENCES; i++) {
-            const int rest = TOKENS - s[i].length, piece = (int)(test_random(&random) % 18);
-            added[i] = rest < piece ? rest : piece;
-            left = left || rest > 0;
-            if (added[i] == 0) continue;
-            ok = kv_reserve(cache, &s[i], added[i], &error);
-            step_add_sequence(&b,
-                &(StepSequence){.rows = added[i],
-                    .kv = &s[i],
-                    .adapter = adapters[i],
-                    .tokens = tokens + s[i].length,
-                    .output_count = added[i]});
-        }
+        ok = add_phase(&b, cache, s, tokens, true, step, &random, added, &error) &&
+            add_phase(&b, cache, s, tokens, false, step, &random, added, &error);
         if (b.step.rows > 0) ok = ok && runner_forward(run->runner, cache, step_end(&b, &error), &out, &error);
-        for (int i = 0; ok && i < SEQUENCES; i++) {
+        for (int n = 0; ok && n < 2 * SEQUENCES; n++) { /* those with decode rows first */
+            const int i = (step + n) % SEQUENCES;
             const size_t vocab = (size_t)run->vocab, count = (size_t)added[i] * vocab;
-            if (!added[i]) continue;
+            if (!added[i] || (n < SEQUENCES) != (s[i].length >= PROMPT)) continue;
             memcpy(logits + ((size_t)i * TOKENS + (size_t)s[i].length) * vocab, out + at, count * sizeof *out);
             at += count;
             kv_advance(cache, &s[i], added[i]);
+            added[i] = 0;
         }
+        left = false;
+        for (int i = 0; i < SEQUENCES; i++) left = left || s[i].length < TOKENS;
         step_builder_close(&b);
     }
     TEST_MSG(ok, "%s", error.text);
@@ -294,7 +316,7 @@ static void test_together(const char *name, int variant) {
     const bool written = fixture_write_variant(&f, variant, directory);
     for (int c = 0; written && c < FIXTURE_CPUS; c++) {
         const char *cpu = fixture_cpus[c];
-        if (!*cpu || !strcmp(cpu, "cuda") || !fixture_cpu_due(cpu)) continue;
+        if (!*cpu || !fixture_cpu_due(cpu)) continue;
         const RunnerOptions runner = {.backend = fixture_backend(cpu, 2, ROWS)};
         FixtureRun run, plain;
         snprintf(label, sizeof label, "%s %d %s", name, variant, cpu);

@@ -102,14 +102,15 @@ typedef struct CudaQuant {
 /* Steps with equal keys launch the same kernels on the same memory, so they share a graph. */
 typedef struct CudaKey {
     int rows, decode_rows, uniform_matmul, outputs;
-    int chunk_count;  /* sequences with rows in the step */
-    int layout;       /* bits: the kinds of chunks (layout_of() in step.c) */
-    int pages;        /* pages of the longest sequence, rounded up to a power of two */
-    int sampling_now; /* CudaSampling */
-    int quantised;    /* rows that read quantised pages: 0 none, 1 some, 2 all */
-    int full_slices;  /* CudaQuant.full_slices */
-    uint64_t forms;   /* CudaQuant.forms */
-    uint64_t cache;   /* Step.cache */
+    int chunk_count;   /* sequences with rows in the step */
+    int layout;        /* bits: the kinds of chunks (layout_of() in step.c) */
+    int pages;         /* pages of the longest sequence, rounded up to a power of two */
+    int sampling_now;  /* CudaSampling */
+    int quantised;     /* rows that read quantised pages: 0 none, 1 some, 2 all */
+    int full_slices;   /* CudaQuant.full_slices */
+    uint64_t forms;    /* CudaQuant.forms */
+    uint64_t adapters; /* hash of the chunks' rows and adapters; 0: no row has an adapter */
+    uint64_t cache;    /* Step.cache */
 } CudaKey;
 
 typedef struct CudaGraph {
@@ -344,16 +345,12 @@ void cuda_attention_block(Backend *backend, const AttentionBlock *op);
 void cuda_mla(Backend *backend, const Mla *op);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
-/* The kind as kernels are told; their clamped SiLU has gpt-oss's parameters (gated() of common.cuh), as no model has
- * others. */
-/* Activations that kernels compute (common.cuh, rows.cu). */
-enum {
-    CUDA_ACTIVATIONS = 1 << ACT_SILU | 1 << ACT_GELU | 1 << ACT_GELU_TANH | 1 << ACT_RELU2 | 1 << ACT_NONE |
-        1 << ACT_SILU_CLAMPED | 1 << ACT_XIELU | 1 << ACT_CLAMP | 1 << ACT_RELU,
-};
-int cuda_activation(const Activation *activation);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_multiply(Backend *backend, const Multiply *op);
+void cuda_mix_streams(Backend *backend, const StreamMix *op);
+void cuda_match_rms(Backend *backend, const MatchRms *op);
+void cuda_sparsify(Backend *backend, const Sparsify *op);
+void cuda_gate_heads(Backend *backend, const HeadGate *op);
 void cuda_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);

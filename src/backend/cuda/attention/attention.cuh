@@ -21,12 +21,18 @@ __device__ __forceinline__ float *energies_at(const Attend &a, const int32_t *ta
     return (float *)head_at(a, table, position, a.kv_heads);
 }
 
+/* The first key that the window of a position has. */
+__device__ __forceinline__ int window_begin(const Attend &a, int place) {
+    if (!a.window || place < a.window) return 0;
+    return a.chunked ? place / a.window * a.window : place - a.window + 1;
+}
+
 struct Seen {
     int first, end;
 };
 __device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
     const int place = __ldcg(a.step.places + row);
-    Seen s = {a.window && place >= a.window ? place - a.window + 1 : 0, place + 1};
+    Seen s = {window_begin(a, place), place + 1};
     const int begin = __ldcg(a.step.span_begins + row), end = __ldcg(a.step.span_ends + row);
     if (begin < end && a.span_rule != SPANS_IGNORED) {
         s.end = end;

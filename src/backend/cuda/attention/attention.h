@@ -22,8 +22,8 @@ typedef struct Attend {
     int decode_rows;     /* rows of the step, the first ones, that flash_decode takes */
     int heads, kv_heads, head_dim, value_dim, dtype;
     float scale, softcap;
-    int window, span_rule;  /* span_rule: SpanRule */
-    RowNorm q_norm, k_norm; /* width 0: none */
+    int window, chunked, span_rule; /* span_rule: SpanRule */
+    RowNorm q_norm, k_norm;         /* width 0: none */
     int norm_full, norm_last;
     float *whole; /* norm_full: [rows][4] mean and factor of the norms of q and k, from attention_norms(); NULL: the
                      kernel computes the factors of its single row, both norms being RMS */

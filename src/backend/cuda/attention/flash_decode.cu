@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
     const RopeReady rotations(a, row);
-    const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int first = window_begin(a, place);
     if (place < 0) { /* another kernel computes the row */
         wait_for_previous();
         return;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
               row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
     const RopeReady rotations(a, row);
-    const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int first = window_begin(a, place);
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN), span = first / SPAN + blockIdx.x;
     if ((int)blockIdx.x >= spans || place < 0 /* another kernel's row */) {
         wait_for_previous();
@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(BLOCK) fold_kernel(const __grid_constant__ Att
     const int lane = threadIdx.x % 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
               row = a.first_row + blockIdx.z;
     const int dim = blockIdx.x * FOLD_DIMS, head = dim / HD;
-    const int place = __ldcg(a.step.places + row), first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int place = __ldcg(a.step.places + row), first = window_begin(a, place);
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN);
     const int64_t stride = left_floats<HD>(group), rows = (int64_t)blockIdx.z * a.kv_heads + kv_head;
     const float *all = a.partials + rows * (most_spans + 1) * stride, *own = all + most_spans * stride;

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) flash_decode_rows_ker
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int kv_head = blockIdx.x, row = blockIdx.y, group = a.heads / a.kv_heads, place = __ldcg(a.step.places + row);
-    const Seen seen = {a.window && place >= a.window ? place - a.window + 1 : 0, place + 1};
+    const Seen seen = {window_begin(a, place), place + 1};
     const int first_slice = seen.first / SLICE, end_slice = place / SLICE + 1;
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
 

@@ -6,8 +6,9 @@
 
 /* Parameters of the product kernels. Units: tile rows of all weights in turn; GLU: of the gate, with up's beside it. */
 struct ProductWork {
-    int rows, cols, groups, count, mode, activation, units;
-    int tile;   /* gemm: rows of a tile of inputs */
+    int rows, cols, groups, count, mode, units;
+    Activation activation; /* GLU */
+    int tile;              /* gemm: rows of a tile of inputs */
     int chains; /* number of chains of multiplications, whose sums are added in order: SLICES, or PREFILL_CHAINS */
     float scale;
     const float *x; /* gemv: rows that the kernel itself prepares; NULL: `inputs` has them */

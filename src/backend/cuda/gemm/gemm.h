@@ -60,9 +60,9 @@ typedef struct Product {
     int count; /* weights */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
-    float scale;       /* ADD: out += scale · product */
-    int activation;    /* GLU: Activation */
-    void *inputs;      /* work space of product_input_bytes(rows_max, cols) */
+    float scale;           /* ADD: out += scale · product */
+    Activation activation; /* GLU */
+    void *inputs;          /* work space of product_input_bytes(rows_max, cols) */
     int apart;         /* 1: the kernel that follows has few blocks, which need room beside the blocks of this one */
     int has_moe;       /* 1: the model has MoE blocks (fused_moe_row.cuh) */
     float *copy;       /* in, out; a second destination of the result; NULL afterwards: it was not written */

@@ -130,13 +130,6 @@ template <bool GLU> __device__ __forceinline__ Place place_of(const ProductWork 
 /* Layout of the sums before the epilogue, [input][row]; four words of padding put neighbours into different banks. */
 enum { SUMS_STRIDE = WGMMA_MULTIPLIERS * TILE_ROWS + 4 };
 
-/* SiLU of prefill rows: few instructions and no branches, as two warps compute it for eight multiplying ones. */
-__device__ __forceinline__ float silu_prefill(float gate, float up) {
-    float power, part;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1 + power));
-    return gate * part * up;
-}
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /* Groups of a chain that begins with this slice. */
 __device__ __forceinline__ int chain_groups(const Columns &c, int slice, int chain) {
@@ -306,11 +299,13 @@ __device__ __forceinline__ void finish_gated(const ProductWork &p, int block, in
         if (k + 2 * FINISHERS < end) next = load(p.input_factors + token + k + 2 * FINISHERS);
         float4 v = gate.product(*(const float4 *)from, factor);
         float4 u = up.product(*(const float4 *)(from + WGMMA_MULTIPLIERS / 2 * TILE_ROWS), factor);
-        if (p.activation == 0 && p.chains == PREFILL_CHAINS) { /* SiLU, as nearly all models have it */
+        if (p.activation.kind == ACT_SILU && p.chains == PREFILL_CHAINS) { /* SiLU, as nearly all models have it */
             v = make_float4(
                 silu_prefill(v.x, u.x), silu_prefill(v.y, u.y), silu_prefill(v.z, u.z), silu_prefill(v.w, u.w));
-        } else if (p.activation == 0) {
-            v = make_float4(gated(0, v.x, u.x), gated(0, v.y, u.y), gated(0, v.z, u.z), gated(0, v.w, u.w));
+        } else if (p.activation.kind == ACT_SILU) {
+            const Activation silu = {ACT_SILU};
+            v = make_float4(
+                gated(silu, v.x, u.x), gated(silu, v.y, u.y), gated(silu, v.z, u.z), gated(silu, v.w, u.w));
         } else {
 #pragma unroll 1
             for (int i = 0; i < 4; i++) { /* one after the other at the first's place */

@@ -191,7 +191,7 @@ template <int ROWS> struct UnitEnding {
 template <int ROWS>
 __device__ __forceinline__ void units_finish(
     const ProductWork &p, const float *areas, int area, const float *squares, const GemvBarriers &b) {
-    const int lane = threadIdx.x % 32, half = lane / TILE_ROWS, rows = p.rows, activation = p.activation;
+    const int lane = threadIdx.x % 32, half = lane / TILE_ROWS, rows = p.rows;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.rank.theirs != nullptr;
     constexpr int PART = ROWS * TILE_ROWS;
     Turn buffer;
@@ -244,7 +244,7 @@ __device__ __forceinline__ void units_finish(
                 const float factor = __shfl_sync(~0u, input_factor, t);
                 float v = slices_added(from, area, t) * (factor * ending.factor) + ending.bias;
                 if (glu)
-                    v = gated_usually(activation, v,
+                    v = gated_usually(p.activation, v,
                         slices_added(from + PART, area, t) * (factor * ending.other) + ending.other_bias);
                 if (t >= rows || ending.row >= ending.width) continue;
                 const int64_t at = (int64_t)t * ending.width;

@@ -306,14 +306,15 @@ __device__ __forceinline__ void pair_leave(uint8_t *to, float one, float two) {
     if (lane == 0) *(float4 *)(to + TERMS_AT) = terms_of(step, first, second);
 }
 
-/* A block takes neighbouring units, each four tile rows of one chunk's matrix, or of its gate and up in turn; its eight
- * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: each block has one
- * unit of a row's expert and chooses the experts by itself. */
+/* A block takes neighbouring units, each four tile rows of one chunk's matrix, or of its gate and up in turn, unless
+ * both are one matrix; its eight warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at
+ * most. One: each block has one unit of a row's expert and chooses the experts by itself. */
 template <int KIND, int SUBS, bool GLU, int MOST>
 __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots &slots, uint64_t *barriers) {
     constexpr bool ALONE = MOST == 1;
     constexpr int GATED = GLU ? 2 : 1, PARTS = (MOST + 3) / 4, SUM_ROWS = SLICES * MOST, SUMS = SUM_ROWS * SUM_STRIDE;
-    extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs, a choice, in which come sums */
+    const bool single = !GLU || p.bank[1] == p.bank[0]; /* one matrix */
+    extern __shared__ __align__(128) uint8_t memory[];  /* slots, inputs, a choice, in which come sums */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t full = shared_address(barriers), empty = full + 8 * EXPERT_SLOTS_MAX;
     const int stride = (int)inputs_bytes(p.most.groups);
@@ -364,14 +365,15 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
             const int rounds = slice_rounds(w[0].groups), all = slot_tiles(w[0].groups);
             const auto source = [&](int i, uint32_t &bytes) {
                 const int pair = rounds == 1 ? i / 2 : i / (2 * rounds);
-                const bool one = !GLU && 2 * pair + 1 == rows;
+                const bool one = single && 2 * pair + 1 == rows;
                 i -= pair * 2 * rounds;
-                const int round = one ? i : i / 2, part = one ? 0 : i % 2, row = first + (GLU ? pair : 2 * pair + part);
-                const uint8_t *data = GLU && part ? w[GATED - 1].data : w[0].data;
+                const int round = one ? i : i / 2, part = one ? 0 : i % 2,
+                          row = first + (single ? 2 * pair + part : pair);
+                const uint8_t *data = !single && part ? w[GATED - 1].data : w[0].data;
                 bytes = min(all, w[0].groups - round * all) * w[0].bytes;
                 return data + ((int64_t)row * w[0].groups + round * all) * w[0].bytes;
             };
-            pieces_order((GLU ? 2 : 1) * rows * rounds, at_once, slots, turn, shared_address(memory), full, empty,
+            pieces_order((single ? 1 : 2) * rows * rounds, at_once, slots, turn, shared_address(memory), full, empty,
                 policy, source);
         }
         return;
@@ -423,13 +425,13 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
                 if (w[part].bias && mine + 1 < w[0].rows) bias[part].y = __ldg(w[part].bias + mine + 1);
             }
 #pragma unroll 1
-        for (int i = 0; i < rows; i += GLU ? 1 : 2) {
+        for (int i = 0; i < rows; i += single ? 2 : 1) {
             float acc[2][PARTS][2] = {};
             rows_add<KIND, SUBS, PARTS, false>(
-                acc, w[0], GLU || i + 1 < rows, slots, turn, memory, full, empty, own, 0, run);
+                acc, w[0], !single || i + 1 < rows, slots, turn, memory, full, empty, own, 0, run);
             float *to = sums + warp * MOST * SUM_STRIDE + i * TILE_ROWS + g;
 #pragma unroll
-            for (int r = 0; r < 2; r++, to += GLU ? SUMS : TILE_ROWS)
+            for (int r = 0; r < 2; r++, to += single ? (int)TILE_ROWS : SUMS)
 #pragma unroll
                 for (int n = 0; n < PARTS; n++)
                     if (4 * n + t < count) {
@@ -443,6 +445,10 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
             float2 v[GATED];
 #pragma unroll
             for (int part = 0; part < GATED; part++) {
+                if (part && single) {
+                    v[part] = v[0];
+                    break;
+                }
                 v[part] = slices_add(sums + part * SUMS + warp * SUM_STRIDE + 2 * lane, MOST * SUM_STRIDE);
                 const bool biased = w[part].bias != nullptr;
                 v[part].x = product_sum(v[part].x, own_factor, factor[part], biased, bias[part].x);

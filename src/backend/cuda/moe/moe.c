@@ -25,6 +25,12 @@ static bool fit(const CudaBackend *b, const CudaBank *bank) {
     return bank->alike && experts_fit(bank->most.groups, b->shared_bytes);
 }
 
+/* place: as in rows_combine(). */
+static void combine(CudaBackend *b, const Experts *op, const float *y, const int32_t *place) {
+    const float *weight = op->weigh_inputs ? NULL : op->weight;
+    cuda_ok(b, rows_combine(b->stream, op->rows, op->top_k, op->down[0].rows, y, place, weight, op->out), "experts");
+}
+
 /* False: not computed; another kernel has to be used. */
 static bool run_pairs(CudaBackend *b, const Experts *op) {
     const int pairs = op->rows * op->top_k;
@@ -45,10 +51,11 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
         cuda_ok(b, experts_sort(b->stream, pairs, op->count, op->index, chunks), "experts");
     }
     ExpertProduct first = expert_product(b, op, gate, chunks), second = expert_product(b, op, down, chunks);
-    first.bank[1] = up->tiles;
-    first.each = op->top_k;
-    first.activation = cuda_activation(&op->activation);
-    first.x = op->x;
+    first.twice = op->gate == op->up;
+    first.bank[1] = first.twice ? NULL : up->tiles;
+    first.activation = op->activation;
+    first.x = op->weigh_inputs ? y : op->x;
+    first.each = op->weigh_inputs ? 1 : op->top_k;
     first.x_width = hidden;
     first.out = between;
     first.out_width = inner;
@@ -56,9 +63,11 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
     second.x_width = inner;
     second.out = y;
     second.out_width = hidden;
+    if (op->weigh_inputs)
+        cuda_ok(b, rows_weigh(b->stream, pairs, op->top_k, hidden, op->x, NULL, op->weight, y), "experts");
     cuda_ok(b, experts_product(b->stream, &first), "experts");
     cuda_ok(b, experts_product(b->stream, &second), "experts");
-    cuda_ok(b, rows_combine(b->stream, op->rows, op->top_k, hidden, y, NULL, op->weight, op->out), "experts");
+    combine(b, op, y, NULL);
     return true;
 }
 
@@ -86,13 +95,28 @@ static int64_t widest(const Experts *op) {
 }
 
 static void run_expert(Backend *backend, const Experts *op, int e, int rows, float *inner, float *y) {
+    CudaBackend *b = cuda_of(backend);
+    const int64_t width = op->gate[e].rows;
     const Glu glu = {
         .rows = rows, .x = y, .gate = &op->gate[e], .up = &op->up[e], .activation = op->activation, .out = inner};
-    const Matmul down = {.rows = rows, .x = inner, .count = 1, .weight = {&op->down[e]}, .out = {y}};
-    cuda_of(backend)->sliced = true;
-    backend->ops->glu(backend, &glu);
+    const Matmul up = {.rows = rows, .x = y, .count = 1, .weight = {&op->up[e]}, .out = {inner}},
+                 down = {.rows = rows, .x = inner, .count = 1, .weight = {&op->down[e]}, .out = {y}};
+    const Multiply gate = {.rows = rows,
+        .width = width,
+        .x = inner,
+        .activation = op->activation,
+        .y = inner,
+        .y_stride = width,
+        .out = inner};
+    b->sliced = true;
+    if (op->gate == op->up) {
+        backend->ops->matmul(backend, &up);
+        cuda_ok(b, rows_multiply(b->stream, &gate, rows), "experts");
+    } else {
+        backend->ops->glu(backend, &glu);
+    }
     backend->ops->matmul(backend, &down);
-    cuda_of(backend)->sliced = false;
+    b->sliced = false;
 }
 
 static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *place, int32_t *row) {
@@ -108,12 +132,15 @@ static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *pl
     int32_t *places = b->choice.memory, *rows = places + pairs;
     backend->ops->upload(backend, places, place, bytes);
     backend->ops->upload(backend, rows, row, bytes);
-    cuda_ok(b, rows_gather(b->stream, (int)pairs, rows, op->x, hidden, y), "experts");
+    if (op->weigh_inputs)
+        cuda_ok(b, rows_weigh(b->stream, (int)pairs, op->top_k, hidden, op->x, places, op->weight, y), "experts");
+    else
+        cuda_ok(b, rows_gather(b->stream, (int)pairs, rows, op->x, hidden, y), "experts");
     for (int e = 0; e < op->count; e++) {
         const int count = begin[e + 1] - begin[e];
         if (count > 0) run_expert(backend, op, e, count, between + begin[e] * inner, y + begin[e] * hidden);
     }
-    cuda_ok(b, rows_combine(b->stream, op->rows, op->top_k, hidden, y, places, op->weight, op->out), "experts");
+    combine(b, op, y, places);
 }
 
 void cuda_experts(Backend *backend, const Experts *op) {
@@ -163,7 +190,8 @@ static bool whole_fits(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
 static Kernel fused_kernel(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
     const KernelQuery query = {KERNEL_MOE, PHASE_DECODE, op->experts.decode_rows, b->arch, banks->gate->most.kind};
     const MoeSum sum = {.top_k = op->experts.top_k, .most = banks->down->most, .shared_bytes = b->shared_bytes};
-    const KernelRow *row = whole_fits(b, op, banks) ? kernel_next(&query, NULL) : NULL;
+    const bool fits = !op->experts.weigh_inputs && whole_fits(b, op, banks);
+    const KernelRow *row = fits ? kernel_next(&query, NULL) : NULL;
     if (row && row->kernel == KERNEL_FUSED_MOE_ROW && !moe_sum_bytes(&sum)) row = kernel_next(&query, row);
     return row && (row->kernel == KERNEL_FUSED_MOE_ROW || row->kernel == KERNEL_FUSED_MOE) ? row->kernel
                                                                                            : KERNEL_MOE_GEMM;
@@ -224,7 +252,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         .factors = router.factors,
         .x = x,
         .inputs = between,
-        .activation = cuda_activation(&e->activation),
+        .activation = e->activation,
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .leaves = sum_bytes};

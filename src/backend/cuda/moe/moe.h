@@ -28,9 +28,12 @@ typedef struct Router {
     float *weight;
 } Router;
 cudaError_t rows_route(cudaStream_t stream, const Router *router);
-/* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i. place NULL: r · used + i. */
+/* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i. place NULL: r · top_k + i; weight NULL: ones. */
 cudaError_t rows_combine(cudaStream_t stream, int rows, int top_k, int64_t width, const float *y, const int32_t *place,
     const float *weight, float *out);
+/* y[place[p]] = weight[p] · x[p / top_k] for each pair p of a row and one of its experts. place NULL: p. */
+cudaError_t rows_weigh(cudaStream_t stream, int pairs, int top_k, int64_t width, const float *x, const int32_t *place,
+    const float *weight, float *y);
 
 /* ---- experts ----
  * A pair is a row and one of its experts. A bank is one of the matrices gate, up or down of all experts. */
@@ -38,8 +41,8 @@ cudaError_t rows_combine(cudaStream_t stream, int rows, int top_k, int64_t width
 /* Pairs, at most, that moe_gemv takes; it reads the choice on the device. */
 enum { EXPERT_PAIRS_MAX = 512 };
 
-/* out[pair] = W · x[pair / each], W the matrix of the pair's expert; two banks: act(gate · x) ∘ (up · x). All matrices
- * of a bank are packed alike and may differ in rows and columns. */
+/* out[pair] = W · x[pair / each], W the matrix of the pair's expert; two banks: act(gate · x) ∘ (up · x); twice: the
+ * same of one bank. All matrices of a bank are packed alike and may differ in rows and columns. */
 typedef struct ExpertProduct {
     int pairs, each, kind;
     int tile_rows, groups; /* tile rows and groups of the largest matrix */
@@ -49,7 +52,8 @@ typedef struct ExpertProduct {
     const float *x;
     float *out;
     int64_t x_width, out_width; /* floats from one row of x, one pair of out, to the next */
-    int activation;
+    bool twice;                 /* the bank is gate and up */
+    Activation activation;
     int multiprocessors, shared_bytes;
 } ExpertProduct;
 /* Sorted pairs: the count of chunks; from CHUNKS_AT on {expert, first, count} for each chunk; then the pairs in order.
@@ -86,7 +90,8 @@ cudaError_t moe_route(cudaStream_t stream, const MoeRouter *router);
 /* Chooses the experts of more rows than fused_moe_row takes, which chooses by itself. Followed by experts_sort(). */
 cudaError_t moe_choose(cudaStream_t stream, const MoeRouter *router);
 
-/* As ExpertProduct. `most`: the packing of the banks, with the most rows and columns of any matrix. */
+/* As ExpertProduct; bank[1] may be bank[0], which is read once. `most`: the packing of the banks, with the most rows
+ * and columns of any matrix. */
 typedef struct MoeProduct {
     int pairs, each, experts;
     Tiles most;
@@ -97,7 +102,7 @@ typedef struct MoeProduct {
     const uint8_t *x;      /* [pairs / each] inputs */
     uint8_t *inputs;       /* gated: [pairs] result: inputs of the next product */
     float *out;            /* not gated: [pairs, rows] result */
-    int activation;
+    Activation activation;
     int multiprocessors, shared_bytes;
     int leaves; /* bytes of a multiprocessor's shared memory that the next kernel needs */
 } MoeProduct;

@@ -110,7 +110,7 @@ __device__ __forceinline__ void pairs_finish(
         if constexpr (GLU)
             *to = gated_usually(p.activation, v[0], v[1]);
         else
-            *to = v[0];
+            *to = p.twice ? gated_usually(p.activation, v[0], v[0]) : v[0];
     }
 }
 

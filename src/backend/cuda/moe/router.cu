@@ -31,7 +31,7 @@ __global__ void combine_kernel(
     for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
         float sum = 0;
         for (int k = 0; k < top_k; k++)
-            sum += load(weight + row * top_k + k) *
+            sum += (weight ? load(weight + row * top_k + k) : 1) *
                 load(y + (place ? __ldcg(place + row * top_k + k) : row * top_k + k) * width + i);
         out[row * width + i] = sum;
     }
@@ -40,4 +40,19 @@ extern "C" cudaError_t rows_combine(cudaStream_t stream, int rows, int top_k, in
     const int32_t *place, const float *weight, float *out) {
     const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), rows);
     return launch(stream, combine_kernel, grid, BLOCK, 0, top_k, width, y, place, weight, out);
+}
+
+__global__ void weigh_kernel(
+    int top_k, int64_t width, const float *x, const int32_t *place, const float *weight, float *y) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t pair = blockIdx.y, to = place ? __ldcg(place + pair) : pair;
+    const float factor = load(weight + pair), *from = x + pair / top_k * width;
+    for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK)
+        y[to * width + i] = factor * load(from + i);
+}
+extern "C" cudaError_t rows_weigh(cudaStream_t stream, int pairs, int top_k, int64_t width, const float *x,
+    const int32_t *place, const float *weight, float *y) {
+    const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), pairs);
+    return launch(stream, weigh_kernel, grid, BLOCK, 0, top_k, width, x, place, weight, y);
 }

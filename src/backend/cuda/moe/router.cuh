@@ -44,6 +44,10 @@ __device__ static int best_left(const float *score, int count, const uint8_t *ta
 }
 
 __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* Not inlined, as hardly any model has it. */
+static __device__ __noinline__ float sqrt_softplus(float x) {
+    return sqrtf(fmaxf(x, 0) + log1pf(expf(-fabsf(x)))); /* ln(1 + e^x) without overflow */
+}
 
 /* The largest of some numbers and Σ e^(x − largest); by a warp. */
 __device__ __forceinline__ float2 softmax_of(const float *x, int count) {
@@ -167,6 +171,7 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
     for (int i = threadIdx.x; i < r.experts; i += BLOCK) {
         float score = c.score[i];
         if (r.score == ROUTE_SIGMOID) score = sigmoid(score);
+        if (r.score == ROUTE_SQRT_SOFTPLUS) score = sqrt_softplus(score);
         if (softmax) score = expf(score - s.x) / s.y;
         c.score[i] = score;
         c.taken[i] = 0;

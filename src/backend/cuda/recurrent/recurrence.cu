@@ -2,41 +2,12 @@
  * of each row with the keys of its page are taken, then a block walks some columns of a value head's state over a
  * chunk, page by page. */
 #include "backend/cuda/attention/heads.cuh"
-#include "backend/cuda/recurrent/recurrent.cuh"
+#include "backend/cuda/recurrent/recurrence.cuh"
 
 constexpr int EACH = RECURRENT_DIM_MAX / 32; /* elements of a head in a lane, at most */
 constexpr int COLS = 32;                     /* columns of a state in a block */
-constexpr int HEAD_WARPS = 8, HEAD_BLOCK = 32 * HEAD_WARPS;
+constexpr int HEAD_BLOCK = 32 * HEAD_WARPS;
 constexpr int PRODUCT_WARPS = 4;
-
-__device__ static int decay_width(const Recurrence &op) { return op.channel_decay ? op.key_dim : 1; }
-__device__ static float *row_decays(const Recurrence &op, float *row, int head) { return row + head * decay_width(op); }
-__device__ static float *row_key(const Recurrence &op, float *row, int key_head) {
-    return row + op.value_heads * decay_width(op) + key_head * op.key_dim;
-}
-__device__ static float *row_update(const Recurrence &op, float *row, int head) {
-    return row + op.value_heads * decay_width(op) + (int64_t)op.key_heads * op.key_dim + (int64_t)head * op.value_dim;
-}
-
-/* Work of a row: products with the keys of its page, q·k then k·k [key_heads][2 or 1][PAGE]; then log decays of
- * channels [value_heads][key_dim]. */
-__device__ static int product_kinds(const Recurrence &op) { return op.kind == RECURRENCE_DELTA ? 2 : 1; }
-__device__ static int64_t work_width(const Recurrence &op) {
-    return (int64_t)op.key_heads * PAGE * product_kinds(op) +
-        (op.channel_decay ? (int64_t)op.value_heads * op.key_dim : 0);
-}
-__device__ static float *products_of(const Recurrence &op, int64_t row, int key_head) {
-    return op.work + row * work_width(op) + (int64_t)key_head * PAGE * product_kinds(op);
-}
-__device__ static float *channel_decays(const Recurrence &op, int64_t row, int head) {
-    return op.work + row * work_width(op) + (int64_t)op.key_heads * PAGE * product_kinds(op) + head * op.key_dim;
-}
-
-__device__ static float time_step(const Recurrence &op, int64_t row, int64_t index, int64_t count) {
-    if (!op.a) return 1;
-    const float bias = op.dt_bias ? __ldg(op.dt_bias + index) : 0;
-    return fminf(fmaxf(softplus(fmaf(op.dt_scale, load(op.a + row * count + index), bias)), op.dt_min), op.dt_max);
-}
 
 /* ---- heads of q and k ---- */
 
@@ -169,9 +140,8 @@ template <int EACH_K, int ROWS> struct Head {
     int tail;
 
     __device__ Head(const RecurrenceArgs &args, const Chunk &chunk, Memory &memory)
-        : a(args), c(chunk), m(memory), head((int)blockIdx.y),
-          key_head((int)blockIdx.y / (args.op.value_heads / args.op.key_heads)), lane(threadIdx.x % 32),
-          warp(threadIdx.x / 32), column((int)blockIdx.x * COLS + (int)threadIdx.x % 32),
+        : a(args), c(chunk), m(memory), head((int)blockIdx.y), key_head(key_head_of(args.op, (int)blockIdx.y)),
+          lane(threadIdx.x % 32), warp(threadIdx.x / 32), column((int)blockIdx.x * COLS + (int)threadIdx.x % 32),
           in((int)blockIdx.x * COLS + (int)threadIdx.x % 32 < args.op.value_dim), any(false), tail(0) {
 #pragma unroll
         for (int i = 0; i < EACH_K; i++) s[i] = 0;
@@ -469,10 +439,15 @@ template <int EACH_K, int ROWS> static cudaError_t run_heads(cudaStream_t stream
 
 extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const RecurrenceArgs *args) {
     const dim3 grid((unsigned)args->op.key_heads, (unsigned)args->op.rows);
-    cudaError_t error = launch(stream, prepare_kernel, grid, 64, 0, *args);
+    const bool single = args->chunks == args->op.rows; /* every chunk is one row */
+    const bool decode = single && recurrence_decode_fits(*args);
+    /* The kernel that follows loads states while these run beside it. */
+    cudaError_t error = decode ? allow_beside(prepare_kernel) : cudaSuccess;
+    if (!error && decode) error = allow_beside(products_kernel);
+    if (!error) error = launch(stream, prepare_kernel, grid, 64, 0, *args);
     if (!error) error = launch(stream, products_kernel, grid, 32 * PRODUCT_WARPS, 0, *args);
     if (error) return error;
-    const bool single = args->chunks == args->op.rows; /* every chunk is one row */
+    if (decode) return recurrence_decode(stream, *args);
     if (args->op.key_dim <= 128) return single ? run_heads<16, 1>(stream, *args) : run_heads<16, PAGE>(stream, *args);
     return single ? run_heads<32, 1>(stream, *args) : run_heads<32, PAGE>(stream, *args);
 }

@@ -32,7 +32,10 @@ void cuda_recurrence(Backend *backend, const Recurrence *op) {
         .q_norm = row_norm(op->q_norm),
         .k_norm = row_norm(op->k_norm),
         .rope = cuda_rope_params(op->rope),
-        .chunks = b->step.chunk_count};
+        .chunks = b->step.chunk_count,
+        .multiprocessors = b->multiprocessors,
+        .shared_bytes = b->shared_bytes,
+        .bulk = b->arch >= ARCH_SM90};
     cuda_ok(b, recurrent_recurrence(b->stream, &args), "recurrence");
 }
 

@@ -38,6 +38,9 @@ typedef struct RecurrenceArgs {
     RowNorm q_norm, k_norm; /* width 0: none */
     RopeParams rope;        /* dims 0: none */
     int chunks;
+    int multiprocessors;
+    int shared_bytes; /* shared memory that a block may use */
+    bool bulk;        /* the device has bulk copies */
 } RecurrenceArgs;
 cudaError_t recurrent_recurrence(cudaStream_t stream, const RecurrenceArgs *args);
 

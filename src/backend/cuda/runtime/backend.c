@@ -220,6 +220,10 @@ static const BackendOps cuda_ops = {
     .sample = cuda_sample,
     .sampled = cuda_sampled,
     .add = cuda_add,
+    .mix_streams = cuda_mix_streams,
+    .match_rms = cuda_match_rms,
+    .sparsify = cuda_sparsify,
+    .gate_heads = cuda_gate_heads,
     .enter = cuda_ranks_enter,
     .join = cuda_ranks_join,
     .all_reduce = cuda_all_reduce,
@@ -314,11 +318,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         free(b);
         return NULL;
     }
-    b->base = (Backend){.ops = &cuda_ops,
-        .rows_max = options->rows_max,
-        .missing = (((1u << ACTIVATION_KINDS) - 1) & ~(uint32_t)CUDA_ACTIVATIONS) << CAPABILITY_ACTIVATIONS |
-            1u << CAPABILITY_CHUNKED | 1u << CAPABILITY_SQRT_SOFTPLUS | 1u << CAPABILITY_INPUT_WEIGHTS |
-            1u << CAPABILITY_IDENTITIES};
+    b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max, .missing = 1u << CAPABILITY_IDENTITIES};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;

@@ -58,21 +58,41 @@ void cuda_add(
     cuda_ok(b, rows_add(b->stream, rows, width, residual, y, scale, norm ? &n : NULL), "add");
 }
 
-int cuda_activation(const Activation *activation) {
-    CHECK(1 << activation->kind & CUDA_ACTIVATIONS);
-    CHECK(activation->kind != ACT_SILU_CLAMPED || (activation->a == 1.702f && activation->b == 7));
-    return (int)activation->kind;
-}
-
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     CudaBackend *b = cuda_of(backend);
     cuda_ok(b, rows_activate(b->stream, count, x, &activation, out), "activate");
 }
 
+/* The product of a gate and its activation has the bits that a gated product gives it: on Hopper prefill rows, those
+ * from prefill_from on, have a SiLU of their own. */
+static void multiply(CudaBackend *b, const Multiply *op, int prefill_from) {
+    cuda_ok(b, rows_multiply(b->stream, op, b->sm90a ? prefill_from : op->rows), "multiply");
+}
+
 void cuda_multiply(Backend *backend, const Multiply *op) {
     CudaBackend *b = cuda_of(backend);
-    cuda_activation(&op->activation);
-    cuda_ok(b, rows_multiply(b->stream, op), "multiply");
+    multiply(b, op, b->step.uniform_matmul ? op->rows : b->step.decode_rows);
+}
+
+void cuda_mix_streams(Backend *backend, const StreamMix *op) {
+    CudaBackend *b = cuda_of(backend);
+    CHECK(op->streams <= STREAMS_MAX);
+    cuda_ok(b, rows_mix_streams(b->stream, op), "mix_streams");
+}
+
+void cuda_match_rms(Backend *backend, const MatchRms *op) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, rows_match_rms(b->stream, op), "match_rms");
+}
+
+void cuda_sparsify(Backend *backend, const Sparsify *op) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, rows_sparsify(b->stream, op), "sparsify");
+}
+
+void cuda_gate_heads(Backend *backend, const HeadGate *op) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, rows_gate_heads(b->stream, op), "gate_heads");
 }
 
 void cuda_scale_queries(Backend *backend, int rows, int64_t width, const QueryScaling *scaling, float *x) {
@@ -195,7 +215,7 @@ static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
     p.weight[0] = *cuda_tiles(b, op->gate);
     p.weight[1] = *cuda_tiles(b, op->up);
     p.out[0] = op->out;
-    p.activation = cuda_activation(&op->activation);
+    p.activation = op->activation;
     p.mode = PRODUCT_GLU;
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
         p.hands = then && op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
@@ -209,7 +229,14 @@ static Handover glu(CudaBackend *b, const Glu *op, const Weight *then) {
     p.mode = PRODUCT_STORE;
     p.out[1] = b->spare.memory;
     cuda_ok(b, run(b, &p, op->decode_rows), "gated product");
-    cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], cuda_activation(&op->activation)), "gated product");
+    const Multiply gate = {.rows = op->rows,
+        .width = op->gate->rows,
+        .x = op->out,
+        .activation = op->activation,
+        .y = p.out[1],
+        .y_stride = op->gate->rows,
+        .out = op->out};
+    multiply(b, &gate, p.sliced ? op->rows : op->decode_rows);
     return (Handover){0};
 }
 void cuda_glu(Backend *backend, const Glu *op) { (void)glu(cuda_of(backend), op, NULL); }
@@ -377,6 +404,7 @@ static void attend(CudaBackend *b, const Attention *op) {
         .scale = op->scale,
         .softcap = op->softcap,
         .window = op->window,
+        .chunked = op->chunked,
         .span_rule = op->span_rule,
         .q_norm = row_norm(op->q_norm),
         .k_norm = row_norm(op->k_norm),

@@ -85,16 +85,18 @@ extern "C" cudaError_t rows_activate(
     return launch(stream, activate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, *activation, out);
 }
 
-__global__ void multiply_kernel(const __grid_constant__ Multiply op) {
+__global__ void multiply_kernel(const __grid_constant__ Multiply op, int prefill_from) {
     let_next_begin();
     wait_for_previous();
     const int64_t row = blockIdx.x;
-    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK)
-        op.out[row * op.width + i] =
-            gated(op.activation.kind, load(op.x + row * op.width + i), load(op.y + row * op.y_stride + i));
+    const bool prefill = row >= prefill_from && op.activation.kind == ACT_SILU;
+    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK) {
+        const float x = load(op.x + row * op.width + i), y = load(op.y + row * op.y_stride + i);
+        op.out[row * op.width + i] = prefill ? silu_prefill(x, y) : gated(op.activation, x, y);
+    }
 }
-extern "C" cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op) {
-    return launch(stream, multiply_kernel, dim3(op->rows), BLOCK, 0, *op);
+extern "C" cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op, int prefill_from) {
+    return launch(stream, multiply_kernel, dim3(op->rows), BLOCK, 0, *op, prefill_from);
 }
 
 __global__ void scale_queries_kernel(int64_t width, QueryScaling scaling, const int32_t *positions, float *x) {
@@ -110,14 +112,89 @@ extern "C" cudaError_t rows_scale_queries(
     return launch(stream, scale_queries_kernel, dim3(rows), BLOCK, 0, width, *scaling, positions, x);
 }
 
-__global__ void gate_kernel(int64_t count, float *gate, const float *up, int activation) {
+/* ---- rowwise operations of few families ---- */
+
+/* A thread has a column of all streams. */
+__global__ void mix_streams_kernel(const __grid_constant__ StreamMix op) {
     let_next_begin();
     wait_for_previous();
-    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
-        gate[i] = gated(activation, load(gate + i), load(up + i));
+    const int64_t row = blockIdx.y, at = blockIdx.x * (int64_t)BLOCK + threadIdx.x;
+    const int n = op.streams;
+    if (at >= op.width) return;
+    float *x = op.x + row * op.width + at, own[STREAMS_MAX];
+#pragma unroll
+    for (int i = 0; i < STREAMS_MAX; i++) own[i] = i < n ? load(x + i * op.stride) : 0;
+    const float y = op.gain ? load(op.y + row * op.width + at) : 0;
+#pragma unroll
+    for (int i = 0; i < STREAMS_MAX; i++) {
+        if (i >= n) break;
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < STREAMS_MAX; j++)
+            if (op.mix && j < n) sum += load(op.mix + (row * n + i) * n + j) * own[j];
+        float v = own[i] + sum;
+        if (op.gain) v += (1 + load(op.gain + row * n + i)) * y;
+        x[i * op.stride] = v;
+    }
 }
-extern "C" cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation) {
-    return launch(stream, gate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, gate, up, activation);
+extern "C" cudaError_t rows_mix_streams(cudaStream_t stream, const StreamMix *op) {
+    const dim3 grid((unsigned)((op->width + BLOCK - 1) / BLOCK), op->rows);
+    return launch(stream, mix_streams_kernel, grid, BLOCK, 0, *op);
+}
+
+/* Σ (x − mean)² over a row, by a block. */
+__device__ static float squares_of(const float *x, int64_t width, float mean, float *shared) {
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < width; i += BLOCK) {
+        const float v = load(x + i) - mean;
+        sum += v * v;
+    }
+    return block_sum(sum, shared);
+}
+
+__global__ void match_rms_kernel(const __grid_constant__ MatchRms op) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    wait_for_previous();
+    float *x = op.x + blockIdx.x * op.width;
+    const float target = squares_of(op.target + blockIdx.x * op.width, op.width, 0, shared) / (float)op.width,
+                own = squares_of(x, op.width, 0, shared) / (float)op.width;
+    const float factor = sqrtf(target / fmaxf(own, op.floor));
+    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK) x[i] = load(x + i) * factor;
+}
+extern "C" cudaError_t rows_match_rms(cudaStream_t stream, const MatchRms *op) {
+    return launch(stream, match_rms_kernel, dim3(op->rows), BLOCK, 0, *op);
+}
+
+__global__ void sparsify_kernel(const __grid_constant__ Sparsify op) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    wait_for_previous();
+    float *x = op.x + blockIdx.x * op.width, sum = 0;
+    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK) sum += load(x + i);
+    const float mean = block_sum(sum, shared) / (float)op.width;
+    const float least = mean + op.cutoff * sqrtf(squares_of(x, op.width, mean, shared) / (float)op.width);
+    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK) {
+        const float v = load(x + i);
+        x[i] = v > least ? v - least : 0;
+    }
+}
+extern "C" cudaError_t rows_sparsify(cudaStream_t stream, const Sparsify *op) {
+    return launch(stream, sparsify_kernel, dim3(op->rows), BLOCK, 0, *op);
+}
+
+__global__ void gate_heads_kernel(const __grid_constant__ HeadGate op) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t at = (int64_t)blockIdx.y * op.heads + blockIdx.x;
+    const float g = load(op.gate + at);
+    /* ln(1 + e^g) without overflow */
+    const float factor = op.softplus ? fmaxf(g, 0) + log1pf(expf(-fabsf(g))) : 1.0f / (1.0f + expf(-g));
+    for (int64_t i = threadIdx.x; i < op.width; i += BLOCK)
+        op.x[at * op.width + i] = load(op.x + at * op.width + i) * factor;
+}
+extern "C" cudaError_t rows_gate_heads(cudaStream_t stream, const HeadGate *op) {
+    return launch(stream, gate_heads_kernel, dim3(op->heads, op->rows), BLOCK, 0, *op);
 }
 
 __global__ void sigmoid_kernel(int64_t count, float *x, const float *gate) {

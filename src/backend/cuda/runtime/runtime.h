@@ -49,12 +49,15 @@ cudaError_t rows_norm(cudaStream_t stream, int rows, const float *x, const RowNo
 cudaError_t rows_add(
     cudaStream_t stream, int rows, int64_t width, float *residual, const float *y, float scale, const RowNorm *norm);
 cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, const Activation *activation, float *out);
-cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op);
+/* Rows from prefill_from on have the SiLU of Hopper's products of prefill rows. */
+cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op, int prefill_from);
 /* positions: [rows] of the first dimension. */
 cudaError_t rows_scale_queries(
     cudaStream_t stream, int rows, int64_t width, const QueryScaling *scaling, const int32_t *positions, float *x);
-/* gate = act(gate) ∘ up. */
-cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation);
+cudaError_t rows_mix_streams(cudaStream_t stream, const StreamMix *op);
+cudaError_t rows_match_rms(cudaStream_t stream, const MatchRms *op);
+cudaError_t rows_sparsify(cudaStream_t stream, const Sparsify *op);
+cudaError_t rows_gate_heads(cudaStream_t stream, const HeadGate *op);
 /* x = x · sigmoid(gate). */
 cudaError_t rows_sigmoid(cudaStream_t stream, int64_t count, float *x, const float *gate);
 /* Copies `count` floats of each row; the rows begin from_width and to_width floats apart. */

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "backend/recurrent.h"
+#include "base/digest.h"
 
 /* A block begins with the number of its integers (step_bring) and the step's number, then come arrays of an integer per
  * row, then tables. */
@@ -273,13 +274,26 @@ static int layout_of(const CudaBackend *b) {
     return layout;
 }
 
+/* The decoder calls other operations for rows of other adapters. */
+static uint64_t adapters_of(const Step *step) {
+    uint64_t hash = 0;
+    bool any = false;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const int32_t own[2] = {step->chunks[i].rows, step->chunks[i].adapter};
+        any = any || own[1];
+        hash = checksum64_seeded(hash, own, sizeof own);
+    }
+    return any ? hash : 0;
+}
+
 static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
         if (k->rows == key->rows && k->decode_rows == key->decode_rows && k->uniform_matmul == key->uniform_matmul &&
             k->outputs == key->outputs && k->pages == key->pages && k->sampling_now == key->sampling_now &&
             k->cache == key->cache && k->quantised == key->quantised && k->full_slices == key->full_slices &&
-            k->forms == key->forms && k->chunk_count == key->chunk_count && k->layout == key->layout)
+            k->forms == key->forms && k->adapters == key->adapters && k->chunk_count == key->chunk_count &&
+            k->layout == key->layout)
             return &b->graphs[i];
     }
     return NULL;
@@ -394,6 +408,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
         .quantised = b->quant.seen + (b->quant.seen && !b->quant.mixed),
         .full_slices = b->quant.seen ? b->quant.full_slices : 0,
         .forms = b->quant.seen ? b->quant.forms : 0,
+        .adapters = adapters_of(step),
         .cache = step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
     if (graph && graph->exec) {

@@ -1,0 +1,46 @@
+/* Shared by the kernels of recurrences with a matrix state: the tail, the work of a row, the order of sums. */
+#pragma once
+#include "backend/cuda/recurrent/recurrent.cuh"
+
+/* A product of a state with a row is a sum over the warps in order; a warp has neighbouring elements of the key. */
+constexpr int HEAD_WARPS = 8;
+
+__device__ static inline int key_head_of(const Recurrence &op, int head) {
+    return op.tiled ? head % op.key_heads : head / (op.value_heads / op.key_heads);
+}
+
+__device__ static inline int decay_width(const Recurrence &op) { return op.channel_decay ? op.key_dim : 1; }
+__device__ static inline float *row_decays(const Recurrence &op, float *row, int head) {
+    return row + head * decay_width(op);
+}
+__device__ static inline float *row_key(const Recurrence &op, float *row, int key_head) {
+    return row + op.value_heads * decay_width(op) + key_head * op.key_dim;
+}
+__device__ static inline float *row_update(const Recurrence &op, float *row, int head) {
+    return row + op.value_heads * decay_width(op) + (int64_t)op.key_heads * op.key_dim + (int64_t)head * op.value_dim;
+}
+
+/* Work of a row: products with the keys of its page, q·k then k·k [key_heads][2 or 1][PAGE]; then log decays of
+ * channels [value_heads][key_dim]. */
+__device__ static inline int product_kinds(const Recurrence &op) { return op.kind == RECURRENCE_DELTA ? 2 : 1; }
+__device__ static inline int64_t work_width(const Recurrence &op) {
+    return (int64_t)op.key_heads * PAGE * product_kinds(op) +
+        (op.channel_decay ? (int64_t)op.value_heads * op.key_dim : 0);
+}
+__device__ static inline float *products_of(const Recurrence &op, int64_t row, int key_head) {
+    return op.work + row * work_width(op) + (int64_t)key_head * PAGE * product_kinds(op);
+}
+__device__ static inline float *channel_decays(const Recurrence &op, int64_t row, int head) {
+    return op.work + row * work_width(op) + (int64_t)op.key_heads * PAGE * product_kinds(op) + head * op.key_dim;
+}
+
+__device__ static inline float time_step(const Recurrence &op, int64_t row, int64_t index, int64_t count) {
+    if (!op.a) return 1;
+    const float bias = op.dt_bias ? __ldg(op.dt_bias + index) : 0;
+    return fminf(fmaxf(softplus(fmaf(op.dt_scale, load(op.a + row * count + index), bias)), op.dt_min), op.dt_max);
+}
+
+/* recurrence_decode.cu: steps whose chunks are single rows. Whether it takes the operation; the kernel behind that of
+ * the rows' products with the keys of their pages. */
+bool recurrence_decode_fits(const RecurrenceArgs &args);
+cudaError_t recurrence_decode(cudaStream_t stream, const RecurrenceArgs &args);
