@@ -119,7 +119,8 @@ typedef struct SequenceChunk {
     int position;                 /* position of the first row in its sequence: its place in the cache */
     const int32_t *const *tables; /* [group][page]: page tables of the sequence, covering position + rows tokens */
     const KvQuantView *quant;     /* NULL: every page is in full precision */
-    int adapter;                  /* LoRA adapter of the sequence, from 1 on; 0: none. Backends do not look at it */
+    int adapter; /* LoRA adapter of the sequence, from 1 on; 0: none. Operations do not look at it; a backend that
+                    replays recorded steps tells them apart by it (begin) */
     int span_count;
     const BidirectionalSpan *spans; /* in order, without overlap; each lies within the chunk */
 } SequenceChunk;
