@@ -223,12 +223,16 @@ static void check_whole(Backend *device, Backend *ref, int k, int size, int vari
     if (kind->group > unit) unit = kind->group;
     if (other->group > unit) unit = other->group;
     const int hidden = unit * sizes[size][0], inner = unit * sizes[size][1];
-    Shape shape = {"random", hidden, inner, 2 * inner, COUNT, variant % 3 + 1, false, false};
+    const Shape shape = {"random", hidden, inner, 2 * inner, COUNT, variant % 3 + 1, false, false};
     check_shape(device, ref, k, &shape, variant, GENERATED);
-    shape.gateless = true;
-    check_shape(device, ref, k, &shape, variant, GENERATED);
-    shape.weigh_inputs = true;
-    check_shape(device, ref, k, &shape, variant, GENERATED);
+}
+
+/* Rows use all experts, so that no choice hangs on the rounding of a logit. */
+static void check_unusual(Backend *device, Backend *ref, int k, int variant, int rows_most) {
+    const Shape gateless = {"experts without a gate", 128, 192, 320, COUNT, COUNT, true, false},
+                weighed = {"weighed inputs", 128, 192, 320, COUNT, COUNT, false, true};
+    check_shape(device, ref, k, &gateless, variant, rows_most);
+    check_shape(device, ref, k, &weighed, variant, rows_most);
 }
 
 /* Widths of published models. Shared memory is what they differ in: with wide experts, or many of them, the down
@@ -251,8 +255,9 @@ static const Shape published[] = {
     {"gpt-oss-20b", 2880, 2880, 2880, 5, 4, false, false},
     {"Mixtral-8x7B", 4096, 14336, 14336, 3, 2, false, false},
     {"Phi-3.5-MoE", 4096, 6400, 6400, 3, 2, false, false},
-    {"Llama-4-Scout", 5120, 8192, 8192, 2, 1, false, true},
-    {"Nemotron-3-Nano-30B-A3B", 2688, 1856, 3712, 7, 6, true, false},
+    {"Llama-4-Scout", 5120, 8192, 8192, 2, 1, false, false},
+    {"Llama-4-Scout, weighed inputs", 5120, 8192, 8192, 1, 1, false, true},
+    {"Nemotron-3-Nano-30B-A3B", 2688, 1856, 3712, 6, 6, true, false},
 };
 
 /* 4 bits and 8; those for an emulator are the first ones with a row alone and two rows. */
@@ -277,11 +282,10 @@ int main(int argc, char **argv) {
     /* A row of the wider one is read in two pieces, both shorter than the others' rows. */
     const Shape wider = {"wider", 64, 4096, 4160, COUNT, 1, false, false};
     if (device && !in_short) check_shape(device, ref, 0, &wider, 0, GENERATED);
-    const Shape gateless = {"experts without a gate", 128, 192, 320, COUNT, 3, true, false},
-                weighed = {"weighed inputs", 128, 192, 320, COUNT, 2, false, true};
-    if (device && in_short) check_shape(device, ref, 0, &gateless, 1, 5);
-    if (device && in_short) check_shape(device, ref, 0, &weighed, 1, 3);
     if (device) check_published(device, ref, in_short);
+    for (int k = 0; device && k < (in_short ? 1 : (int)COUNT_OF(kinds)); k++)
+        for (int variant = 0; variant < (in_short ? 1 : 2); variant++)
+            check_unusual(device, ref, k, variant, in_short ? 5 : GENERATED);
     backend_close(device);
     backend_close(ref);
     return test_done();

@@ -222,10 +222,10 @@ static void test_merged(const char *name, bool mlx) {
 
 /* ---- several in one step ---- */
 
-/* Adds the next piece of the sequences of one phase to a step. Most steps have single decode rows: they come again,
- * with the adapters in another order. */
-static bool add_phase(StepBuilder *b, KvCache *cache, KvSequence *s, const int32_t *tokens, bool decode, int step,
-    uint64_t *random, int *added, Error *error) {
+/* Adds the next piece of the sequences of one phase to a step; marked: the backend tells them apart. Most steps have
+ * single decode rows: they come again, with the adapters in another order. */
+static bool add_phase(StepBuilder *b, KvCache *cache, KvSequence *s, const int32_t *tokens, bool decode, bool marked,
+    int step, uint64_t *random, int *added, Error *error) {
     static const int adapters[SEQUENCES] = {0, 1, 2, 1};
     bool ok = true;
     for (int n = 0; ok && n < SEQUENCES; n++) {
@@ -236,7 +236,7 @@ static bool add_phase(StepBuilder *b, KvCache *cache, KvSequence *s, const int32
         ok = kv_reserve(cache, &s[i], added[i], error);
         step_add_sequence(b,
             &(StepSequence){.rows = added[i],
-                .decode = decode,
+                .decode = decode && marked,
                 .kv = &s[i],
                 .adapter = adapters[i],
                 .tokens = tokens + s[i].length,
@@ -254,6 +254,7 @@ static bool walk_together(const FixtureRun *run, const int32_t *tokens, float *l
     KvCache *cache = kv_open(plan, SEQUENCES * kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = cache != NULL, left = true;
     for (int i = 0; ok && i < SEQUENCES; i++) ok = kv_sequence_open(cache, NULL, &s[i], &error);
+    const bool decodes = runner_decode_rows_max(run->runner) > 0;
     for (int step = 0; ok && left; step++) {
         StepBuilder b;
         int added[SEQUENCES] = {0};
@@ -261,8 +262,8 @@ static bool walk_together(const FixtureRun *run, const int32_t *tokens, float *l
         size_t at = 0;
         fixture_builder(&b, ROWS);
         step_begin(&b, false);
-        ok = add_phase(&b, cache, s, tokens, true, step, &random, added, &error) &&
-            add_phase(&b, cache, s, tokens, false, step, &random, added, &error);
+        ok = add_phase(&b, cache, s, tokens, true, decodes, step, &random, added, &error) &&
+            add_phase(&b, cache, s, tokens, false, decodes, step, &random, added, &error);
         if (b.step.rows > 0) ok = ok && runner_forward(run->runner, cache, step_end(&b, &error), &out, &error);
         for (int n = 0; ok && n < 2 * SEQUENCES; n++) { /* those with decode rows first */
             const int i = (step + n) % SEQUENCES;
