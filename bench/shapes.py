@@ -291,6 +291,7 @@ class Checkpoint:
 
     def __init__(self, directory, config):
         self.directory, self.tensors = directory, {}  # name: [dtype, shape]
+        self.experts = max(config.get(f, 1) for f in ("num_experts", "n_routed_experts", "num_local_experts"))
         os.makedirs(directory, exist_ok=True)
         with open(os.path.join(directory, "config.json"), "w") as f:
             json.dump(config, f, indent=1)
@@ -323,6 +324,11 @@ class Checkpoint:
                 return list(shape)
         return [1]
 
+    def alike(self, name):
+        """The tensor, and where it is another expert's than the first one's, those of all the others."""
+        found = re.fullmatch(r"(.*\.experts\.)1(\..*)", name)
+        return [f"{found[1]}{i}{found[2]}" for i in range(1, self.experts)] if found else [name]
+
     def discover(self):
         """Adds tensors until the model loads."""
         for _ in range(PROBES_MAX):
@@ -331,8 +337,8 @@ class Checkpoint:
             if not error:
                 return
             if found := re.search(r"tensor (\S+) is missing", error):
-                name = found.group(1)
-                self.tensors[name] = ["BF16", self.like(name)]
+                for name in self.alike(found.group(1)):
+                    self.tensors[name] = ["BF16", self.like(name)]
             elif found := re.search(r"tensor (\S+) in \S+ has shape \[[^]]*\], must be \[([^]]*)\]", error):
                 self.tensors[found.group(1)][1] = [int(n) for n in found.group(2).split(", ")]
             else:

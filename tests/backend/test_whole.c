@@ -229,8 +229,8 @@ static void check_whole(Backend *device, Backend *ref, int k, int size, int vari
 
 /* Rows use all experts, so that no choice hangs on the rounding of a logit. */
 static void check_unusual(Backend *device, Backend *ref, int k, int variant, int rows_most) {
-    const Shape gateless = {"experts without a gate", 128, 192, 320, COUNT, COUNT, true, false},
-                weighed = {"weighed inputs", 128, 192, 320, COUNT, COUNT, false, true};
+    const Shape gateless = {"experts without a gate", 256, 384, 640, COUNT, COUNT, true, false},
+                weighed = {"weighed inputs", 256, 384, 640, COUNT, COUNT, false, true};
     check_shape(device, ref, k, &gateless, variant, rows_most);
     check_shape(device, ref, k, &weighed, variant, rows_most);
 }
