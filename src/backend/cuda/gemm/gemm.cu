@@ -288,9 +288,9 @@ static void take_prefill(Product *p, ProductWork *work) {
         work->input_factors = passing_of(p).factors;
         return;
     }
-    p->passed = p->then && work->tile == INPUT_TILE_MOST && wgmma_tiles_fit(p->then->kind) && p->activation.kind == ACT_SILU &&
-        p->then->cols == w.rows && w.rows % TILE_COLS == 0 && p->rows >= INPUT_TILE_MOST &&
-        ((uintptr_t)p->out[0] & 15) == 0;
+    p->passed = p->then && work->tile == INPUT_TILE_MOST && wgmma_tiles_fit(p->then->kind) &&
+        p->activation.kind == ACT_SILU && p->then->cols == w.rows && w.rows % TILE_COLS == 0 &&
+        p->rows >= INPUT_TILE_MOST && ((uintptr_t)p->out[0] & 15) == 0;
     if (!p->passed) return;
     const Passing passing = passing_of(p);
     work->passes = (__half *)p->out[0];

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(BLOCK)
     float *out = p.out[index] + (int64_t)token * w.rows + row;
     if constexpr (GLU)
         *out = p.activation.kind == ACT_SILU && p.chains == PREFILL_CHAINS ? silu_prefill(v[0], v[1])
-                                                               : gated_usually(p.activation, v[0], v[1]);
+                                                                           : gated_usually(p.activation, v[0], v[1]);
     else
         *out = p.mode == PRODUCT_ADD ? load(out) + p.scale * v[0] : v[0];
 }

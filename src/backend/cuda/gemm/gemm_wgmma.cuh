@@ -304,8 +304,7 @@ __device__ __forceinline__ void finish_gated(const ProductWork &p, int block, in
                 silu_prefill(v.x, u.x), silu_prefill(v.y, u.y), silu_prefill(v.z, u.z), silu_prefill(v.w, u.w));
         } else if (p.activation.kind == ACT_SILU) {
             const Activation silu = {ACT_SILU};
-            v = make_float4(
-                gated(silu, v.x, u.x), gated(silu, v.y, u.y), gated(silu, v.z, u.z), gated(silu, v.w, u.w));
+            v = make_float4(gated(silu, v.x, u.x), gated(silu, v.y, u.y), gated(silu, v.z, u.z), gated(silu, v.w, u.w));
         } else {
 #pragma unroll 1
             for (int i = 0; i < 4; i++) { /* one after the other at the first's place */

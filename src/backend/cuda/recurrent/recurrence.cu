@@ -7,7 +7,7 @@
 constexpr int EACH = RECURRENT_DIM_MAX / 32; /* elements of a head in a lane, at most */
 constexpr int COLS = 32;                     /* columns of a state in a block */
 constexpr int HEAD_BLOCK = 32 * HEAD_WARPS;
-constexpr int PRODUCT_WARPS = 4;
+constexpr int PRODUCT_WARPS = 8;
 
 /* ---- heads of q and k ---- */
 
@@ -71,8 +71,54 @@ __device__ static const float *decays_at(const RecurrenceArgs &a, const Chunk &c
 
 /* ---- products of a row with the keys of its page ---- */
 
-/* With a decay per channel: Σ_i k_j[i]·x[i]·e^(log decays behind j up to the row). */
+/* A warp has every eighth key of the page. E: elements of a head in a lane. */
+template <int E>
 __global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __grid_constant__ RecurrenceArgs a) {
+    constexpr int ROUNDS = PAGE / PRODUCT_WARPS;
+    let_next_begin();
+    wait_for_previous();
+    const Recurrence &op = a.op;
+    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Chunk c = chunk_of_row(a.step, a.pages, row);
+    const int position = c.position + row - c.row, t = position % PAGE;
+    const int64_t at = ((int64_t)row * op.key_heads + key_head) * op.key_dim;
+    const bool delta = op.kind == RECURRENCE_DELTA;
+    float q[E], k[E], keys[ROUNDS][E];
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        const bool in = lane + 32 * i < op.key_dim;
+        q[i] = in ? load(op.q + at + lane + 32 * i) : 0;
+        k[i] = in && delta ? load(op.k + at + lane + 32 * i) : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++) {
+        const int j = warp + n * PRODUCT_WARPS;
+        const float *key = j <= t ? key_at(a, c, position - t, j, key_head) : nullptr;
+#pragma unroll
+        for (int i = 0; i < E; i++) keys[n][i] = key && lane + 32 * i < op.key_dim ? load(key + lane + 32 * i) : 0;
+    }
+    float *out = products_of(op, row, key_head);
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++) {
+        const int j = warp + n * PRODUCT_WARPS;
+        if (j > t) break;
+        float with_q = 0, with_k = 0;
+#pragma unroll
+        for (int i = 0; i < E; i++) {
+            if (lane + 32 * i >= op.key_dim) continue;
+            with_q = fmaf(keys[n][i], q[i], with_q);
+            with_k = fmaf(keys[n][i], k[i], with_k);
+        }
+        with_q = warp_sum(with_q);
+        with_k = warp_sum(with_k);
+        if (lane == 0) out[j] = with_q;
+        if (lane == 0 && delta) out[PAGE + j] = with_k;
+    }
+}
+
+/* With a decay per channel: Σ_i k_j[i]·x[i]·e^(log decays behind j up to the row). */
+__global__ void __launch_bounds__(32 * PRODUCT_WARPS)
+    channel_products_kernel(const __grid_constant__ RecurrenceArgs a) {
     let_next_begin();
     wait_for_previous();
     const Recurrence &op = a.op;
@@ -80,13 +126,12 @@ __global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __gr
     const Chunk c = chunk_of_row(a.step, a.pages, row);
     const int position = c.position + row - c.row, t = position % PAGE;
     const int64_t at = ((int64_t)row * op.key_heads + key_head) * op.key_dim;
-    const bool delta = op.kind == RECURRENCE_DELTA;
     float q[EACH], k[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const bool in = lane + 32 * i < op.key_dim;
         q[i] = in ? load(op.q + at + lane + 32 * i) : 0;
-        k[i] = in && delta ? load(op.k + at + lane + 32 * i) : 0;
+        k[i] = in ? load(op.k + at + lane + 32 * i) : 0;
     }
     float *out = products_of(op, row, key_head);
     for (int j = threadIdx.x / 32; j <= t; j += PRODUCT_WARPS) {
@@ -95,19 +140,16 @@ __global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __gr
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             if (lane + 32 * i >= op.key_dim) continue;
-            float v = load(key + lane + 32 * i);
-            if (op.channel_decay) {
-                float sum = 0;
-                for (int n = t; n > j; n--) sum += load(decays_at(a, c, position - t, n, key_head) + lane + 32 * i);
-                v = __fmul_rn(v, expf(sum));
-            }
+            float sum = 0;
+            for (int n = t; n > j; n--) sum += load(decays_at(a, c, position - t, n, key_head) + lane + 32 * i);
+            const float v = __fmul_rn(load(key + lane + 32 * i), expf(sum));
             with_q = fmaf(v, q[i], with_q);
             with_k = fmaf(v, k[i], with_k);
         }
         with_q = warp_sum(with_q);
         with_k = warp_sum(with_k);
         if (lane == 0) out[j] = with_q;
-        if (lane == 0 && delta) out[PAGE + j] = with_k;
+        if (lane == 0) out[PAGE + j] = with_k;
     }
 }
 
@@ -443,9 +485,12 @@ extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const Recurrenc
     const bool decode = single && recurrence_decode_fits(*args);
     /* The kernel that follows loads states while these run beside it. */
     cudaError_t error = decode ? allow_beside(prepare_kernel) : cudaSuccess;
-    if (!error && decode) error = allow_beside(products_kernel);
+    const auto products = args->op.channel_decay ? channel_products_kernel
+        : args->op.key_dim <= 128                ? products_kernel<4>
+                                                 : products_kernel<EACH>;
+    if (!error && decode) error = allow_beside(products);
     if (!error) error = launch(stream, prepare_kernel, grid, 64, 0, *args);
-    if (!error) error = launch(stream, products_kernel, grid, 32 * PRODUCT_WARPS, 0, *args);
+    if (!error) error = launch(stream, products, grid, 32 * PRODUCT_WARPS, 0, *args);
     if (error) return error;
     if (decode) return recurrence_decode(stream, *args);
     if (args->op.key_dim <= 128) return single ? run_heads<16, 1>(stream, *args) : run_heads<16, PAGE>(stream, *args);

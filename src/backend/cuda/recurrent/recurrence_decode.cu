@@ -11,6 +11,7 @@ enum {
     COLS = VALUE_MAX / 32, /* columns of a lane: every 32nd */
     GROUPS = 2,
     GROUP = 32 * HEAD_WARPS, /* threads of a group: one for the products of each column with k, one with q */
+    ORDERS = GROUP - 32, /* the thread of a group that orders copies: not one of the first warp, which has most to do */
     DECODE_BLOCK = GROUPS * GROUP,
     STATES_MAX = 8, /* slots */
     SLOT_ALIGN = 128,
@@ -22,8 +23,8 @@ struct GroupMemory {
     float parts[HEAD_WARPS][2][VALUE_MAX]; /* sums of the warps */
     float factor[2][PAGE];                 /* factors of the updates in the products with k and q */
     float weight[PAGE], all;               /* a new anchor: factors of the updates and of the state before */
-    float update[VALUE_MAX];               /* of the row */
-    float state, dt, beta, log_decay;      /* of the row; state: factor of the state's products */
+    float update[VALUE_MAX];               /* the row's own */
+    float state, dt, beta, log_decay;      /* the row's own; state: factor of the state's products */
 };
 struct DecodeMemory {
     uint64_t full[STATES_MAX];
@@ -68,7 +69,7 @@ __device__ static void bring_state(const RecurrenceArgs &a, const float *state, 
 
 /* A unit's slot and the state that comes into it afterwards. */
 struct Slot {
-    const float *memory;
+    float *memory;
     uint32_t full, phase;
     int next; /* the unit of that state */
 };
@@ -86,24 +87,25 @@ struct Decoder {
 
     __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"((int)GROUP) : "memory"); }
 
-    /* Time step and factors, by the first warp. tail: rows of the page before the row. */
+    /* Time step and factors, by the first warp. tail: rows of the page before the row. All loads come first. */
     __device__ void factors(const Unit &unit, int tail) {
         const Recurrence &op = a.op;
-        const bool anchor = unit.position > 0 && tail == 0;
+        const bool anchor = unit.position > 0 && tail == 0, delta = op.kind == RECURRENCE_DELTA;
+        const int64_t head = (int64_t)unit.row * op.value_heads + unit.head;
         const float *products = products_of(op, unit.row, key_head_of(op, unit.head));
         const float with_q = lane <= tail ? load(products + lane) : 0,
-                    with_k = lane <= tail && op.kind == RECURRENCE_DELTA ? load(products + PAGE + lane) : 0;
-        float old = 0;
-        if (anchor || lane < tail) old = load(row_decays(op, tail_row(a.pages, unit.before, lane), unit.head));
-        const float dt = time_step(op, unit.row, unit.head, op.value_heads),
-                    own = __fmul_rn(__ldg(op.rate + unit.head), dt);
+                    with_k = lane <= tail && delta ? load(products + PAGE + lane) : 0,
+                    old = anchor || lane < tail ? load(row_decays(op, tail_row(a.pages, unit.before, lane), unit.head))
+                                                : 0,
+                    b = op.b ? load(op.b + head) : 0, rate = __ldg(op.rate + unit.head);
+        const float dt = time_step(op, unit.row, unit.head, op.value_heads), own = __fmul_rn(rate, dt);
         if (anchor) {
             float behind = 0, all = 0;
 #pragma unroll
             for (int n = 0; n < PAGE; n++) {
                 const float v = __shfl_sync(~0u, old, n);
                 all += v;
-                if (n > lane) behind += v;
+                behind = n > lane ? behind + v : behind;
             }
             m.weight[lane] = expf(behind);
             if (lane == 0) m.all = expf(all);
@@ -113,9 +115,8 @@ struct Decoder {
 #pragma unroll
         for (int n = 0; n < PAGE; n++) {
             const float v = __shfl_sync(~0u, log_decay, n);
-            if (n > tail) break;
-            all += v;
-            if (n > lane) behind += v;
+            all = n <= tail ? all + v : all;
+            behind = n <= tail && n > lane ? behind + v : behind;
         }
         const float decay = expf(behind);
         m.factor[0][lane] = __fmul_rn(decay, with_k);
@@ -123,7 +124,7 @@ struct Decoder {
         if (lane > 0) return;
         m.state = expf(all);
         m.dt = dt;
-        m.beta = op.b ? sigmoid(load(op.b + (int64_t)unit.row * op.value_heads + unit.head)) : 1;
+        m.beta = op.b ? sigmoid(b) : 1;
         m.log_decay = own;
     }
 
@@ -152,41 +153,47 @@ struct Decoder {
     }
     __device__ int at(int i, int c) const { return (warp * KEYS + i) * a.op.value_dim + lane + 32 * c; }
 
-    /* The row is the first of a page: makes the state before it from the page before, and stores it. */
-    __device__ void make_anchor(const Unit &unit, const float *slot) {
+    /* The row is the first of a page: makes the state before it from the page before, stores it, and leaves it in the
+     * slot. Some columns after the others, as registers are few. */
+    __device__ void make_anchor(const Unit &unit, float *slot) {
+        constexpr int SOME = COLS / 2;
         const Recurrence &op = a.op;
         const int key_head = key_head_of(op, unit.head);
-        float s[KEYS][COLS];
+        float *to = state_of(a, unit.last, unit.head);
+#pragma unroll 1
+        for (int first = 0; first < COLS; first += SOME) {
+            float s[KEYS][SOME];
 #pragma unroll
-        for (int i = 0; i < KEYS; i++)
+            for (int i = 0; i < KEYS; i++)
 #pragma unroll
-            for (int c = 0; c < COLS; c++)
-                s[i][c] = unit.position > 0 && there(i, c) ? __fmul_rn(slot[at(i, c)], m.all) : 0;
-        if (unit.position > 0) {
+                for (int c = 0; c < SOME; c++)
+                    s[i][c] = unit.position > 0 && there(i, first + c) ? __fmul_rn(slot[at(i, first + c)], m.all) : 0;
 #pragma unroll 2
-            for (int j = 0; j < PAGE; j++) {
+            for (int j = 0; j < PAGE && unit.position > 0; j++) {
                 float *row = tail_row(a.pages, unit.before, j);
                 const float *keys = row_key(op, row, key_head), *updates = row_update(op, row, unit.head);
                 const float own = lane < KEYS && warp * KEYS + lane < op.key_dim ? load(keys + warp * KEYS + lane) : 0;
-                float u[COLS];
+                float u[SOME];
 #pragma unroll
-                for (int c = 0; c < COLS; c++)
-                    u[c] = lane + 32 * c < op.value_dim ? __fmul_rn(m.weight[j], load(updates + lane + 32 * c)) : 0;
+                for (int c = 0; c < SOME; c++) {
+                    const int column = lane + 32 * (first + c);
+                    u[c] = column < op.value_dim ? __fmul_rn(m.weight[j], load(updates + column)) : 0;
+                }
 #pragma unroll
                 for (int i = 0; i < KEYS; i++) {
                     const float key = __shfl_sync(~0u, own, i);
 #pragma unroll
-                    for (int c = 0; c < COLS; c++) s[i][c] = fmaf(key, u[c], s[i][c]);
+                    for (int c = 0; c < SOME; c++) s[i][c] = fmaf(key, u[c], s[i][c]);
                 }
             }
+#pragma unroll
+            for (int i = 0; i < KEYS; i++)
+#pragma unroll
+                for (int c = 0; c < SOME; c++)
+                    if (there(i, first + c)) slot[at(i, first + c)] = to[at(i, first + c)] = s[i][c];
         }
-        float *to = state_of(a, unit.last, unit.head);
-#pragma unroll
-        for (int i = 0; i < KEYS; i++)
-#pragma unroll
-            for (int c = 0; c < COLS; c++)
-                if (there(i, c)) to[at(i, c)] = s[i][c];
-        multiply([&](int i, int c) { return s[i][c]; });
+        /* Copies come into the slot again. */
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 
     /* This warp's part of the products with the state in a slot. */
@@ -216,7 +223,7 @@ struct Decoder {
         const Recurrence &op = a.op;
         const bool delta = op.kind == RECURRENCE_DELTA;
         sync();
-        if (thread == 0) bring_state(a, next_state, shared_address(slot.memory), slot.full);
+        if (thread == ORDERS) bring_state(a, next_state, shared_address(slot.memory), slot.full);
         float y = m.parts[0][which][column];
 #pragma unroll
         for (int w = 1; w < HEAD_WARPS; w++) y += m.parts[w][which][column];
@@ -245,12 +252,13 @@ struct Decoder {
         const Recurrence &op = a.op;
         const int tail = unit.position % PAGE;
         const float *value = op.v + ((int64_t)unit.row * op.value_heads + unit.head) * op.value_dim + column;
-        const float *next_state = thread == 0 ? state_before(a, slot.next) : nullptr;
+        const float *next_state = thread == ORDERS ? state_before(a, slot.next) : nullptr;
         if (tail == 0) {
             const float v = in ? load(value) : 0;
             prepare(unit, tail);
             barrier_wait(slot.full, slot.phase);
             make_anchor(unit, slot.memory);
+            multiply_slot(slot.memory);
             finish<false>(unit, tail, v, nullptr, slot, next_state);
             return;
         }
@@ -284,12 +292,20 @@ __global__ void __launch_bounds__(DECODE_BLOCK, 1)
     __syncthreads();
     wait_for_previous();
     Decoder decoder(a, m);
+    /* Slots of the units before the group's first one are passed over. */
     Turn turn;
-    for (int unit = blockIdx.x, n = 0; unit < units; unit += gridDim.x, n++) {
-        const Slot slot = {(const float *)(memory + turn.at * stride), shared_address(m.full + turn.at), turn.phase,
-            unit + slots * (int)gridDim.x};
-        if (n % GROUPS == decoder.group) decoder.run(Unit(a, unit), slot);
-        turn.next(slots);
+    for (int i = 0; i < decoder.group; i++) turn.next(slots);
+    int number = blockIdx.x + decoder.group * gridDim.x;
+    Unit unit(a, min(number, units - 1));
+    while (number < units) {
+        const int next = number + GROUPS * (int)gridDim.x;
+        const Unit ahead(a, min(next, units - 1));
+        const Slot slot = {(float *)(memory + turn.at * stride), shared_address(m.full + turn.at), turn.phase,
+            number + slots * (int)gridDim.x};
+        decoder.run(unit, slot);
+        for (int i = 0; i < GROUPS; i++) turn.next(slots);
+        number = next;
+        unit = ahead;
     }
 #endif
 }
