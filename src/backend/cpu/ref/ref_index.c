@@ -27,30 +27,32 @@ static void prepare_row(const IndexSelect *op, const Step *step, const SequenceC
 /* The score of a key for one head, or with weights for all. */
 static float score_of(const IndexSelect *op, int row, int head, const float *key) {
     const int width = op->kv.layout.head_dim;
-    const float *q = op->q + (int64_t)row * op->heads * width, *weights = op->weights + (int64_t)row * op->heads;
+    const float *q = op->q + (int64_t)row * op->heads * width;
     if (!op->weights) return ref_dot(q + (int64_t)head * width, key, width);
+    const float *weights = op->weights + (int64_t)row * op->heads;
     float sum = 0;
     for (int h = 0; h < op->heads; h++) sum += weights[h] * fmaxf(0, ref_dot(q + (int64_t)h * width, key, width));
     return sum;
 }
 
-/* The blocks of one group: the latest ones, then the best of the others. scores: [blocks]. */
-static void choose(const IndexSelect *op, float *scores, int blocks, int32_t *chosen) {
+/* The blocks of one group: the latest ones, then the best of the others. scores: [blocks]; taken: [blocks] to mark
+ * those that are chosen. */
+static void choose(const IndexSelect *op, float *scores, float *taken, int blocks, int32_t *chosen) {
     for (int i = 0; i < op->top_k; i++) chosen[i] = -1;
     for (int b = blocks - 1; b >= 0 && b >= blocks - op->local; b--) scores[b] = INFINITY;
-    bool *taken = calloc((size_t)blocks, sizeof *taken);
-    for (int i = 0; taken && i < op->top_k && i < blocks; i++) {
+    for (int b = 0; b < blocks; b++) taken[b] = 0;
+    for (int i = 0; i < op->top_k && i < blocks; i++) {
         int best = -1;
         for (int b = 0; b < blocks; b++)
-            if (!taken[b] && (best < 0 || scores[b] > scores[best])) best = b;
-        taken[best] = true;
+            if (taken[b] == 0 && (best < 0 || scores[b] > scores[best])) best = b;
+        taken[best] = 1;
     }
-    for (int b = 0, i = 0; taken && b < blocks; b++)
-        if (taken[b]) chosen[i++] = b;
-    free(taken);
+    for (int b = 0, i = 0; b < blocks; b++)
+        if (taken[b] != 0) chosen[i++] = b;
 }
 
-static void select_row(const IndexSelect *op, const SequenceChunk *chunk, int row, float *scores) {
+/* scores, taken: [keys of the row] */
+static void select_row(const IndexSelect *op, const SequenceChunk *chunk, int row, float *scores, float *taken) {
     const int groups = op->weights ? 1 : op->heads, position = chunk->position + row - chunk->row;
     for (int g = 0; g < groups; g++) {
         for (int j = 0; j <= position; j++) {
@@ -58,7 +60,7 @@ static void select_row(const IndexSelect *op, const SequenceChunk *chunk, int ro
             const int block = j / op->block;
             scores[block] = j % op->block == 0 ? score : fmaxf(scores[block], score);
         }
-        choose(op, scores, position / op->block + 1, op->chosen + ((int64_t)row * groups + g) * op->top_k);
+        choose(op, scores, taken, position / op->block + 1, op->chosen + ((int64_t)row * groups + g) * op->top_k);
     }
 }
 
@@ -71,10 +73,11 @@ void ref_index_select(Backend *backend, const IndexSelect *op) {
         longest = end > longest ? end : longest;
         for (int row = chunk->row; row < chunk->row + chunk->rows; row++) prepare_row(op, &r->step, chunk, row);
     }
-    float *scores = ref_take(r, longest);
+    float *scores = ref_take(r, 2 * (int64_t)longest);
     for (int i = 0; scores && i < r->step.chunk_count; i++) {
         const SequenceChunk *chunk = &r->step.chunks[i];
-        for (int row = chunk->row; row < chunk->row + chunk->rows; row++) select_row(op, chunk, row, scores);
+        for (int row = chunk->row; row < chunk->row + chunk->rows; row++)
+            select_row(op, chunk, row, scores, scores + longest);
     }
     r->starved = r->starved || !scores;
     free(scores);
