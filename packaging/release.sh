@@ -187,6 +187,7 @@ for what in "$@"; do
     *) sed -n '2,3s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
-(cd "$out" && sha256sum ./*.tar.gz ./*.json 2>/dev/null | sed 's|\./||' >SHA256SUMS)
+compgen -G "$out/*.tar.gz" >/dev/null || exit 0 # all was skipped
+(cd "$out" && find . -maxdepth 1 \( -name '*.tar.gz' -o -name '*.json' \) | sort | xargs sha256sum | sed 's|\./||' >SHA256SUMS)
 python3 packaging/formula.py "$version" "$out" >"$out/apus.rb"
 cat "$out/SHA256SUMS"
