@@ -76,9 +76,9 @@ bool rule_adds_plus(const char *model_type);
 QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int layer, int layer_count);
 /* The reason why models of this type cannot be converted; NULL: they can. */
 const char *rule_refuses(const char *model_type);
-/* MLX's name of a module with a publisher's name; *second: set if its rows are those of two modules, concatenated.
- * Names are in the arena. NULL: no memory. */
-const char *rule_rename(const Plan *plan, const char *module, bool bare, const char **second);
+/* MLX's name of a module with a publisher's name, as `item` was recorded; *second: set if its rows are those of two
+ * modules, concatenated. Names are in the arena. NULL: no memory. */
+const char *rule_rename(const Plan *plan, const char *module, const Recorded *item, const char **second);
 /* Whether MLA's kv_b_proj becomes embed_q and unembed_out. */
 bool rule_divides(const char *model_type);
 

@@ -130,9 +130,10 @@ static bool plan_matrix(Plan *plan, const Recorded *item, const char *name, int 
     Output *o = &plan->outputs[plan->count++];
     const int64_t stack = item->stack ? item->stack : 1, rows = item->count == 1 ? w->rows / stack : w->rows;
     *o = (Output){.item = item, .name = name, .stack = item->stack, .stride = rows, .form = *w};
-    o->rows = stack * (item->transposed ? w->cols : half ? rows / 2 : rows);
+    const int64_t written = item->transposed ? w->cols : rows; /* rows of one matrix */
+    o->rows = stack * (half ? written / 2 : written);
     o->cols = item->transposed ? w->rows : w->cols;
-    o->first = half == 2 ? rows / 2 : 0;
+    o->first = half == 2 ? written / 2 : 0;
     o->form.data = o->form.scales = o->form.biases = NULL;
     o->form.bias = NULL;
     const bool planned = is_plain(w) ? plan_plain(plan, o) : plan_quantised(plan, o);
@@ -145,7 +146,7 @@ static bool plan_matrix(Plan *plan, const Recorded *item, const char *name, int 
 
 static bool plan_item(Plan *plan, const Recorded *item) {
     const char *name = text_name(plan, item->name), *second = NULL;
-    if (name && item->matrix) name = rule_rename(plan, name, item->bare, &second);
+    if (name && item->matrix) name = rule_rename(plan, name, item, &second);
     if (!name) return fail(plan->error, ERROR_MEMORY, "no memory for the names");
     if (!item->matrix) {
         Output *o = &plan->outputs[plan->count++];

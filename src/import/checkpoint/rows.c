@@ -70,18 +70,20 @@ bool row_read(const Output *o, int64_t row, DType dtype, RowRoom *room, Error *e
     }
     const int64_t matrix = row / matrix_rows(o);
     if (matrix != room->matrix && !read_matrix(o, matrix, dtype, room, error)) return false;
-    memcpy(room->numbers, room->transposed + row % matrix_rows(o) * o->cols, (size_t)o->cols * sizeof(float));
+    memcpy(
+        room->numbers, room->transposed + (o->first + row % matrix_rows(o)) * o->cols, (size_t)o->cols * sizeof(float));
     return true;
 }
 
 bool row_room_make(RowRoom *room, const Output *o, Error *error) {
-    const size_t matrix = o->item->transposed ? (size_t)(o->cols * matrix_rows(o)) : 1;
+    const Weight *first = &o->item->weights[0];
+    const size_t matrix = o->item->transposed ? (size_t)(first->rows * first->cols) : 1;
     const Weight *part = o->item->packed ? &o->item->weights[0] : &(Weight){0};
     const size_t part_scales = (size_t)part->rows * weight_scale_bytes(part);
     *room = (RowRoom){.matrix = -1, .part_number = -1};
     room->numbers = malloc((size_t)o->cols * sizeof *room->numbers);
     room->transposed = malloc(matrix * sizeof(float));
-    room->column = malloc((size_t)(matrix_rows(o) + 1) * sizeof(float));
+    room->column = malloc((size_t)((o->item->transposed ? first->cols : 0) + 1) * sizeof(float));
     room->unpacked[0] = malloc((size_t)part->rows * weight_row_bytes(part) + 1);
     room->unpacked[1] = malloc(part_scales + 1);
     room->unpacked[2] = malloc(part_scales + 1);

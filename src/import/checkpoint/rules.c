@@ -89,8 +89,9 @@ const char *rule_refuses(const char *model_type) {
 /* Suffixes of a module's name in publishers' files and in MLX; second: name of the second half of its rows. */
 typedef enum RenameWhere {
     RENAME_ALWAYS,
-    RENAME_BARE,  /* only a tensor without ".weight", as transformers saves experts since 5.0 */
-    RENAME_DENSE, /* only in models without experts */
+    RENAME_BARE,       /* only a tensor without ".weight", as transformers saves experts since 5.0 */
+    RENAME_TRANSPOSED, /* only matrices of experts that the file has transposed */
+    RENAME_DENSE,      /* only in models without experts */
 } RenameWhere;
 
 static const struct {
@@ -99,6 +100,8 @@ static const struct {
 } renames[] = {
     {".mlp.experts.gate_up_proj", ".mlp.switch_mlp.gate_proj", ".mlp.switch_mlp.up_proj", RENAME_BARE},
     {".mlp.experts.down_proj", ".mlp.switch_mlp.down_proj", NULL, RENAME_BARE},
+    {".experts.gate_up_proj", ".experts.gate_proj", ".experts.up_proj", RENAME_TRANSPOSED},
+    {".experts.down_proj", ".experts.down_proj", NULL, RENAME_TRANSPOSED},
     {".experts.gate_up_proj", ".experts.switch_glu.gate_proj", ".experts.switch_glu.up_proj", RENAME_BARE},
     {".experts.down_proj", ".experts.switch_glu.down_proj", NULL, RENAME_BARE},
     {".block_sparse_moe.input_linear", ".block_sparse_moe.switch_mlp.gate_proj", ".block_sparse_moe.switch_mlp.up_proj",
@@ -113,11 +116,12 @@ bool rule_divides(const char *model_type) {
     return !has_type(whole, model_type);
 }
 
-const char *rule_rename(const Plan *plan, const char *module, bool bare, const char **second) {
+const char *rule_rename(const Plan *plan, const char *module, const Recorded *item, const char **second) {
     Arena *arena = plan->arena;
     *second = NULL;
     for (size_t i = 0; i < COUNT_OF(renames); i++) {
-        if (!ends_with(module, renames[i].end) || (renames[i].where == RENAME_BARE && !bare)) continue;
+        if (!ends_with(module, renames[i].end) || (renames[i].where == RENAME_BARE && !item->bare)) continue;
+        if (renames[i].where == RENAME_TRANSPOSED && !item->transposed) continue;
         if (renames[i].where == RENAME_DENSE && plan->has_mixture) continue;
         const int stem = (int)(strlen(module) - strlen(renames[i].end));
         const char *first = arena_printf(arena, "%.*s%s", stem, module, renames[i].first);

@@ -325,7 +325,10 @@ Weight *load_experts_transposed(
     const Weight all = load_linear(ld, name, experts * cols, rows, false);
     ld->stack = 0;
     ld->in_file = false;
-    if (ld->source->record) return out;
+    if (ld->source->record) {
+        if (!flat) loader_record_transposed(ld, experts);
+        return out;
+    }
     if (all.quant != QUANT_NONE)
         loader_fail(ld, ERROR_UNSUPPORTED, "tensor %s is quantised, but has to be transposed", name);
     const size_t size = dtype_bytes(all.dtype), each = (size_t)(rows * cols) * size;

@@ -108,6 +108,8 @@ void loader_record_matrix(
 int loader_record_count(const Loader *ld); /* items so far; 0 without a record */
 /* A matrix whose parts were read just now. */
 void loader_record_packed(Loader *ld, const char *name, const PackedMatrix *packed);
+/* The matrix recorded last is `count` matrices, one below the other, each of which is written transposed. */
+void loader_record_transposed(Loader *ld, int count);
 /* Every step-th element of a tensor, from `first` on, as a tensor with this name. */
 void loader_record_part(Loader *ld, const char *name, const TensorEntry *entry, int64_t first, int64_t step);
 /* The items from `first` on, which are an expert each, become one stack with this name, their biases another. */

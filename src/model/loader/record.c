@@ -104,6 +104,19 @@ void loader_record_part(Loader *ld, const char *name, const TensorEntry *entry, 
     added->step = step;
 }
 
+void loader_record_transposed(Loader *ld, int count) {
+    LoadRecord *record = ld->source->record;
+    Recorded *item = record && record->count ? &record->items[record->count - 1] : NULL;
+    if (ld->failed || !item || !item->matrix || item->packed || item->transposed) return;
+    const Weight all = item->weights[0];
+    Weight *parts = loader_alloc(ld, (size_t)count, sizeof *parts);
+    if (!parts) return;
+    for (int i = 0; i < count; i++) parts[i] = weight_rows(&all, all.rows / count * i, all.rows / count);
+    item->weights = parts;
+    item->count = count;
+    item->transposed = true;
+}
+
 int loader_record_count(const Loader *ld) { return ld->source->record ? ld->source->record->count : 0; }
 
 /* Joins the items from `first` on of one kind. suffix: of the name behind the module's. */
