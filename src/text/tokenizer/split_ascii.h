@@ -174,7 +174,7 @@ ALWAYS_INLINE uint64_t words_in(const uint8_t *text, AsciiRules rules) {
             if (!size || at <= end) continue; /* a contraction has none */
             end = at + size;
             starts &= ~(bits_below(size) << at);
-            starts |= k.letter & UINT64_C(1) << end;
+            if (end < WINDOW) starts |= k.letter & UINT64_C(1) << end;
         }
     } else if (rules.contractions) {
         for (uint64_t found = k.apostrophe & lead & k.letter >> 1; found; found &= found - 1) {
