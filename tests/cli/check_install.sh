@@ -36,6 +36,7 @@ PYTHON
 printf 'model = /model\nport = 0\nthreads = 1\n' >>"$place/root/etc/apus.conf"
 unit=$(find "$place/root" -name apus.service | head -n 1)
 command=$(sed -n 's/^ExecStart=//p' "$unit")
+: >"$place/out"
 # shellcheck disable=SC2086
 chroot "$place/root" env APUS_CACHE=/var/cache/apus HOME=/var/cache/apus $command >"$place/out" 2>"$place/err" &
 server=$!
@@ -45,9 +46,18 @@ for _ in $(seq 100); do
     sleep 0.1
 done
 [ -n "$port" ] || { cat "$place/out" "$place/err"; exit 1; }
-curl -sf "http://127.0.0.1:$port/health" | grep -q '"status":"ok"'
-curl -sf "http://127.0.0.1:$port/v1/chat/completions" -H 'Content-Type: application/json' \
-    -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' | grep -q '"completion_tokens":3'
+# asked WANTED ARGUMENT…: curl's answer holds it.
+asked() {
+    local wanted=$1
+    shift
+    curl -sS -f "$@" >"$place/answer" 2>&1 && grep -q "$wanted" "$place/answer" && return
+    echo "no $wanted in the answer of ${*: -1}:"
+    cat "$place/answer" "$place/out" "$place/err"
+    exit 1
+}
+asked '"completion_tokens":3' -H 'Content-Type: application/json' \
+    -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' "http://127.0.0.1:$port/v1/chat/completions"
+asked '"status":"ok"' "http://127.0.0.1:$port/health"
 kill -TERM $server
 wait $server
 server=0

@@ -30,8 +30,10 @@ static const Rule rules[] = {
     {{"longcat_flash"}, "classifier", RULE_8_BITS},
     {{"step3p5"}, "mlp.gate.gate", RULE_8_BITS},
     /* routers that are parameters there, not layers */
-    {{"deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "joyai_llm_flash"}, "mlp.gate", RULE_PLAIN},
-    {{"dots1", "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "mimo_v2_flash"}, "mlp.gate", RULE_PLAIN},
+    {{"deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25"}, "mlp.gate", RULE_PLAIN},
+    {{"dots1", "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "mimo_v2_flash", "solar_open"}, "mlp.gate",
+        RULE_PLAIN},
+    {{"joyai_llm_flash"}, "mlp.gate", RULE_PLAIN},
     {{"nemotron_h"}, "mixer.gate", RULE_PLAIN},
 };
 
