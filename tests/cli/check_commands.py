@@ -111,6 +111,22 @@ def check_origins(cache):
     check(code != 0 and "allow-" not in error and "nothing-there" in error, f"{right}: {error}")
 
 
+def check_length(cache, directory):
+    """YaRN's length is the model's where max_position_embeddings is still the length before it."""
+    path = write_scripted_model(f"{directory}/stretched", ["Yes."], context=256)
+    code, shown, error = apus("info", path, environment=cache)
+    check(code == 0 and "made for 256 tokens" in shown, f"the length of the config: {shown} {error}")
+    file = Path(path, "config.json")
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rope_scaling": scaling}))
+    code, shown, error = apus("info", path, environment=cache)
+    check(code == 0 and "made for 1024 tokens" in shown, f"YaRN's length: {shown} {error}")
+    code, _, error = apus("run", path, "x", "--ctx-size", "1024", *GREEDY, environment=cache)
+    check(code == 0 and "made for" not in error, f"a context of YaRN's length: {error}")
+    code, _, error = apus("run", path, "x", "--ctx-size", "1025", *GREEDY, environment=cache)
+    check(code == 0 and "1024 that the model was made for" in error, f"a longer context: {error}")
+
+
 def check_matrix(cache, directory):
     """Both lengths in the forms that a dense model allows, and why there are no others."""
     table = f"{directory}/matrix.md"
@@ -229,6 +245,7 @@ if __name__ == "__main__":
         check_names(cache)
         check_input(cache)
         check_origins(cache)
+        check_length(cache, directory)
         check_matrix(cache, directory)
         check_chat(cache, directory)
         check_server(cache, directory)

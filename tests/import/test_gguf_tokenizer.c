@@ -366,6 +366,43 @@ static void test_pre_tokenizers(void) {
     }
 }
 
+/* Whether the file, written anew as tokenizer.json, is warned of for its missing token at the beginning of texts. */
+static bool warned_of(Builder *b) {
+    char name[] = "/tmp/apus-warning-XXXXXX", text[2000] = {0};
+    Arena arena = {0};
+    Error error;
+    const int file = mkstemp(name), before = dup(STDERR_FILENO);
+    CHECK(file >= 0 && before >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    const bool ok = rebuild(b, false, &arena, &error);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    TEST(pread(file, text, sizeof text - 1, 0) >= 0);
+    close(file);
+    unlink(name);
+    TEST_MSG(ok, "%s", error.text);
+    arena_free(&arena);
+    return strstr(text, "texts begin without one");
+}
+
+/* A token at the beginning of texts that the file asks for and does not have. */
+static void test_no_bos(void) {
+    static const Piece pieces[] = {{"a", N, 0}, {"<s>", C, 0}};
+    static const struct {
+        bool asks, names;
+        uint32_t id;
+        bool warns;
+    } cases[] = {{true, true, 1, false}, {true, true, 99, true}, {true, false, 0, true}, {false, true, 99, false}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Builder b = {0};
+        vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
+        build_string(&b, "tokenizer.ggml.pre", "deepseek-llm");
+        build_strings(&b, "tokenizer.ggml.merges", NULL, 0);
+        if (cases[i].names) build_u32(&b, "tokenizer.ggml.bos_token_id", cases[i].id);
+        if (cases[i].asks) build_bool(&b, "tokenizer.ggml.add_bos_token", true);
+        TEST_MSG(warned_of(&b) == cases[i].warns, "case %zu", i);
+    }
+}
+
 /* Files of early converters, whose vocabulary tells what they do not say. */
 static void test_unnamed(void) {
     static const struct {
@@ -455,6 +492,7 @@ int main(void) {
     test_control();
     test_config();
     test_pre_tokenizers();
+    test_no_bos();
     test_unnamed();
     test_refused();
     unlink(path);

@@ -35,7 +35,7 @@ def models(root):
         "object": (call('{"a": "</parameter>"}'), tagged),
         "filter": (call("Oslo", "$filter"), tagged),
         "date": (call("2026-11-26"), tagged),
-        "late": (["One line.\n", "<think>", "Hm.", "</think>", "\n\nDone."], template(HERMES)),
+        "late": (["One line.\n", "<think>", "Hm.", "</think>", "\n\nDone."], "{#- <think> #}" + template(HERMES)),
     }
     return [write_scripted_model(f"{root}/{name}", *script) for name, script in scripts.items()]
 
@@ -106,6 +106,9 @@ def test_thinking(server):
     check(thought == "Hm", f"a limit that ends inside a character: {thought!r}")
     finish, content, thought = ask(server, "shut", **JSON_OBJECT)
     check(thought is None and is_json(content), f"the prompt has closed the reasoning: {content!r} {thought!r}")
+    finish, content, thought = ask(server, "late")
+    whole = "One line.\n<think>Hm.</think>\n\nDone."
+    check(content == whole and thought is None, f"reasoning behind a text is text: {content!r} {thought!r}")
 
 
 def test_tagged_schemas(server):
@@ -138,6 +141,10 @@ def test_tagged_schemas(server):
         whole = finish == "tool_calls"
         problem = shapes.problem({"type": "object", **schema}, json.loads(calls[0])) if whole else "cut"
         check(finish == "tool_calls" and problem is None, f"{schema}: {finish} {calls} {problem}")
+    listed = {"type": "array", "items": {"type": "null"}, "maxItems": 1, "contains": {}}
+    kept = {"properties": {"city": {"enum": ["Rome"]}, "list": listed}, "required": ["city"]}
+    finish, calls, _ = ask(server, "oslo", **tool(kept, strict=False), max_tokens=300)
+    check(calls and json.loads(calls[0])["city"] == "Rome", f"one keyword is left out, not the schema: {calls}")
     finish, calls, _ = ask(server, "filter", **tool({"properties": {"$filter": STRING}, "required": ["$filter"]}))
     check(calls == ['{"$filter": "Oslo"}'], f"a name as it is: {calls}")
     finish, calls, _ = ask(server, "date", **tool(city({**STRING, "format": "date"})))

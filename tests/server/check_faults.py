@@ -32,6 +32,7 @@ def models(root):
         "twice": ([*CALL[:3], "\n</tool_call>\n", "<tool_call>"], template(HERMES)),
         "tagged": (TAGGED_CALL, template(TAGGED)),
         "digits": (["1", "2"], template(HERMES)),
+        "fill": (["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "Mid."], template(HERMES)),
         "judge": (["yes", "no", "<|im_start|>", "<|im_end|>"], template(HERMES)),
         "thinks": (["Hm.", "</think>", "\n\nYes."], template(HERMES, "<think>\\n")),
         "switch": (
@@ -76,6 +77,8 @@ def test_raw_prompts(api):
     check(answer["response"] == "Hello there." and answer["prompt_eval_count"] == 11, f"F11 raw: {answer}")
     status, answer, _ = api("/api/generate", {"model": "plain", "prompt": "a", "suffix": "b", "stream": False})
     check(status == 400 and "suffix" in answer["error"], f"F11: a suffix without such tokens: {answer}")
+    answer = post(api, "/api/generate", "F11 suffix", model="fill", prompt="a", suffix="b", stream=False)
+    check(answer["response"] == "Mid." and answer["prompt_eval_count"] == 5, f"F11 suffix: {answer}")
 
 
 def joined(events):
@@ -126,6 +129,16 @@ def test_cut_calls(api):
     }
     answer = post(api, "/v1/responses", "F2", **fields, tool_choice="required")
     check(all(item["type"] != "message" for item in answer["output"]), f"F2 Responses: {answer['output']}")
+
+
+def test_no_arguments(api):
+    """A tool without arguments is called without any, whatever the model would rather write."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    for model in ("call", "tagged"):
+        answer = post(api, "/v1/chat/completions", "no arguments", model=model, messages=[USER], tools=[tool],
+                      tool_choice="required", parallel_tool_calls=False, max_tokens=200, temperature=0)  # fmt: skip
+        calls = [c["function"]["arguments"] for c in answer["choices"][0]["message"].get("tool_calls", [])]
+        check(len(calls) == 1 and json.loads(calls[0]) == {}, f"no arguments, {model}: {answer['choices']}")
 
 
 def prompt_of(api, **body):
@@ -326,6 +339,9 @@ def test_histories(api):
         post(api, "/v1/chat/completions", f"F10 {message}", model="plain", messages=messages, max_tokens=2)
     body = {"model": "plain", "messages": [{**USER, "annotations": []}]}
     refused(api, "/v1/chat/completions", body, "F10: only the assistant's", "annotations")
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = {"model": "plain", "messages": [USER, {"role": "assistant", "content": [], "tool_calls": [call]}]}
+    refused(api, "/v1/chat/completions", body, "no parts beside calls", "messages[1].content", "empty_array")
 
 
 def test_numbers(api):
@@ -523,8 +539,8 @@ if __name__ == "__main__":
             Server(paths[0], *paths[1:], *common, names=False) as all_models,
         ):
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
-            for test in (test_raw_prompts, test_cut_calls, test_systems, test_ollama, test_errors, test_files,
-                         test_messages, test_histories, test_numbers, test_http, test_llama_cpp,
+            for test in (test_raw_prompts, test_cut_calls, test_no_arguments, test_systems, test_ollama, test_errors,
+                         test_files, test_messages, test_histories, test_numbers, test_http, test_llama_cpp,
                          test_rerank, test_many_tools):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)

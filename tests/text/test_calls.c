@@ -244,6 +244,37 @@ static void test_modes(void) {
     }
 }
 
+/* Answers that a limit cuts within a call: the name where it is whole; a marker that has begun is no content behind a
+ * call, nor where only calls are. */
+static void test_cut(void) {
+    static const struct {
+        const char *format, *text;
+        bool only_calls;
+        const char *events;
+    } cuts[] = {{"hermes", "<tool_call>\n{\"name\": \"f\", \"arg", false, "F(f)E()"},
+        {"hermes", "<tool_call>\n{\"name\": \"f", false, ""}, {"hermes", "<tool_ca", false, "C(<tool_ca)"},
+        {"hermes", "<tool_ca", true, ""},
+        {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_", false, "F(f)A({})E()"},
+        {"qwen3_coder", "<tool_call>\n<function=f", false, ""},
+        {"qwen3_coder", "<tool_call>\n<function=f>\n", false, "F(f)E()"}};
+    for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+        AnswerParser parser;
+        AnswerEvents events = {0};
+        Buffer out = {0};
+        answer_open(&parser, call_format_named(cuts[i].format), NULL, false, NULL);
+        parser.only_calls = cuts[i].only_calls;
+        answer_push(&parser, slice_of(cuts[i].text), &events);
+        answer_finish(&parser, true, &events);
+        spell(&events, &out);
+        const bool same = out.size ? slice_is(buffer_view(&out), cuts[i].events) : !cuts[i].events[0];
+        TEST_MSG(same, "%s: %s\n  gives %.*s\n  not   %s", cuts[i].format, cuts[i].text, SLICE_ARGS(buffer_view(&out)),
+            cuts[i].events);
+        buffer_free(&out);
+        answer_events_free(&events);
+        answer_close(&parser);
+    }
+}
+
 /* What a model writes may hold any byte: arguments are JSON all the same. */
 static void test_nul(void) {
     const Slice texts[] = {
@@ -275,6 +306,7 @@ int main(void) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) test_case(&cases[i], tools);
     test_formats();
     test_modes();
+    test_cut();
     test_nul();
     arena_free(&arena);
     return test_done();
