@@ -33,14 +33,14 @@ class Server:
         command=None,
         log=None,
         names=True,
-        binary=BINARY,
+        binary=None,
     ):
         """log: a file for what it logs, with a line per request then. names: the model gets a name; else several may be
-        served."""
+        served. binary: another one than BINARY."""
         self.name = name or "test-model"
         command = [
             *prefix,
-            binary,
+            binary or BINARY,
             *(command or ["serve", model]),
             "--port",
             "0",
