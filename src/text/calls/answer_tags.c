@@ -3,7 +3,7 @@
 #include "text/calls/answer_parts.h"
 #include "text/grammar/schema_type.h"
 
-enum { KEY_MAX = 256 };
+enum { KEY_MAX = 512 }; /* bytes of the 128 characters that a grammar permits */
 
 /* ---- types ---- */
 
