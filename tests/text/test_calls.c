@@ -54,6 +54,9 @@ static const Case cases[] = {
         "<parameter=b>\nTrue\n</parameter>\n<parameter=any>\n{\"k\": []}\n</parameter>\n</function>\n</tool_call>",
         "C(Go:)F(f)A({\"s\": \"5 \\\"<b>\\\"\\nx\", \"n\": 5, \"b\": true, \"any\": {\"k\": []}})E()"},
     {"qwen3_coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>", "F(f)A({})E()"},
+    {"qwen3_coder", /* what json_parse refuses is a value all the same */
+        "<tool_call>\n<function=f>\n<parameter=any>\n{\"k\": 1, \"k\": 1e999}\n</parameter>\n</function>\n</tool_call>",
+        "F(f)A({\"any\": {\"k\": 1, \"k\": 1e999}})E()"},
     {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=s>\nhal", "F(f)A({\"s\": \"hal)E()"},
     {"qwen3_coder", "<tool_call>\n<function=f>\nnonsense", "C(<tool_call>\n<function=f>\nnonsense)"},
     {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=n>\nfive\n</parameter>\nnonsense",

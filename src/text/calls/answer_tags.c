@@ -52,7 +52,7 @@ static void write_value(uint32_t types, Slice text, Buffer *out) {
     Arena arena = {0};
     Error why;
     const bool only_string = types == TYPE_STRING;
-    const Json *value = only_string ? NULL : json_parse(&arena, text, &why);
+    const Json *value = only_string ? NULL : json_parse_loose(&arena, text, &why);
     if (value && has_type(value, types))
         buffer_slice(out, text);
     else if (value && write_whole(value, types, out))
