@@ -34,7 +34,7 @@ enum {
     ECHO_ROWS = 16,    /* prompt rows per step whose logits are computed for echo */
     PROMPTS_MS = 600,
     STEP_MS = 300,
-    STEP_MS_LEAST = 100,
+    STEP_MS_LEAST = 200, /* steps of 100 ms read prompts a fifth slower, for their weights are unpacked more often */
     ANSWER_STEPS = 2,
     PREFILL_LEAST = 64, /* prompt tokens of a step however slow they are: fewer cost nearly as much */
     PREFILL_UNIT = 32,  /* prompt tokens of a slow machine's step are a multiple of it */
@@ -114,7 +114,7 @@ typedef struct Scheduler {
     bool can_lookahead;
     Speculation speculation;
     DraftTarget *targets; /* [sequences] working memory */
-    double prompt_row_s;  /* measured time per prefill row; 0: not known yet */
+    double prompt_row_s;  /* measured time per row of a step that reads prompts; 0: not known yet */
 } Scheduler;
 
 /* media: borrowed; NULL: the model takes neither images nor audio. */

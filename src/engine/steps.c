@@ -91,7 +91,7 @@ static void collect_candidates(Scheduler *s) {
 }
 
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
-    if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->prompt_rows;
+    if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->builder.step.rows;
     if (plan->prompt_rows == 0)
         step_costs_note(&s->speculation.costs, plan->builder.step.rows, plan->draft_rows, seconds);
 }
@@ -157,6 +157,7 @@ static int prefill_limit(Scheduler *s, const StepCandidate *oldest) {
         return tokens_left(shortest) <= few / 2 ? few : rows_within(s, PROMPTS_MS * 1e-3);
     }
     const StepCosts *costs = &s->speculation.costs;
+    if (costs->unit_s == 0) return rows_within(s, STEP_MS * 1e-3); /* no step without prompts yet */
     const double step = costs->unit_s * (double)costs->cost[min_int(answers, STEP_COSTS_ROWS)];
     return rows_within(s, fmin(fmax(ANSWER_STEPS * step, STEP_MS_LEAST * 1e-3), STEP_MS * 1e-3));
 }

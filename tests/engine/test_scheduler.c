@@ -1,6 +1,7 @@
 /* The scheduler, seen through an engine over the fake model: queue, pages, order and shares, and what it costs. */
 #include "engine/scheduler.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -214,6 +215,15 @@ static void test_smooth(void) {
     (void)run_one(engine, &longer.options);
     TEST_MSG(fake.log[before].rows == 512, "%d rows", fake.log[before].rows);
     close_engine(engine);
+}
+
+/* Answers of a step take their part of its time: 60 of them do not make prompts look slower. */
+static void test_time_per_row(void) {
+    Scheduler *s = calloc(1, sizeof *s);
+    const StepPlan plan = {.prompt_rows = 64, .builder.step.rows = 64 + 60};
+    scheduler_note_step(s, &plan, 0.124);
+    TEST_MSG(fabs(s->prompt_row_s - 0.001) < 1e-9, "%g s", s->prompt_row_s);
+    free(s);
 }
 
 /* Whether the request's only choice has a token. */
@@ -450,6 +460,7 @@ int main(void) {
     test_no_starvation();
     test_step_order();
     test_smooth();
+    test_time_per_row();
     test_short_prompt_first();
     test_short_prompts_forever();
     test_prompts_share_time();
