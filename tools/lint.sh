@@ -21,6 +21,7 @@ fi
 tools/check_layers.sh || broken=1
 tools/check_cycles.py || broken=1
 tools/check_vocabulary.py || broken=1
+tools/check_families.py || broken=1
 
 # Functions without bounds, or whose errors cannot be seen. Comments and strings are taken away before the search;
 # variable-length arrays are an error of the compiler (-Wvla).

@@ -74,12 +74,12 @@ def architectures(family, text):
 
 def gguf_model(name):
     """The initialiser of a GgufModel that has a name."""
-    folder = os.path.join(ROOT, "src", "family")
-    for file in sorted(os.listdir(folder)):
-        text = read(os.path.join("src", "family", file)) if file.endswith(".c") else ""
+    folder = os.path.join("src", "family", "gguf")
+    for file in sorted(os.listdir(os.path.join(ROOT, folder))):
+        text = read(os.path.join(folder, file)) if file.endswith(".c") else ""
         if f"const GgufModel {name} =" in text:
             return text.split(f"const GgufModel {name} =")[1].split(";")[0]
-    raise ValueError(f"no file of src/family has {name}")
+    raise ValueError(f"no file of {folder} has {name}")
 
 
 def fixtures():
@@ -123,7 +123,7 @@ def line(model_type, family, text, own, measured):
     chosen = any("index_k_proj" in t or "indexer.wk" in t for _, f in own for t in f["tensors"])
     lacking = lacking or chosen or any("zero_expert_num" in f["config"] for _, f in own) or "KeySelection" in text
     gpu = not lacking and (not recurrent or ".recurrence = cuda" in read("src/backend/cuda/runtime/backend.c"))
-    if "spec->encoder" in text:  # tests/server/check_encoders.py
+    if "family/encoder.h" in text:  # tests/server/check_encoders.py
         references, forms, gpu = ["transformers"], ["f32"], False
     cells = [
         f"`{model_type}`",

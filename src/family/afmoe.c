@@ -1,7 +1,7 @@
 /* AFMoE (Trinity): sandwich norms, norms on q and k, gated attention; RoPE only in layers with a window; experts chosen
  * by biased scores after the first layers. Reference: mlx_lm/models/afmoe.py. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 

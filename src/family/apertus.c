@@ -1,7 +1,7 @@
 /* Apertus: norms on the heads of q and k, a feed-forward network without a gate whose xIELU has parameters of its
  * layer. Reference: mlx_lm/models/apertus.py, activations.py. */
-#include "family/gguf_models.h"
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 

@@ -36,10 +36,9 @@ static ConvPart load_factors(Loader *ld, const char *name, const Dims *d) {
 
 static Component load_attention(Loader *ld, const Dims *d, int window) {
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d->head_dim, .theta = 10000});
-    Component component = {
-        .kind = COMPONENT_ATTENTION, .attention = family_fused_attention(ld, d, "self_attn.W_pack", rope, false)};
+    Component component = {.kind = COMPONENT_ATTENTION,
+        .attention = family_fused_attention(ld, d, "self_attn.W_pack", "self_attn.o_proj", rope, false, false)};
     AttentionComponent *attention = &component.attention;
-    attention->o = load_linear(ld, "self_attn.o_proj", d->hidden, (int64_t)d->heads * d->head_dim, false);
     attention->op.window = window;
     attention->conv = (Conv){.taps = TAPS,
         .part_count = 2,

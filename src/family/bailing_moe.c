@@ -1,14 +1,14 @@
 /* Ling and Ring (bailing_moe): q, k and v fused, scores of softmax or of sigmoids, biases and groups in some.
  * Reference: mlx_lm/models/bailing_moe.py. */
-#include "family/gguf_models.h"
 #include "family/bailing.h"
+#include "family/gguf/models.h"
 
 Component bailing_attention(Loader *ld, const Dims *d, const Bailing *b, const Rope *rope) {
     if (load_has(ld, "self_attn.q_proj.weight")) /* from GGUF */
         return (Component){
             .kind = COMPONENT_ATTENTION, .attention = family_attention(ld, d, "o_proj", rope, b->qkv_bias, b->bias)};
-    AttentionComponent attention = family_fused_attention(ld, d, "attention.query_key_value", rope, b->qkv_bias);
-    attention.o = load_linear(ld, "attention.dense", d->hidden, (int64_t)d->heads * d->head_dim, b->bias);
+    AttentionComponent attention =
+        family_fused_attention(ld, d, "attention.query_key_value", "attention.dense", rope, b->qkv_bias, b->bias);
     if (b->norms) {
         attention.op.q_norm = load_rms(ld, "attention.query_layernorm", d->head_dim, d->eps);
         attention.op.k_norm = load_rms(ld, "attention.key_layernorm", d->head_dim, d->eps);
@@ -17,8 +17,7 @@ Component bailing_attention(Loader *ld, const Dims *d, const Bailing *b, const R
 }
 
 static Moe load_moe(Loader *ld, const Dims *d, bool bias) {
-    Moe moe = family_moe_open(ld, &moe_usual, d->hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_usual, d->hidden, "num_experts");
     const bool sigmoid = load_text_is(ld, "score_function", "sigmoid");
     if (!sigmoid) load_expect_text(ld, "score_function", "softmax");
     family_moe_sigmoid(ld, &moe);

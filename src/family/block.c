@@ -93,14 +93,21 @@ Layer *family_block(Loader *ld, Spec *spec, int i, const Block *b) {
     return layer;
 }
 
-Spec *family_nextn(Loader *ld, Spec *spec, float eps) {
-    load_scope(ld, "model.layers.%d.", spec->layer_count);
-    Spec *mtp = load_mtp(ld, spec, "eh_proj.weight");
+Spec *family_mtp(Loader *ld, Spec *spec, const MtpNames *names, LoadNorm *load_norm, float eps) {
+    char weight[64];
+    snprintf(weight, sizeof weight, "%s.weight", names->projection);
+    Spec *mtp = load_mtp(ld, spec, weight);
     if (!mtp) return NULL;
-    load_state_input(ld, mtp, "eh_proj", false);
-    mtp->input.token_norm = load_rms(ld, "enorm", spec->hidden, eps);
-    mtp->input.state_norm = load_rms(ld, "hnorm", spec->hidden, eps);
-    mtp->final_norm = load_rms(ld, "shared_head.norm", spec->hidden, eps);
+    load_state_input(ld, mtp, names->projection, names->state_first);
+    mtp->input.token_norm = load_norm(ld, names->token_norm, spec->hidden, eps);
+    mtp->input.state_norm = load_norm(ld, names->state_norm, spec->hidden, eps);
+    mtp->final_norm = names->final_norm ? load_norm(ld, names->final_norm, spec->hidden, eps) : spec->final_norm;
     spec->mtp = mtp;
     return mtp;
+}
+
+Spec *family_nextn(Loader *ld, Spec *spec, float eps) {
+    static const MtpNames names = {"eh_proj", "enorm", "hnorm", "shared_head.norm", .state_first = false};
+    load_scope(ld, "model.layers.%d.", spec->layer_count);
+    return family_mtp(ld, spec, &names, load_rms, eps);
 }

@@ -2,6 +2,7 @@
  * logits have a factor. Command R+ has a norm of each head's own on q and k. Cohere 2: three layers with a window to
  * one without, which has no rotary embedding. References: mlx_lm/models/cohere.py, cohere2.py. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static const NormNames norms = {load_layer_norm, .attention_input = "input_layernorm"};
 
@@ -48,44 +49,5 @@ static void load_cohere2(Loader *ld, Spec *spec) {
     load(ld, spec, &row);
 }
 
-static const GgufName names[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
-    {"logit_scale", GGUF_FIELD_NUMBER, .key = ".logit_scale"},
-    {0},
-};
-
-static const GgufField fields_head_norms[] = {
-    {"use_qk_norm", GGUF_FIELD_HAS, .key = "blk.0.attn_q_norm.weight"},
-    {0},
-};
-
-static const GgufField fields_windows[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"sliding_window", .key = ".attention.sliding_window"},
-    {"sliding_window_pattern", .absent = 4},
-    {0},
-};
-
-const Family cohere_family = {
-    .load = load_cohere,
-    .gguf = &(const GgufModel){.architecture = "command-r",
-        .class_name = "CohereForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, names},
-        .fields = {gguf_sizes, gguf_silu, fields, fields_head_norms},
-        .tokenizer = {.pre = "command-r"}},
-};
-
-const Family cohere2_family = {
-    .load = load_cohere2,
-    .gguf = &(const GgufModel){.architecture = "cohere2",
-        .class_name = "Cohere2ForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, names},
-        .fields = {gguf_sizes, gguf_silu, fields, fields_windows},
-        .tokenizer = {.pre = "command-r"}},
-};
+const Family cohere_family = {.load = load_cohere, .gguf = &cohere_gguf};
+const Family cohere2_family = {.load = load_cohere2, .gguf = &cohere2_gguf};

@@ -1,8 +1,8 @@
 /* DBRX: layer norms without biases, values of q, k and v kept within bounds, experts whose weights have the sum 1.
  * Publishers' files have all experts' matrices one below the other, down's transposed. References:
  * mlx_lm/models/dbrx.py; transformers/models/dbrx. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 typedef struct Dbrx {
     Dims d;
@@ -55,9 +55,9 @@ static void load_layer(Loader *ld, Spec *spec, const Dbrx *s, int i) {
         load_layer_norm, .attention_input = "norm_attn_norm.norm_1", .ffn_input = "norm_attn_norm.norm_2"};
     family_layer(ld, spec, i);
     Component attention = {.kind = COMPONENT_ATTENTION,
-        .attention = family_fused_attention(ld, &s->d, "norm_attn_norm.attn.Wqkv", s->rope, false)};
+        .attention = family_fused_attention(
+            ld, &s->d, "norm_attn_norm.attn.Wqkv", "norm_attn_norm.attn.out_proj", s->rope, false, false)};
     attention.attention.clip = s->clip;
-    attention.attention.o = load_linear(ld, "norm_attn_norm.attn.out_proj", s->d.hidden, s->d.hidden, false);
     const Component ffn = {
         .kind = COMPONENT_MOE, .moe = load_has(ld, "ffn.experts.mlp.w1") ? load_flat(ld, s) : family_moe(ld, &s->moe)};
     family_block(ld, spec, i, &(Block){.dims = &s->d, .norms = &norms, .attention = &attention, .ffn = &ffn});
@@ -77,10 +77,7 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_bool(ld, "tie_word_embeddings", false);
     load_ignore(ld, "emb_pdrop", "resid_pdrop", "output_router_logits", NULL);
     load_module_names(ld, names);
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "transformer.wte", spec->vocab, s.d.hidden, false);
-    spec->final_norm = load_layer_norm(ld, "transformer.norm_f", s.d.hidden, s.d.eps);
-    family_head(ld, spec, &s.d, false);
+    family_ends_as(ld, spec, &s.d, "transformer.wte", "transformer.norm_f", load_layer_norm, false);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
 }

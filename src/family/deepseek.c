@@ -1,7 +1,7 @@
 /* DeepSeek-V2 and V3 (R1, Kimi-K2, the text model of Kimi-K2.5): MLA, MoE blocks after the first layers. V2 uses the
  * softmax over all experts, V3 sigmoids with a bias for the choice. Reference: mlx_lm/models/deepseek_v2.py,
  * deepseek_v3.py, kimi_k25.py. */
-#include "family/gguf_models.h"
+#include "family/gguf/models.h"
 #include "family/mla.h"
 
 static void load_v2(Loader *ld, Spec *spec) {

@@ -6,27 +6,17 @@ static bool choose(Loader *ld, const DenseChoice *choice) {
 }
 
 static Dims load_dims(Loader *ld, Spec *spec, const Dense *dense) {
-    const char *eps = dense->eps_field ? dense->eps_field : "rms_norm_eps";
-    Dims d = {.hidden = load_int(ld, "hidden_size"),
-        .heads = load_int(ld, "num_attention_heads"),
-        .head_dim = load_int_or(ld, "head_dim", dense->head_dim),
-        .eps = dense->eps > 0 ? load_positive_or(ld, eps, dense->eps) : load_positive(ld, eps)};
-    d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
-    d.intermediate_size = load_int(ld, "intermediate_size") / (dense->inner_divisor ? dense->inner_divisor : 1);
-    spec->hidden = d.hidden;
-    spec->layer_count = load_int(ld, "num_hidden_layers");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
-    family_check(ld, &d);
+    const Sizes absent = {.head_dim = dense->head_dim, .eps = dense->eps, .eps_field = dense->eps_field};
+    Dims d = family_sizes(ld, spec, &absent);
+    d.intermediate_size /= dense->inner_divisor ? dense->inner_divisor : 1;
     return d;
 }
 
 static void load_ends(Loader *ld, Spec *spec, const Dense *dense, const Dims *d, const NormNames *norms) {
     load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
-    spec->final_norm = norms->load(ld, "model.norm", d->hidden, d->eps);
     const bool absent = dense->tied || !load_has(ld, "lm_head.weight");
-    family_head(ld, spec, d, load_bool_or(ld, "tie_word_embeddings", absent));
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", absent);
+    family_ends_as(ld, spec, d, "model.embed_tokens", "model.norm", norms->load, tied);
 }
 
 static Windows load_windows(Loader *ld, const Spec *spec, const Dense *dense) {
@@ -43,29 +33,20 @@ static Windows load_windows(Loader *ld, const Spec *spec, const Dense *dense) {
 /* q, k and v in one matrix, and o. */
 static Component load_fused(Loader *ld, const Block *b) {
     Component component = {.kind = COMPONENT_ATTENTION,
-        .attention = family_fused_attention(ld, b->dims, "self_attn.qkv_proj", b->rope, b->bias)};
-    component.attention.o =
-        load_linear(ld, "self_attn.o_proj", b->dims->hidden, (int64_t)b->dims->heads * b->dims->head_dim, b->out_bias);
+        .attention = family_fused_attention(
+            ld, b->dims, "self_attn.qkv_proj", "self_attn.o_proj", b->rope, b->bias, b->out_bias)};
     component.attention.op.window = b->window;
     return component;
 }
 
 static Component load_ffn(Loader *ld, const Dense *dense, const Dims *d, bool bias) {
-    const int inner = d->intermediate_size;
-    if (dense->ffn == DENSE_MLP)
-        return (Component){.kind = COMPONENT_MLP,
-            .mlp = {.up = load_linear(ld, "mlp.up_proj", inner, d->hidden, bias),
-                .down = load_linear(ld, "mlp.down_proj", d->hidden, inner, bias),
-                .activation = dense->activation}};
-    if (dense->ffn == DENSE_GLU)
-        return (Component){
-            .kind = COMPONENT_GLU, .glu = family_glu(ld, "mlp", d->hidden, inner, dense->activation, bias)};
-    const Weight both = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)inner, d->hidden, bias);
+    const int hidden = d->hidden, inner = d->intermediate_size;
+    const Activation activation = dense->activation;
+    if (dense->ffn == DENSE_MLP) return family_mlp(ld, "mlp.up_proj", "mlp.down_proj", hidden, inner, activation, bias);
     return (Component){.kind = COMPONENT_GLU,
-        .glu = {.gate = load_part(&both, 0, inner),
-            .up = load_part(&both, inner, inner),
-            .down = load_linear(ld, "mlp.down_proj", d->hidden, inner, bias),
-            .activation = dense->activation}};
+        .glu = dense->ffn == DENSE_GLU
+            ? family_glu(ld, "mlp", hidden, inner, activation, bias)
+            : family_fused_glu(ld, "mlp.gate_up_proj", "mlp.down_proj", hidden, inner, activation, bias)};
 }
 
 Dims dense_load(Loader *ld, Spec *spec, const Dense *dense) {

@@ -1,7 +1,7 @@
 /* Families that differ from a llama in what a Dense says, and in nothing else. References: the files of mlx_lm/models
  * with their names. */
-#include "family/gguf_models.h"
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 /* Layer norms whose weights are stored minus one. */
 static const Norm *load_layer_norm_plus_one(Loader *ld, const char *name, int64_t width, float eps) {
@@ -25,16 +25,13 @@ static void load_helium(Loader *ld, Spec *spec) {
 /* The first of the layers that predict further tokens. Reference: vllm/model_executor/models/mimo_mtp.py, except that
  * the embedding of the second token is not zeroed. */
 static void load_mimo_mtp(Loader *ld, Spec *spec, const Dims *d) {
+    static const MtpNames names = {
+        "input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm", .state_first = true};
     load_scope(ld, "model.mtp_layers.0.");
-    Spec *mtp = load_mtp(ld, spec, "input_proj.weight");
+    Spec *mtp = family_mtp(ld, spec, &names, load_rms, d->eps);
     if (!mtp) return;
-    load_state_input(ld, mtp, "input_proj", true);
-    mtp->input.token_norm = load_rms(ld, "token_layernorm", spec->hidden, d->eps);
-    mtp->input.state_norm = load_rms(ld, "hidden_layernorm", spec->hidden, d->eps);
-    mtp->final_norm = load_rms(ld, "final_layernorm", spec->hidden, d->eps);
     const AttentionComponent *first = &spec->layers[0].components[0].attention;
     family_block_here(ld, mtp, mtp->layers, &(Block){.dims = d, .rope = first->op.rope, .bias = first->q.bias != NULL});
-    spec->mtp = mtp;
 }
 
 static void load_mimo(Loader *ld, Spec *spec) {
@@ -87,55 +84,8 @@ static void load_telechat3(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
-static const GgufField head_dim[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {0},
-};
-
-static const GgufField attention_bias[] = {
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-static const GgufName names_seed[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
-    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
-    {0},
-};
-
-static const GgufName names_nemotron[] = {
-    {"output_norm", "model.norm", GGUF_PLUS_ONE},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
-    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
-    {"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0},
-    {0},
-};
-
-static const GgufField fields_nemotron[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "relu2"},
-    {"norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
-    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
-    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
-    {0},
-};
-
-const Family seed_oss_family = {
-    .load = load_seed_oss,
-    .gguf = &(const GgufModel){.architecture = "seed_oss",
-        .class_name = "SeedOssForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, names_seed},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu, head_dim, attention_bias}},
-};
-
-const Family nemotron_family = {
-    .load = load_nemotron,
-    .gguf = &(const GgufModel){.architecture = "nemotron",
-        .class_name = "NemotronForCausalLM",
-        .names = {gguf_ends, gguf_qkv, names_nemotron},
-        .fields = {gguf_sizes, head_dim, attention_bias, fields_nemotron}},
-};
-
+const Family seed_oss_family = {.load = load_seed_oss, .gguf = &seed_oss_gguf};
+const Family nemotron_family = {.load = load_nemotron, .gguf = &nemotron_gguf};
 const Family telechat3_family = {.load = load_telechat3};
 const Family helium_family = {.load = load_helium};
 const Family mimo_family = {.load = load_mimo};

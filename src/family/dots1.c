@@ -1,6 +1,7 @@
 /* dots.llm1: norms on q and k, DeepSeek-V3's MoE blocks after the first layers.
  * Reference: mlx_lm/models/dots1.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -30,29 +31,4 @@ static void load(Loader *ld, Spec *spec) {
                 .mlp_bias = mlp_bias});
 }
 
-static const GgufName names[] = {
-    {"blk.*.ffn_gate_inp", "model.layers.*.mlp.gate", 0},
-    {"blk.*.ffn_gate_exps", "model.layers.*.mlp.experts.gate_proj", 0},
-    {"blk.*.ffn_up_exps", "model.layers.*.mlp.experts.up_proj", 0},
-    {"blk.*.ffn_down_exps", "model.layers.*.mlp.experts.down_proj", 0},
-    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.e_score_correction_bias", GGUF_NAMED},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"n_routed_experts", .key = ".expert_count"},
-    {"n_shared_experts", .key = ".expert_shared_count", .optional = true},
-    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
-    {"norm_topk_prob", GGUF_FIELD_BOOL, .key = ".expert_weights_norm", .absent = 0},
-    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
-    {0},
-};
-
-const Family dots1_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "dots1",
-        .class_name = "Dots1ForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms, gguf_shared, names},
-        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields}},
-};
+const Family dots1_family = {.load = load, .gguf = &dots1_gguf};

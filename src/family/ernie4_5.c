@@ -1,5 +1,6 @@
 /* Ernie 4.5, dense: a llama that rotates pairs of neighbours. Reference: mlx_lm/models/ernie4_5.py. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     static const Dense row = {.interleaved = true,
@@ -10,16 +11,4 @@ static void load(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
-static const GgufField fields[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"use_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-const Family ernie4_5_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "ernie4_5",
-        .class_name = "Ernie4_5ForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields}},
-};
+const Family ernie4_5_family = {.load = load, .gguf = &ernie4_5_gguf};

@@ -1,8 +1,8 @@
 /* ERNIE 4.5 MoE: neighbours rotate, experts in a range of layers, their weights always normalised.
  * Reference: mlx_lm/models/ernie4_5_moe.py; the bias for the choice, which it leaves out and Baidu's files have:
  * transformers/models/ernie4_5_moe. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static bool has_experts(int layer, int first, int last, int every) {
     return layer >= first && layer <= last && (layer + 1) % every == 0;
@@ -17,16 +17,12 @@ static RouteScore score_of(Loader *ld) {
 /* The multi-token prediction head: a dense block, and the model's own norm behind it. Reference: FastDeploy's
  * ernie4_5_mtp.py (the publisher's). */
 static void load_mtp_head(Loader *ld, Spec *spec, const Block *block) {
+    static const MtpNames names = {"mtp_linear_proj.0", "mtp_emb_norm.0", "mtp_hidden_norm.0", .final_norm = NULL};
     load_scope(ld, "model.");
-    Spec *mtp = load_mtp(ld, spec, "mtp_linear_proj.0.weight");
+    Spec *mtp = family_mtp(ld, spec, &names, load_rms, block->dims->eps);
     if (!mtp) return;
-    load_state_input(ld, mtp, "mtp_linear_proj.0", false);
-    mtp->input.token_norm = load_rms(ld, "mtp_emb_norm.0", spec->hidden, block->dims->eps);
-    mtp->input.state_norm = load_rms(ld, "mtp_hidden_norm.0", spec->hidden, block->dims->eps);
-    mtp->final_norm = spec->final_norm;
     load_scope(ld, "model.mtp_block.0.");
     family_block_here(ld, mtp, mtp->layers, block);
-    spec->mtp = mtp;
 }
 
 static void load(Loader *ld, Spec *spec) {

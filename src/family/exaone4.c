@@ -2,6 +2,7 @@
  * k; where some layers have a window, the others have no rotary embedding.
  * References: mlx_lm/models/exaone.py, exaone4.py. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static void load_exaone(Loader *ld, Spec *spec) {
     static const LoadName fields[] = {{"num_hidden_layers", "num_layers"}, {"hidden_act", "activation_function"}, {0}};
@@ -34,55 +35,5 @@ static void load_exaone4(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
-static const GgufName names[] = {
-    {"output_norm", "transformer.ln_f", 0},
-    {"token_embd", "transformer.wte", 0},
-    {"output", "lm_head", 0},
-    {"blk.*.attn_norm", "transformer.h.*.ln_1", 0},
-    {"blk.*.ffn_norm", "transformer.h.*.ln_2", 0},
-    {"blk.*.attn_q", "transformer.h.*.attn.attention.q_proj", 0},
-    {"blk.*.attn_k", "transformer.h.*.attn.attention.k_proj", 0},
-    {"blk.*.attn_v", "transformer.h.*.attn.attention.v_proj", 0},
-    {"blk.*.attn_output", "transformer.h.*.attn.attention.out_proj", 0},
-    {"blk.*.ffn_gate", "transformer.h.*.mlp.c_fc_0", 0},
-    {"blk.*.ffn_up", "transformer.h.*.mlp.c_fc_1", 0},
-    {"blk.*.ffn_down", "transformer.h.*.mlp.c_proj", 0},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"num_layers", .key = ".block_count"},
-    {"activation_function", GGUF_FIELD_TEXT, .text = "silu"},
-    {"layer_norm_epsilon", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_rms_epsilon"},
-    {0},
-};
-
-static const GgufName names4[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
-    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", 0},
-    {0},
-};
-
-static const GgufField fields4[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"sliding_window", .key = ".attention.sliding_window", .optional = true},
-    {0},
-};
-
-const Family exaone_family = {
-    .load = load_exaone,
-    .gguf = &(const GgufModel){.architecture = "exaone",
-        .class_name = "ExaoneForCausalLM",
-        .names = {names},
-        .fields = {gguf_sizes, fields},
-        .tokenizer = {.pre = "exaone"}},
-};
-
-const Family exaone4_family = {
-    .load = load_exaone4,
-    .gguf = &(const GgufModel){.architecture = "exaone4",
-        .class_name = "Exaone4ForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, names4},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields4}},
-};
+const Family exaone_family = {.load = load_exaone, .gguf = &exaone_gguf};
+const Family exaone4_family = {.load = load_exaone4, .gguf = &exaone4_gguf};

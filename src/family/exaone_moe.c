@@ -1,7 +1,7 @@
 /* EXAONE MoE (K-EXAONE): norms on q and k, windows; only layers with a window rotate, unless there is none.
  * Reference: mlx_lm/models/exaone_moe.py. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static bool has_experts(Loader *ld, const Json *list, int i) {
     const Json *item = list ? family_item(list, i) : NULL;
@@ -11,8 +11,7 @@ static bool has_experts(Loader *ld, const Json *list, int i) {
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_deepseek, d.hidden, "num_experts");
     family_moe_sigmoid(ld, &moe);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 0));
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 1000000});

@@ -1,6 +1,7 @@
 /* Falcon-H1: attention and Mamba-2 side by side in every layer, then a gated network; constant multipliers nearly
  * everywhere. MLX's converter multiplies them into the weights, but not those of keys and values: mlx_lm/models/
  * falcon_h1.py leaves these two out, so the reference is transformers/models/falcon_h1, which applies all. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
 static const NormNames norms = {

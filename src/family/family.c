@@ -4,32 +4,29 @@
 #include <math.h>
 #include <stdio.h>
 
-Dims family_dims(Loader *ld, Spec *spec) {
-    Dims d = {.hidden = load_int(ld, "hidden_size"),
-        .heads = load_int(ld, "num_attention_heads"),
-        .intermediate_size = load_int(ld, "intermediate_size"),
-        .eps = load_positive(ld, "rms_norm_eps")};
-    d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
-    d.head_dim = load_int_or(ld, "head_dim", 0);
-    spec->hidden = d.hidden;
-    spec->layer_count = load_int(ld, "num_hidden_layers");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
+static int size_or(Loader *ld, const char *field, int absent) {
+    return absent ? load_int_or(ld, field, absent) : load_int(ld, field);
+}
+
+Dims family_sizes(Loader *ld, Spec *spec, const Sizes *absent) {
+    const char *eps = absent->eps_field ? absent->eps_field : "rms_norm_eps";
+    Dims d = {.hidden = size_or(ld, "hidden_size", absent->hidden),
+        .heads = size_or(ld, "num_attention_heads", absent->heads),
+        .head_dim = load_int_or(ld, "head_dim", absent->head_dim),
+        .eps = absent->eps > 0 ? load_positive_or(ld, eps, absent->eps) : load_positive(ld, eps)};
+    d.kv_heads = load_int_or(ld, "num_key_value_heads", absent->kv_heads ? absent->kv_heads : d.heads);
+    if (absent->intermediate_size != SIZE_OWN)
+        d.intermediate_size = size_or(ld, "intermediate_size", absent->intermediate_size);
     family_check(ld, &d);
+    if (!spec) return d;
+    spec->hidden = d.hidden;
+    spec->layer_count = size_or(ld, "num_hidden_layers", absent->layers);
+    spec->vocab = size_or(ld, "vocab_size", absent->vocab);
+    spec->positions = load_int_or(ld, "max_position_embeddings", absent->positions ? absent->positions : 32768);
     return d;
 }
 
-Dims family_dims_or(Loader *ld, const Dims *absent) {
-    Dims d = {.hidden = load_int_or(ld, "hidden_size", absent->hidden),
-        .heads = load_int_or(ld, "num_attention_heads", absent->heads),
-        .kv_heads = load_int_or(ld, "num_key_value_heads", absent->kv_heads),
-        .head_dim = load_int_or(ld, "head_dim", absent->head_dim),
-        .eps = load_positive_or(ld, "rms_norm_eps", (double)absent->eps)};
-    if (absent->intermediate_size)
-        d.intermediate_size = load_int_or(ld, "intermediate_size", absent->intermediate_size);
-    family_check(ld, &d);
-    return d;
-}
+Dims family_dims(Loader *ld, Spec *spec) { return family_sizes(ld, spec, &(Sizes){0}); }
 
 void family_check(Loader *ld, Dims *d) {
     enum { HEAD_DIM_MAX = 1024 };
@@ -54,11 +51,18 @@ void family_head(Loader *ld, Spec *spec, const Dims *d, bool tied) {
     }
 }
 
-void family_ends_named(Loader *ld, Spec *spec, const Dims *d, const char *embedding, const char *norm) {
+void family_ends_as(
+    Loader *ld, Spec *spec, const Dims *d, const char *embedding, const char *norm, LoadNorm *load_norm, bool tied) {
     load_scope(ld, "%s", "");
     spec->embedding = load_linear(ld, embedding, spec->vocab, d->hidden, false);
-    spec->final_norm = load_rms(ld, norm, d->hidden, d->eps);
-    family_head(ld, spec, d, load_bool_or(ld, "tie_word_embeddings", !load_has(ld, "lm_head.weight")));
+    spec->final_norm = load_norm(ld, norm, d->hidden, d->eps);
+    family_head(ld, spec, d, tied);
+}
+
+void family_ends_named(Loader *ld, Spec *spec, const Dims *d, const char *embedding, const char *norm) {
+    load_scope(ld, "%s", "");
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", !load_has(ld, "lm_head.weight"));
+    family_ends_as(ld, spec, d, embedding, norm, load_rms, tied);
 }
 
 void family_ends(Loader *ld, Spec *spec, const Dims *d) {
@@ -85,13 +89,15 @@ AttentionComponent family_attention(
     return attention;
 }
 
-AttentionComponent family_fused_attention(Loader *ld, const Dims *d, const char *name, const Rope *rope, bool bias) {
+AttentionComponent family_fused_attention(
+    Loader *ld, const Dims *d, const char *name, const char *out, const Rope *rope, bool bias, bool out_bias) {
     const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
     const Weight qkv = load_linear(ld, name, q + 2 * kv, d->hidden, bias);
     AttentionComponent attention = family_attention_op(d, rope);
     attention.q = load_part(&qkv, 0, q);
     attention.k = load_part(&qkv, q, kv);
     attention.v = load_part(&qkv, q + kv, kv);
+    attention.o = load_linear(ld, out, d->hidden, q, out_bias);
     return attention;
 }
 
@@ -107,6 +113,25 @@ GluComponent family_glu(
         .down = load_linear(ld, down, hidden, intermediate_size, bias),
         .activation = activation,
     };
+}
+
+GluComponent family_fused_glu(Loader *ld, const char *both, const char *down, int hidden, int intermediate_size,
+    Activation activation, bool bias) {
+    const Weight rows = load_linear(ld, both, 2 * (int64_t)intermediate_size, hidden, bias);
+    return (GluComponent){
+        .gate = load_part(&rows, 0, intermediate_size),
+        .up = load_part(&rows, intermediate_size, intermediate_size),
+        .down = load_linear(ld, down, hidden, intermediate_size, bias),
+        .activation = activation,
+    };
+}
+
+Component family_mlp(
+    Loader *ld, const char *up, const char *down, int hidden, int intermediate_size, Activation activation, bool bias) {
+    return (Component){.kind = COMPONENT_MLP,
+        .mlp = {.up = load_linear(ld, up, intermediate_size, hidden, bias),
+            .down = load_linear(ld, down, hidden, intermediate_size, bias),
+            .activation = activation}};
 }
 
 /* SiLU's result is limited, which is as well a limit of its argument. */
@@ -208,80 +233,3 @@ int family_window(Loader *ld, const Windows *windows, int i) {
     const bool slides = windows->types ? type_slides(ld, windows, i) : local;
     return slides ? windows->width : 0;
 }
-
-/* --- GGUF ------------------------------------------------------------------------------------------------------ */
-
-const GgufName gguf_ends[] = {
-    {"token_embd", "model.embed_tokens", 0},
-    {"output", "lm_head", 0},
-    {"blk.*.attn_output", "model.layers.*.self_attn.o_proj", 0},
-    {"blk.*.ffn_down", "model.layers.*.mlp.down_proj", 0},
-    {0},
-};
-
-const GgufName gguf_norms[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
-    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", 0},
-    {0},
-};
-
-const GgufName gguf_qkv[] = {
-    {"blk.*.attn_q", "model.layers.*.self_attn.q_proj", 0},
-    {"blk.*.attn_k", "model.layers.*.self_attn.k_proj", 0},
-    {"blk.*.attn_v", "model.layers.*.self_attn.v_proj", 0},
-    {0},
-};
-
-const GgufName gguf_qkv_paired[] = {
-    {"blk.*.attn_q", "model.layers.*.self_attn.q_proj", GGUF_HEADS_PAIRED},
-    {"blk.*.attn_k", "model.layers.*.self_attn.k_proj", GGUF_KV_HEADS_PAIRED},
-    {"blk.*.attn_v", "model.layers.*.self_attn.v_proj", 0},
-    {0},
-};
-
-const GgufName gguf_glu[] = {
-    {"blk.*.ffn_gate", "model.layers.*.mlp.gate_proj", 0},
-    {"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0},
-    {0},
-};
-
-static double layer_count(const GgufSizes *sizes) { return (double)sizes->layers; }
-double gguf_vocab_size(const GgufSizes *sizes) { return (double)sizes->vocab; }
-
-const GgufField gguf_sizes[] = {
-    {"hidden_size", .key = ".embedding_length"},
-    {"intermediate_size", .key = ".feed_forward_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
-    {"num_attention_heads", .key = ".attention.head_count"},
-    {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
-    {"max_position_embeddings", .key = ".context_length"},
-    {"vocab_size", .compute = gguf_vocab_size},
-    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
-    {0},
-};
-
-const GgufField gguf_rms[] = {
-    {"rms_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_rms_epsilon"},
-    {0},
-};
-
-const GgufField gguf_silu[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
-    {0},
-};
-
-double gguf_rotary_factor(const GgufSizes *sizes) { return (double)sizes->rotary_dims / (double)sizes->head_dim; }
-double gguf_head_dim(const GgufSizes *sizes) { return (double)sizes->head_dim; }
-
-static double odd_head_dim(const GgufSizes *sizes) {
-    return sizes->head_dim * sizes->heads == sizes->hidden ? 0 : (double)sizes->head_dim;
-}
-
-const GgufField gguf_llama[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
-    {"head_dim", .key = ".attention.key_length", .compute = odd_head_dim},
-    {0},
-};

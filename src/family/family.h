@@ -18,12 +18,27 @@ typedef struct Dims {
     float eps;
 } Dims;
 
-/* hidden_size, num_attention_heads, num_key_value_heads (absent: heads), head_dim (absent: hidden / heads),
- * intermediate_size, rms_norm_eps; and into the spec: layers, vocab_size, max_position_embeddings. */
+/* How a family loads norms: load_rms and the like. */
+typedef const Norm *LoadNorm(Loader *ld, const char *name, int64_t width, float eps);
+
+/* The value of each size that the config lacks; 0: the config must have it. */
+typedef struct Sizes {
+    int hidden, layers, heads, vocab;
+    int intermediate_size; /* SIZE_OWN: the family sets it */
+    int kv_heads;          /* 0: as many as heads */
+    int head_dim;          /* 0: hidden / heads */
+    int positions;         /* 0: 32768 */
+    double eps;
+    const char *eps_field; /* NULL: rms_norm_eps */
+} Sizes;
+enum { SIZE_OWN = -1 };
+
+/* hidden_size, num_attention_heads, num_key_value_heads, head_dim, intermediate_size, and the epsilon of norms; into the
+ * spec as well: hidden, num_hidden_layers, vocab_size, max_position_embeddings. spec NULL: a tower's, which has its own.
+ */
+Dims family_sizes(Loader *ld, Spec *spec, const Sizes *absent);
+/* The same where a llama's config has them. */
 Dims family_dims(Loader *ld, Spec *spec);
-/* The same fields less those of the spec, each with its value where it is absent; intermediate_size is read by the
- * family itself where that is 0. */
-Dims family_dims_or(Loader *ld, const Dims *absent);
 /* Checks numbers that a family read itself; a head_dim of 0 becomes hidden / heads. */
 void family_check(Loader *ld, Dims *dims);
 /* model.embed_tokens, model.norm, and lm_head, which is tied if tie_word_embeddings says so, or if that is absent and
@@ -31,6 +46,9 @@ void family_check(Loader *ld, Dims *dims);
 void family_ends(Loader *ld, Spec *spec, const Dims *dims);
 /* The same under other names. */
 void family_ends_named(Loader *ld, Spec *spec, const Dims *dims, const char *embedding, const char *norm);
+/* The same with this kind of norm; tied: lm_head is the embedding. */
+void family_ends_as(
+    Loader *ld, Spec *spec, const Dims *dims, const char *embedding, const char *norm, LoadNorm *load_norm, bool tied);
 /* lm_head, or the embedding again. */
 void family_head(Loader *ld, Spec *spec, const Dims *dims, bool tied);
 
@@ -45,16 +63,21 @@ AttentionComponent family_attention(
     Loader *ld, const Dims *dims, const char *out, const Rope *rope, bool bias, bool out_bias);
 /* The same without weights. */
 AttentionComponent family_attention_op(const Dims *dims, const Rope *rope);
-/* q, k and v as rows of one matrix NAME, one after the other; no o. */
-AttentionComponent family_fused_attention(Loader *ld, const Dims *dims, const char *name, const Rope *rope, bool bias);
+/* q, k and v as rows of one matrix NAME, one after the other; o is OUT. */
+AttentionComponent family_fused_attention(
+    Loader *ld, const Dims *dims, const char *name, const char *out, const Rope *rope, bool bias, bool out_bias);
 /* SwiGLU whose both factors have a limit; 0: none. */
 Activation family_limited_silu(double limit);
 /* HOME.gate_proj, up_proj and down_proj. */
 GluComponent family_glu(
     Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias);
+/* Gate and up as rows of one matrix BOTH, one after the other; DOWN. */
+GluComponent family_fused_glu(Loader *ld, const char *both, const char *down, int hidden, int intermediate_size,
+    Activation activation, bool bias);
+/* A network without a gate: UP and DOWN. */
+Component family_mlp(
+    Loader *ld, const char *up, const char *down, int hidden, int intermediate_size, Activation activation, bool bias);
 
-/* How a family loads norms: load_rms and the like. */
-typedef const Norm *LoadNorm(Loader *ld, const char *name, int64_t width, float eps);
 /* Names of the norms around attention and around the feed-forward network; NULL: no such norm. */
 typedef struct NormNames {
     LoadNorm *load; /* also for q_norm and k_norm */
@@ -89,6 +112,15 @@ Layer *family_block(Loader *ld, Spec *spec, int i, const Block *block);
 /* Fills a layer whose tensors are those in scope. */
 void family_block_here(Loader *ld, Spec *spec, Layer *layer, const Block *block);
 
+/* Tensors of a multi-token prediction head beside its layer; final_norm NULL: the model's own. */
+typedef struct MtpNames {
+    const char *projection, *token_norm, *state_norm, *final_norm;
+    bool state_first; /* the projection's first columns are those of the state */
+} MtpNames;
+
+/* The head of these names, with the tensors in scope; its layer remains to be filled. NULL: none is asked for, or there
+ * is none. */
+Spec *family_mtp(Loader *ld, Spec *spec, const MtpNames *names, LoadNorm *load_norm, float eps);
 /* The multi-token prediction head of DeepSeek-V3 and GLM, the layer behind the last: enorm, hnorm and eh_proj before
  * its block, which remains to be filled with its tensors in scope, shared_head.norm behind it. Embedding and head are
  * the model's, of which the file has copies. NULL: none is asked for, or there is none. References:
@@ -111,7 +143,10 @@ void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps);
  */
 typedef struct MoeNames {
     const char *home, *router, *stack, *gate, *up, *down, *shared, *bias, *shared_gate;
-    bool fused_transposed; /* HOME.experts.gate_up_proj and down_proj, if there are those, are transposed */
+    /* Gate and up of each expert one below the other, as transformers saves them, if there are those tensors under
+     * HOME; NULL: experts.gate_up_proj and experts.down_proj. */
+    const char *fused, *fused_down;
+    bool fused_transposed; /* those are transposed */
 } MoeNames;
 extern const MoeNames moe_usual;    /* mlp.gate, mlp.switch_mlp, gate_proj …, mlp.shared_experts */
 extern const MoeNames moe_deepseek; /* the same, and mlp.gate.e_score_correction_bias */
@@ -129,6 +164,8 @@ struct Moe {
 
 /* The usual ones: experts with silu, used with the softmax over all as it is. */
 Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int top_k);
+/* The same with moe_intermediate_size, EXPERTS and num_experts_per_tok of the config. */
+Moe family_moe_fields(Loader *ld, const MoeNames *names, int hidden, const char *experts);
 /* The intermediate size of `count` shared experts taken together. */
 int family_moe_shared(Loader *ld, int each, int count);
 /* Routing as DeepSeek-V3's configs describe it: sigmoids, a correction bias, groups (n_group, topk_group,
@@ -169,26 +206,6 @@ bool family_listed(const Json *list, int number);
 /* For a family that is a llama with changes. */
 FamilyLoad llama_load;
 /* For wrappers of several text models. */
-FamilyLoad mistral4_load;
+FamilyLoad mistral_load, ministral3_load, mistral4_load;
 /* OLMo under its publisher's own names. */
 FamilyLoad hf_olmo_load;
-
-/* The usual names and fields of GGUF files; each ends with an empty row. */
-extern const GgufName gguf_ends[];       /* embedding and head; what follows attention and the feed-forward part */
-extern const GgufName gguf_norms[];      /* before both of them, and the last */
-extern const GgufName gguf_qkv[];        /* q, k, v */
-extern const GgufName gguf_qkv_paired[]; /* the same, q and k with their halves interleaved */
-extern const GgufName gguf_glu[];        /* gate and up */
-extern const GgufName gguf_head_norms[]; /* norms of q and k, per head or over all heads */
-extern const GgufName gguf_experts[];    /* router and experts, as moe_usual calls them */
-extern const GgufName gguf_shared[];     /* shared_experts */
-extern const GgufField gguf_sizes[];
-extern const GgufField gguf_rms[];
-extern const GgufField gguf_silu[];    /* hidden_act */
-extern const GgufField gguf_llama[];   /* and what else a llama's config.json says */
-extern const GgufField gguf_moe[];     /* num_experts_per_tok, moe_intermediate_size */
-extern const GgufField gguf_granite[]; /* factors of embeddings, attention, residuals and logits */
-/* GgufField.compute of head_dim where config.json always says it, of partial_rotary_factor, and of vocab_size. */
-double gguf_head_dim(const GgufSizes *sizes);
-double gguf_rotary_factor(const GgufSizes *sizes);
-double gguf_vocab_size(const GgufSizes *sizes);

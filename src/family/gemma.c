@@ -4,6 +4,7 @@
  * transformers/models/gemma, where "gelu" means the tanh form. A config without the field is one of mlx-lm alone, whose
  * Gemma computes the erf form. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 #include "family/vision.h"
 
 #include <math.h>
@@ -66,63 +67,7 @@ static void load_images(Loader *ld, Spec *spec) {
     vision_load_paligemma(ld, spec);
 }
 
-static const GgufName names[] = {
-    {"output_norm", "model.norm", GGUF_PLUS_ONE},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
-    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
-    {0},
-};
-
-static const GgufName names2[] = {
-    {"output_norm", "model.norm", GGUF_PLUS_ONE},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
-    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
-    {"blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm", GGUF_PLUS_ONE},
-    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", GGUF_PLUS_ONE},
-    {0},
-};
-
-static const GgufField activation[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {0},
-};
-
-/* The query scale is the head's size, but in the largest model, which goes by hidden size per head. */
-static double query_scalar(const GgufSizes *sizes) {
-    enum { LAYERS_OF_27B = 46 };
-    return (double)(sizes->layers == LAYERS_OF_27B ? sizes->hidden / sizes->heads : sizes->head_dim);
-}
-
-static const GgufField fields2[] = {
-    {"hidden_activation", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
-    {"query_pre_attn_scalar", .compute = query_scalar},
-    {"attn_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".attn_logit_softcapping", .absent = 50},
-    {"final_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".final_logit_softcapping", .absent = 30},
-    {"sliding_window", .key = ".attention.sliding_window", .absent = 4096},
-    {0},
-};
-
 const Family paligemma_family = {.load = load_images};
 
-const Family gemma_family = {
-    .load = load_gemma,
-    .gguf = &(const GgufModel){.architecture = "gemma",
-        .class_name = "GemmaForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, names},
-        .fields = {gguf_sizes, gguf_rms, activation, fields},
-        .tokenizer = {.late_export = true, .no_space_prefix = true}},
-};
-
-const Family gemma2_family = {
-    .load = load_gemma2,
-    .gguf = &(const GgufModel){.architecture = "gemma2",
-        .class_name = "Gemma2ForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, names2},
-        .fields = {gguf_sizes, gguf_rms, fields, fields2},
-        .tokenizer = {.late_export = true, .no_space_prefix = true}},
-};
+const Family gemma_family = {.load = load_gemma, .gguf = &gemma_gguf};
+const Family gemma2_family = {.load = load_gemma2, .gguf = &gemma2_gguf};

@@ -2,9 +2,9 @@
  * input of the token's own in every layer, sparse activations in the first layers; the last layers attend to keys and
  * values of earlier ones. References: transformers/models/gemma3n (what it was trained as), mlx_lm/models/gemma3n.py,
  * which clips coefficients that transformers clips in training only. */
-#include "family/gguf_models.h"
 #include "family/audio.h"
 #include "family/gemma.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 
@@ -19,15 +19,19 @@ typedef struct Gemma3n {
 } Gemma3n;
 
 static Gemma3n load_config(Loader *ld, Spec *spec) {
-    Gemma3n s = {
-        .d = family_dims_or(ld, &(Dims){.hidden = 2048, .heads = 8, .kv_heads = 2, .head_dim = 256, .eps = 1e-6F}),
+    static const Sizes absent = {.hidden = 2048,
+        .heads = 8,
+        .kv_heads = 2,
+        .head_dim = 256,
+        .intermediate_size = SIZE_OWN,
+        .layers = 35,
+        .vocab = 262400,
+        .eps = 1e-6};
+    Gemma3n s = {.d = family_sizes(ld, spec, &absent),
         .rank = load_int_or(ld, "laurel_rank", 64),
         .input_width = load_int_or(ld, "hidden_size_per_layer_input", 256),
         .correct_scale = load_bool_or(ld, "altup_correct_scale", true)};
     s.d.intermediate_size = load_int_at(ld, "intermediate_size", 0, 16384);
-    spec->hidden = s.d.hidden;
-    spec->layer_count = load_int_or(ld, "num_hidden_layers", 35);
-    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
     spec->precise = true; /* as Gemma 3 */
     spec->logit_softcap = load_positive_or(ld, "final_logit_softcapping", 30);
     spec->altup.streams = load_int_or(ld, "altup_num_inputs", 4);
@@ -109,13 +113,10 @@ static void load(Loader *ld, Spec *spec) {
     load_ignore(ld, "vision_soft_tokens_per_image", NULL);
     load_text_part(ld);
     Gemma3n s = load_config(ld, spec);
-    spec->vocab = load_int_or(ld, "vocab_size", 262400);
     const int rows = load_int_or(ld, "vocab_size_per_layer_input", 262144), others = spec->altup.streams - 1;
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, s.d.hidden, false);
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", true);
+    family_ends_as(ld, spec, &s.d, "model.embed_tokens", "model.norm", load_rms, tied);
     spec->embedding_scale = sqrtf((float)s.d.hidden);
-    spec->final_norm = load_rms(ld, "model.norm", s.d.hidden, s.d.eps);
-    family_head(ld, spec, &s.d, load_bool_or(ld, "tie_word_embeddings", true));
     spec->altup.expand = load_numbered(ld, "model.altup_projections.%d", others, s.d.hidden, s.d.hidden);
     spec->altup.merge = load_numbered(ld, "model.altup_unembed_projections.%d", others, s.d.hidden, s.d.hidden);
     family_layer_inputs(ld, spec, s.input_width, rows, s.d.eps);

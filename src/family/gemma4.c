@@ -4,9 +4,9 @@
  * experts beside a feed-forward network. References: mlx_lm/models/gemma4_text.py, gemma4.py;
  * transformers/models/gemma4.
  */
-#include "family/gguf_models.h"
 #include "family/audio.h"
 #include "family/gemma.h"
+#include "family/gguf/models.h"
 #include "family/vision.h"
 
 #include <math.h>
@@ -23,13 +23,16 @@ typedef struct Gemma4 {
 } Gemma4;
 
 static Gemma4 load_config(Loader *ld, Spec *spec) {
-    Gemma4 s = {
-        .d = family_dims_or(ld,
-            &(Dims){
-                .hidden = 1536, .heads = 8, .kv_heads = 1, .head_dim = 256, .intermediate_size = 6144, .eps = 1e-6F})};
-    spec->hidden = s.d.hidden;
-    spec->layer_count = load_int_or(ld, "num_hidden_layers", 35);
-    spec->positions = load_int_or(ld, "max_position_embeddings", 131072);
+    static const Sizes absent = {.hidden = 1536,
+        .heads = 8,
+        .kv_heads = 1,
+        .head_dim = 256,
+        .intermediate_size = 6144,
+        .layers = 35,
+        .vocab = 262144,
+        .positions = 131072,
+        .eps = 1e-6};
+    Gemma4 s = {.d = family_sizes(ld, spec, &absent)};
     s.sharing = gemma_sharing(ld, spec, 20);
     s.full_head_dim = load_int_or(ld, "global_head_dim", s.d.head_dim);
     s.k_is_v = load_bool_or(ld, "attention_k_eq_v", false);
@@ -92,17 +95,15 @@ static void load_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
 }
 
 /* Returns whether tokens of an image see each other. */
-static bool load_model(Loader *ld, Spec *spec, int vocab) {
+static bool load_model(Loader *ld, Spec *spec, int outer_vocab) {
     Gemma4 s = load_config(ld, spec);
-    spec->vocab = vocab;
+    if (outer_vocab) spec->vocab = outer_vocab;
     spec->precise = true; /* as Gemma 3 */
     spec->logit_softcap =
         load_null(ld, "final_logit_softcapping") ? 0 : load_positive_or(ld, "final_logit_softcapping", 30);
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", vocab, s.d.hidden, false);
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", true);
+    family_ends_as(ld, spec, &s.d, "model.embed_tokens", "model.norm", load_rms, tied);
     spec->embedding_scale = sqrtf((float)s.d.hidden);
-    spec->final_norm = load_rms(ld, "model.norm", s.d.hidden, s.d.eps);
-    family_head(ld, spec, &s.d, load_bool_or(ld, "tie_word_embeddings", true));
     const int rows = load_int_or(ld, "vocab_size_per_layer_input", 262144);
     if (s.input_width) family_layer_inputs(ld, spec, s.input_width, rows, s.d.eps);
     load_layers(ld, spec);
@@ -115,8 +116,7 @@ static void load(Loader *ld, Spec *spec) {
     const int outer = load_int_or(ld, "vocab_size", 0);
     load_ignore(ld, "pad_token_id", NULL);
     load_text_part(ld);
-    const int inner = load_int_or(ld, "vocab_size", 262144);
-    const bool spans = load_model(ld, spec, outer ? outer : inner);
+    const bool spans = load_model(ld, spec, outer);
     load_return(ld, &root);
     vision_load_gemma4(ld, spec, spans);
     audio_load_gemma4(ld, spec);

@@ -1,14 +1,14 @@
 /* GLM-4.5 and 4.6: partly rotated heads with biases, norms on q and k in some, DeepSeek-V3's MoE blocks after
  * the first layers. The layer behind the last is a multi-token prediction head.
  * Reference: mlx_lm/models/glm4_moe.py. */
+#include "family/gguf/models.h"
 #include "family/vision.h"
 
 static void load_text(Loader *ld, Spec *spec, double rotary_factor, double theta, bool mrope) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", false);
     const int dense = load_count_or(ld, "first_k_dense_replace", 0);
-    Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_deepseek, d.hidden, "n_routed_experts");
     family_moe_sigmoid(ld, &moe);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
     const Rope *rope = load_rope(ld,
@@ -53,36 +53,8 @@ static void load_images(Loader *ld, Spec *spec) {
     vision_load_glm(ld, spec);
 }
 
-static const GgufName names[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
-    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
-    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.e_score_correction_bias", GGUF_NAMED},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {"use_qk_norm", GGUF_FIELD_HAS, .key = "blk.0.attn_q_norm.weight"},
-    {"n_routed_experts", .key = ".expert_count"},
-    {"n_shared_experts", .key = ".expert_shared_count", .optional = true},
-    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
-    {"scoring_func", GGUF_FIELD_TEXT, .text = "sigmoid", .key = ".expert_gating_func", .absent = 2},
-    {"norm_topk_prob", GGUF_FIELD_BOOL, .key = ".expert_weights_norm", .absent = 0},
-    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
-    {0},
-};
-
 const Family glm4v_moe_family = {.load = load_images};
 
 const Family solar_open_family = {.load = load_solar_open};
 
-const Family glm4_moe_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "glm4moe",
-        .class_name = "Glm4MoeForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, gguf_experts, gguf_shared, names},
-        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields}},
-};
+const Family glm4_moe_family = {.load = load, .gguf = &glm4_moe_gguf};

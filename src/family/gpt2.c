@@ -2,8 +2,8 @@
  * network without a gate. Publishers' GPT-2 files have their matrices transposed. References: transformers/models/gpt2,
  * gpt_bigcode (whose q, k and v lie head by head where there are as many of each); mlx_lm/models/gpt2.py,
  * gpt_bigcode.py. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -28,20 +28,18 @@ static Activation load_activation(Loader *ld) {
 }
 
 static Gpt load_fields(Loader *ld, Spec *spec) {
-    Gpt s = {.d = {.hidden = load_int(ld, "n_embd"),
-                 .heads = load_int(ld, "n_head"),
-                 .eps = load_positive_or(ld, "layer_norm_epsilon", 1e-5)},
+    static const LoadName names[] = {{"hidden_size", "n_embd"}, {"num_attention_heads", "n_head"},
+        {"num_hidden_layers", "n_layer"}, {"max_position_embeddings", "n_positions"}, {0}};
+    load_field_names(ld, names);
+    Gpt s = {
+        .d = family_sizes(ld, spec,
+            &(Sizes){.intermediate_size = SIZE_OWN, .positions = 1024, .eps = 1e-5, .eps_field = "layer_norm_epsilon"}),
         .bias = load_bool_or(ld, "attention_bias", true),
         .mlp_bias = load_bool_or(ld, "mlp_bias", true),
         .activation = load_activation(ld),
         .by_layer = load_bool_or(ld, "scale_attn_by_inverse_layer_idx", false)};
     s.d.kv_heads = s.d.heads;
     s.d.intermediate_size = load_int_or(ld, "n_inner", 4 * s.d.hidden);
-    spec->hidden = s.d.hidden;
-    spec->layer_count = load_int(ld, "n_layer");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "n_positions", 1024);
-    family_check(ld, &s.d);
     s.scale = load_bool_or(ld, "scale_attn_weights", true) ? 1 / sqrtf((float)s.d.head_dim) : 1;
     load_expect_bool(ld, "add_cross_attention", false);
     load_ignore(ld, "n_ctx", "num_key_value_heads", "attn_pdrop", "embd_pdrop", "resid_pdrop",

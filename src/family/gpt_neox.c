@@ -2,8 +2,8 @@
  * both parts of a layer read the residual at once, each through its own norm. q, k and v are one matrix, head by head.
  * References: mlx_lm/models/gpt_neox.py, whose GELU is always the tanh form; hidden_act: transformers/models/gpt_neox.
  */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static Activation load_activation(Loader *ld) {
     const bool erf = load_text_is(ld, "hidden_act", "gelu");
@@ -35,17 +35,10 @@ static void load(Loader *ld, Spec *spec) {
     static const NormNames norms = {
         load_layer_norm, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
     load_module_names(ld, load_has(ld, "gpt_neox.embed_in.weight") ? published : here);
-    Dims d = {.hidden = load_int(ld, "hidden_size"),
-        .heads = load_int(ld, "num_attention_heads"),
-        .eps = load_positive_or(ld, "layer_norm_eps", 1e-5)};
-    d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
+    Dims d = family_sizes(ld, spec,
+        &(Sizes){.intermediate_size = SIZE_OWN, .positions = 2048, .eps = 1e-5, .eps_field = "layer_norm_eps"});
     d.intermediate_size = load_int_or(ld, "intermediate_size", 4 * d.hidden);
-    family_check(ld, &d);
     load_require(ld, d.kv_heads == d.heads, "num_key_value_heads must be num_attention_heads");
-    spec->hidden = d.hidden;
-    spec->layer_count = load_int(ld, "num_hidden_layers");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 2048);
     const bool bias = load_bool_or(ld, "attention_bias", true),
                parallel = load_bool_or(ld, "use_parallel_residual", true);
     const float part = load_positive_or(ld, "rotary_pct", 0.25);
@@ -57,19 +50,14 @@ static void load(Loader *ld, Spec *spec) {
     load_ignore(ld, "hidden_dropout", "classifier_dropout", NULL);
     load_skip(ld, ".attention.bias");
     load_skip(ld, ".attention.masked_bias");
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d.hidden, false);
-    spec->final_norm = load_layer_norm(ld, "model.norm", d.hidden, d.eps);
-    family_head(ld, spec, &d, false);
+    family_ends_as(ld, spec, &d, "model.embed_tokens", "model.norm", load_layer_norm, false);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
         const Component attention = load_attention(ld, &d, rope, bias);
-        const Component mlp = {.kind = COMPONENT_MLP,
-            .parallel = parallel,
-            .mlp = {.up = load_linear(ld, "mlp.dense_h_to_4h", d.intermediate_size, d.hidden, true),
-                .down = load_linear(ld, "mlp.dense_4h_to_h", d.hidden, d.intermediate_size, true),
-                .activation = activation}};
+        Component mlp =
+            family_mlp(ld, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", d.hidden, d.intermediate_size, activation, true);
+        mlp.parallel = parallel;
         family_block(ld, spec, i, &(Block){.dims = &d, .norms = &norms, .attention = &attention, .ffn = &mlp});
     }
 }

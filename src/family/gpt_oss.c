@@ -2,6 +2,7 @@
  * with the softmax over the best. Reference: mlx_lm/models/gpt_oss.py, whose names those of MLX's conversions are;
  * YaRN's truncate, and OpenAI's own files: transformers/models/gpt_oss. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static const MoeNames names = {"mlp", "router", "experts", "gate_proj", "up_proj", "down_proj", .shared = NULL};
 
@@ -51,39 +52,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-static const GgufName gguf_names[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
-    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
-    {"blk.*.attn_sinks", "model.layers.*.self_attn.sinks", GGUF_NAMED},
-    {"blk.*.ffn_gate_inp", "model.layers.*.mlp.router", 0},
-    {"blk.*.ffn_gate_exps", "model.layers.*.mlp.experts.gate_proj", 0},
-    {"blk.*.ffn_up_exps", "model.layers.*.mlp.experts.up_proj", 0},
-    {"blk.*.ffn_down_exps", "model.layers.*.mlp.experts.down_proj", 0},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"hidden_size", .key = ".embedding_length"},
-    {"intermediate_size", .key = ".expert_feed_forward_length", .or_key = ".feed_forward_length"},
-    {"num_hidden_layers", .key = ".block_count"},
-    {"num_attention_heads", .key = ".attention.head_count"},
-    {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"max_position_embeddings", .key = ".context_length"},
-    {"vocab_size", .compute = gguf_vocab_size},
-    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
-    {"num_local_experts", .key = ".expert_count"},
-    {"num_experts_per_tok", .key = ".expert_used_count"},
-    {"sliding_window", .key = ".attention.sliding_window"},
-    {0},
-};
-
-const Family gpt_oss_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "gpt-oss",
-        .class_name = "GptOssForCausalLM",
-        .yarn_bounds_exact = true,
-        .names = {gguf_ends, gguf_qkv, gguf_names},
-        .fields = {fields, gguf_rms}},
-};
+const Family gpt_oss_family = {.load = load, .gguf = &gpt_oss_gguf};

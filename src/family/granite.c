@@ -1,6 +1,7 @@
 /* Granite: a llama whose embeddings, scores, residuals and logits have factors.
  * Reference: mlx_lm/models/granite.py. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     static const Dense row = {.qkv_bias = {"attention_bias", false},
@@ -19,18 +20,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const GgufField gguf_granite[] = {
-    {"attention_multiplier", GGUF_FIELD_NUMBER, .key = ".attention.scale"},
-    {"embedding_multiplier", GGUF_FIELD_NUMBER, .key = ".embedding_scale"},
-    {"residual_multiplier", GGUF_FIELD_NUMBER, .key = ".residual_scale"},
-    {"logits_scaling", GGUF_FIELD_NUMBER, .key = ".logit_scale"},
-    {0},
-};
-
-const Family granite_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "granite",
-        .class_name = "GraniteForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, gguf_llama, gguf_granite}},
-};
+const Family granite_family = {.load = load, .gguf = &granite_gguf};

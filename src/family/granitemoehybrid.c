@@ -1,44 +1,31 @@
 /* Granite 4: Mamba-2 in most layers and attention in the others, then a dense network, or experts with a shared one;
  * embeddings, attention, residuals and logits have factors. References: mlx_lm/models/granitemoehybrid.py; the limits
  * of the time step, which a file without time_step_limit does not have: transformers/models/granitemoehybrid. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
-static const MoeNames names = {
-    "block_sparse_moe", "router.layer", "switch_mlp", "gate_proj", "up_proj", "down_proj", .shared = NULL};
+static const MoeNames names = {"block_sparse_moe", "router.layer", "switch_mlp", "gate_proj", "up_proj", "down_proj",
+    .fused = "input_linear", .fused_down = "output_linear"};
 
 /* Gate and up are one matrix, but not in files made from GGUF. */
 static GluComponent load_shared(Loader *ld, int hidden, int width) {
-    GluComponent glu = {.activation = {.kind = ACT_SILU}};
-    if (load_has(ld, "shared_mlp.gate_proj.weight")) {
-        glu.gate = load_linear(ld, "shared_mlp.gate_proj", width, hidden, false);
-        glu.up = load_linear(ld, "shared_mlp.up_proj", width, hidden, false);
-    } else {
-        const Weight in = load_linear(ld, "shared_mlp.input_linear", 2 * (int64_t)width, hidden, false);
-        glu.gate = load_part(&in, 0, width);
-        glu.up = load_part(&in, width, width);
-    }
-    glu.down = load_linear(ld, "shared_mlp.output_linear", hidden, width, false);
-    return glu;
+    const Activation silu = {.kind = ACT_SILU};
+    if (!load_has(ld, "shared_mlp.gate_proj.weight"))
+        return family_fused_glu(ld, "shared_mlp.input_linear", "shared_mlp.output_linear", hidden, width, silu, false);
+    return (GluComponent){.gate = load_linear(ld, "shared_mlp.gate_proj", width, hidden, false),
+        .up = load_linear(ld, "shared_mlp.up_proj", width, hidden, false),
+        .down = load_linear(ld, "shared_mlp.output_linear", hidden, width, false),
+        .activation = silu};
 }
 
 static Component load_mixture(Loader *ld, const Moe *family, int shared_width) {
-    MoeComponent moe = family->moe;
-    const int experts = moe.experts, inner = family->intermediate_size, hidden = family->hidden;
-    if (load_has(ld, "block_sparse_moe.input_linear.weight")) { /* as transformers saves them */
-        moe.router = load_linear(ld, "block_sparse_moe.router.layer", experts, hidden, false);
-        moe.gate =
-            load_experts(ld, "block_sparse_moe.input_linear", NULL, experts, 1, 2 * (int64_t)inner, hidden, false);
-        moe.up = load_halves(ld, moe.gate, experts, 1);
-        moe.down = load_experts(ld, "block_sparse_moe.output_linear", NULL, experts, 1, hidden, inner, false);
-    } else {
-        moe = family_moe(ld, family);
-    }
-    const GluComponent shared = load_shared(ld, hidden, shared_width);
+    MoeComponent moe = family_moe(ld, family);
+    const GluComponent shared = load_shared(ld, family->hidden, shared_width);
     if (!moe.gate || !moe.up || !moe.down) return (Component){.kind = COMPONENT_MOE}; /* loading has failed */
     moe.shared = 1;
-    moe.gate[experts] = shared.gate;
-    moe.up[experts] = shared.up;
-    moe.down[experts] = shared.down;
+    moe.gate[moe.experts] = shared.gate;
+    moe.up[moe.experts] = shared.up;
+    moe.down[moe.experts] = shared.down;
     return (Component){.kind = COMPONENT_MOE, .moe = moe};
 }
 

@@ -38,9 +38,8 @@ static void check_fields(Loader *ld) {
 }
 
 static Component load_attention(Loader *ld, const Dims *d, const Rope *rope, float clip) {
-    Component component = {
-        .kind = COMPONENT_ATTENTION, .attention = family_fused_attention(ld, d, "att_proj", rope, false)};
-    component.attention.o = load_linear(ld, "attn_out", d->hidden, (int64_t)d->heads * d->head_dim, false);
+    Component component = {.kind = COMPONENT_ATTENTION,
+        .attention = family_fused_attention(ld, d, "att_proj", "attn_out", rope, false, false)};
     component.attention.clip = clip;
     return component;
 }

@@ -2,20 +2,18 @@
  * used with their parts of the softmax over all. Models whose layers share keys and values (use_cla) are refused.
  * Reference: transformers/models/hunyuan_v1_moe; mlx_lm/models/hunyuan.py, which does not divide the weights by their
  * sum. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static const MoeNames names = {
     "mlp", "gate.wg", "switch_mlp", "gate_proj", "up_proj", "down_proj", "shared_mlp", .bias = NULL};
 
 /* The weight of a single expert is divided by itself in v1 alone. */
 static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, bool v1, int i) {
-    const int intermediate_size = load_int_at(ld, "moe_intermediate_size", i, d->intermediate_size),
-              used = load_int_at(ld, "moe_topk", i, 1);
-    const bool divided = load_bool_or(ld, "norm_topk_prob", true) && (used > 1 || v1);
-    const int shared = load_int_at(ld, "num_shared_expert", i, 1);
-    Moe moe = family_moe_open(ld, &names, d->hidden, intermediate_size, experts, used);
-    moe.moe.norm_topk_prob = divided;
+    const int inner = load_int_at(ld, "moe_intermediate_size", i, d->intermediate_size);
+    const int used = load_int_at(ld, "moe_topk", i, 1), shared = load_int_at(ld, "num_shared_expert", i, 1);
+    Moe moe = family_moe_open(ld, &names, d->hidden, inner, experts, used);
+    moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true) && (used > 1 || v1);
     if (mixed) moe.shared = family_moe_shared(ld, d->intermediate_size, shared);
     return moe;
 }
@@ -38,9 +36,7 @@ static void load(Loader *ld, Spec *spec, bool v1) {
         "topk_group", "routed_scaling_factor", "im_start_id", "im_end_id", "text_start_id", "text_end_id", NULL);
     load_ignore(ld, "org_vocab_size", "mask_init_id", "image_token_id", "video_start_id", "video_end_id",
         "eod_token_id", "sep_token_id", "class_num", "pool_type", "add_classification_head", "num_media_embeds", NULL);
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d.hidden, false);
-    spec->final_norm = load_rms(ld, "model.norm", d.hidden, d.eps);
-    family_head(ld, spec, &d, tied);
+    family_ends_as(ld, spec, &d, "model.embed_tokens", "model.norm", load_rms, tied);
     load_layers(ld, spec);
     const char *q_norm = norms ? "query_layernorm" : NULL, *k_norm = norms ? "key_layernorm" : NULL;
     for (int i = 0; i < spec->layer_count; i++) {

@@ -1,6 +1,7 @@
 /* Jamba: Mamba-1 with norms of time step, B and C, attention without positions in some layers; experts in some. Which
  * layers have experts, and that their weights are a softmax over all of them: transformers/models/jamba. mlx_lm/models/
  * jamba.py counts the layers otherwise where the period is not 2, and takes the softmax over the best experts. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
 static const NormNames norms = {

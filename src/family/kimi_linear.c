@@ -114,19 +114,14 @@ static Kimi load_fields(Loader *ld, Spec *spec) {
 }
 
 static Moe load_moe(Loader *ld, const Kimi *k) {
+    static const LoadName fields[] = {{"n_group", "num_expert_group"}, {"norm_topk_prob", "moe_renormalize"}, {0}};
+    load_field_names(ld, fields);
     Moe moe = family_moe_open(ld, &moe_usual, k->d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "num_experts"), load_int_or(ld, "num_experts_per_token", 1));
-    const int groups = load_int_or(ld, "num_expert_group", 1), best = load_int_or(ld, "topk_group", 1);
     const bool softmax = load_text_is(ld, "moe_router_activation_func", "softmax");
     if (!softmax) load_expect_text(ld, "moe_router_activation_func", "sigmoid");
-    moe.moe.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
-    moe.moe.norm_topk_prob = load_bool_or(ld, "moe_renormalize", true) && moe.moe.top_k > 1;
-    moe.moe.epsilon = 1e-20f;
-    moe.moe.scale = load_positive_or(ld, "routed_scaling_factor", 1);
-    if (groups > 1) {
-        moe.moe.groups = groups;
-        moe.moe.topk_group = best;
-    }
+    family_moe_sigmoid(ld, &moe);
+    if (softmax) moe.moe.score = ROUTE_SOFTMAX;
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 0));
     return moe;
 }

@@ -10,8 +10,7 @@ static void load(Loader *ld, Spec *spec) {
     const bool bias = load_bool_or(ld, "attention_bias", false);
     const int every = load_int_or(ld, "decoder_sparse_step", 1);
     const Json *dense = load_list(ld, "mlp_only_layers", -1);
-    Moe moe = family_moe_open(ld, &names, d.hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
-        load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &names, d.hidden, "num_experts");
     moe.moe.score = ROUTE_SIGMOID;
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     moe.moe.epsilon = 1e-20f;

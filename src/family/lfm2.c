@@ -1,5 +1,6 @@
 /* LFM2: gated short convolutions, and attention in some layers; dense or, as LFM2-MoE, with experts behind the first
  * layers. The output matrix is always the embedding. References: mlx_lm/models/lfm2.py, lfm2_moe.py. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 #include "family/vision.h"
 
@@ -16,17 +17,11 @@ typedef struct Lfm2 {
 } Lfm2;
 
 static Lfm2 load_fields(Loader *ld, Spec *spec) {
-    Lfm2 m = {.d = {.hidden = load_int(ld, "hidden_size"),
-                  .heads = load_int(ld, "num_attention_heads"),
-                  .eps = load_positive_or(ld, "norm_eps", 1e-5)},
+    static const Sizes absent = {
+        .intermediate_size = SIZE_OWN, .positions = 128000, .eps = 1e-5, .eps_field = "norm_eps"};
+    Lfm2 m = {.d = family_sizes(ld, spec, &absent),
         .taps = load_int_or(ld, "conv_L_cache", 3),
         .conv_bias = load_bool_or(ld, "conv_bias", false)};
-    m.d.kv_heads = load_int_or(ld, "num_key_value_heads", m.d.heads);
-    spec->hidden = m.d.hidden;
-    spec->layer_count = load_int(ld, "num_hidden_layers");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 128000);
-    family_check(ld, &m.d);
     family_check_taps(ld, m.taps);
     m.types = load_list(ld, "layer_types", spec->layer_count);
     m.attention = load_list(ld, "full_attn_idxs", -1);
@@ -37,10 +32,7 @@ static Lfm2 load_fields(Loader *ld, Spec *spec) {
         "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "eos_token_id", "use_pos_enc",
         "theta", "num_heads", "output_router_logits", "router_aux_loss_coef", "tie_embedding", "tie_word_embeddings",
         NULL);
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, m.d.hidden, false);
-    spec->final_norm = load_rms(ld, "model.embedding_norm", m.d.hidden, m.d.eps);
-    family_head(ld, spec, &m.d, true);
+    family_ends_as(ld, spec, &m.d, "model.embed_tokens", "model.embedding_norm", load_rms, true);
     load_layers(ld, spec);
     return m;
 }
@@ -109,8 +101,7 @@ static void load_dense(Loader *ld, Spec *spec) {
 static void load_mixture(Loader *ld, Spec *spec) {
     const Lfm2 m = load_fields(ld, spec);
     const int width = load_int(ld, "intermediate_size"), dense = load_count_or(ld, "num_dense_layers", 0);
-    Moe moe = family_moe_open(ld, &moe_names, m.d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_names, m.d.hidden, "num_experts");
     moe.moe.score = ROUTE_SIGMOID;
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);
     moe.moe.epsilon = 1e-6f;

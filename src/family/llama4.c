@@ -2,8 +2,8 @@
  * grow with the position. Experts beside a shared one, whose inputs are weighed. The dense text models (MobileLLM-R1)
  * have no experts and no chunks. References: transformers/models/llama4 (what it was trained as: the norm of q and k
  * has the model's eps); mlx_lm/models/llama4_text.py for dense models. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 typedef struct Llama4 {
     Dims d;

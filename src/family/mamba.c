@@ -1,5 +1,6 @@
 /* Mamba and Falcon-Mamba: Mamba-1 alone; Falcon's normalises time step, B and C. References: mlx_lm/models/mamba.py;
  * the epsilon of the norms, which is the config's: transformers/models/mamba, falcon_mamba. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
 static void load_normalised(Loader *ld, Spec *spec, bool normalised) {

@@ -1,5 +1,6 @@
 /* Mamba-2 alone (Codestral Mamba). Reference: transformers/models/mamba2, whose norm runs over the groups of the state
  * as in training; mlx_lm/models/mamba2.py has one over all, with an epsilon of its own before each layer. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
 static void load(Loader *ld, Spec *spec) {

@@ -5,8 +5,7 @@
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    Moe moe = family_moe_open(ld, &moe_usual, d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_usual, d.hidden, "num_experts");
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);
     const Windows windows = {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};

@@ -1,7 +1,7 @@
 /* MiMo-V2-Flash: layers with a window and those without have their own heads and rotary base, values narrower than
  * keys, sinks in the first kind; DeepSeek-V3's MoE blocks. Reference: mlx_lm/models/mimo_v2_flash.py. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 
@@ -68,8 +68,7 @@ static void load(Loader *ld, Spec *spec) {
     const float value_scale = load_positive_or(ld, "attention_value_scale", 1);
     const Json *slides = load_list(ld, "hybrid_layer_pattern", spec->layer_count),
                *experts = load_list(ld, "moe_layer_freq", spec->layer_count);
-    Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_deepseek, d.hidden, "n_routed_experts");
     family_moe_sigmoid(ld, &moe);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
     load_expect_text(ld, "hidden_act", "silu");

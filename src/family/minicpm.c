@@ -1,8 +1,8 @@
 /* MiniCPM: a llama whose embeddings, residuals and last hidden states have factors. Reference:
  * mlx_lm/models/minicpm.py, where a tied output matrix reads the last states undivided; transformers and MiniCPM's own
  * code divide them. */
-#include "family/gguf_models.h"
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* MiniMax-M2: norms over the whole of q and of k, partly rotated heads, experts in every layer chosen by biased
  * sigmoids. Files of MiniMax-Text-01 may have the same model_type (minimax_text_01.c): they have layers with q, k and v
  * in one matrix. Reference: mlx_lm/models/minimax.py. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static const MoeNames names = {
     "block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", NULL, .bias = "e_score_correction_bias"};

@@ -113,10 +113,8 @@ static void load(Loader *ld, Spec *spec) {
         "max_position_embeddings is %d, too much for %d heads of an indexer", spec->positions, indexer.op.heads);
     load_ignore(ld, "hidden_act", "qk_norm_type", "attention_output_gate", "num_mtp_modules", "use_mtp",
         "mtp_transformer_layers", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d.hidden, false);
-    spec->final_norm = norms.load(ld, "model.norm", d.hidden, d.eps);
-    family_head(ld, spec, &d, load_bool_or(ld, "tie_word_embeddings", false));
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", false);
+    family_ends_as(ld, spec, &d, "model.embed_tokens", "model.norm", norms.load, tied);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         const bool experts = has_experts(ld, types, flags, i), indexed = has_indexer(ld, &indexer, i);

@@ -1,6 +1,7 @@
 /* Mixtral: a Mistral whose feed-forward parts are MoE blocks; weights are the softmax over the best logits.
  * Reference: mlx_lm/models/mixtral.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static const MoeNames names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
 
@@ -21,26 +22,4 @@ static void load(Loader *ld, Spec *spec) {
         family_block(ld, spec, i, &(Block){.dims = &d, .rope = rope, .window = window, .moe = &moe});
 }
 
-static const GgufName gguf_names[] = {
-    {"blk.*.ffn_gate_inp", "model.layers.*.block_sparse_moe.gate", 0},
-    {"blk.*.ffn_gate_exps", "model.layers.*.block_sparse_moe.switch_mlp.gate_proj", 0},
-    {"blk.*.ffn_up_exps", "model.layers.*.block_sparse_moe.switch_mlp.up_proj", 0},
-    {"blk.*.ffn_down_exps", "model.layers.*.block_sparse_moe.switch_mlp.down_proj", 0},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"num_local_experts", .key = ".expert_count"},
-    {"num_experts_per_tok", .key = ".expert_used_count"},
-    {"sliding_window", .key = ".attention.sliding_window", .optional = true},
-    {0},
-};
-
-const Family mixtral_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "llama",
-        .with_key = ".expert_count",
-        .class_name = "MixtralForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_names},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields}},
-};
+const Family mixtral_family = {.load = load, .gguf = &mixtral_gguf};

@@ -21,6 +21,11 @@ Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermedi
         .intermediate_size = intermediate_size};
 }
 
+Moe family_moe_fields(Loader *ld, const MoeNames *names, int hidden, const char *experts) {
+    return family_moe_open(ld, names, hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, experts),
+        load_int(ld, "num_experts_per_tok"));
+}
+
 int family_moe_shared(Loader *ld, int each, int count) {
     const int64_t width = (int64_t)each * count;
     load_require(ld, width <= MATRIX_COLS_MAX, "%d shared experts of %d are too wide together, at most %d can be",
@@ -48,19 +53,21 @@ static Weight *bank(Loader *ld, const Moe *moe, const char *part, const char *si
     return load_experts(ld, stacked, one, moe->moe.experts, moe->shared > 0, rows, cols, moe->bias);
 }
 
-/* As transformers saves them since 5.0: gate and up of each expert one below the other, without ".weight". */
+/* As transformers saves them: gate and up of each expert one below the other. */
 static bool load_fused(Loader *ld, const Moe *family, MoeComponent *moe) {
+    const MoeNames *names = &family->names;
     const int inner = family->intermediate_size, hidden = family->hidden;
-    char name[96];
-    snprintf(name, sizeof name, "%s.experts.gate_up_proj", family->names.home);
-    if (!load_has(ld, name)) return false;
-    const bool extra = family->shared > 0, transposed = family->names.fused_transposed;
-    moe->gate = transposed ? load_experts_transposed(ld, name, false, moe->experts, extra, 2 * (int64_t)inner, hidden)
-                           : load_experts(ld, name, NULL, moe->experts, extra, 2 * (int64_t)inner, hidden, false);
+    char both[96], down[96], weight[104];
+    snprintf(both, sizeof both, "%s.%s", names->home, names->fused ? names->fused : "experts.gate_up_proj");
+    snprintf(down, sizeof down, "%s.%s", names->home, names->fused_down ? names->fused_down : "experts.down_proj");
+    snprintf(weight, sizeof weight, "%s.weight", both);
+    if (!load_has(ld, both) && !load_has(ld, weight)) return false;
+    const bool extra = family->shared > 0, transposed = names->fused_transposed;
+    moe->gate = transposed ? load_experts_transposed(ld, both, false, moe->experts, extra, 2 * (int64_t)inner, hidden)
+                           : load_experts(ld, both, NULL, moe->experts, extra, 2 * (int64_t)inner, hidden, false);
     moe->up = load_halves(ld, moe->gate, moe->experts, extra);
-    snprintf(name, sizeof name, "%s.experts.down_proj", family->names.home);
-    moe->down = transposed ? load_experts_transposed(ld, name, false, moe->experts, extra, hidden, inner)
-                           : load_experts(ld, name, NULL, moe->experts, extra, hidden, inner, false);
+    moe->down = transposed ? load_experts_transposed(ld, down, false, moe->experts, extra, hidden, inner)
+                           : load_experts(ld, down, NULL, moe->experts, extra, hidden, inner, false);
     return true;
 }
 
@@ -99,33 +106,3 @@ MoeComponent family_moe(Loader *ld, const Moe *family) {
     }
     return moe;
 }
-
-/* --- GGUF ------------------------------------------------------------------------------------------------------ */
-
-const GgufName gguf_head_norms[] = {
-    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", 0},
-    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", 0},
-    {0},
-};
-
-const GgufName gguf_experts[] = {
-    {"blk.*.ffn_gate_inp", "model.layers.*.mlp.gate", 0},
-    {"blk.*.ffn_gate_exps", "model.layers.*.mlp.switch_mlp.gate_proj", 0},
-    {"blk.*.ffn_up_exps", "model.layers.*.mlp.switch_mlp.up_proj", 0},
-    {"blk.*.ffn_down_exps", "model.layers.*.mlp.switch_mlp.down_proj", 0},
-    {0},
-};
-
-const GgufName gguf_shared[] = {
-    {"blk.*.ffn_gate_shexp", "model.layers.*.mlp.shared_experts.gate_proj", 0},
-    {"blk.*.ffn_up_shexp", "model.layers.*.mlp.shared_experts.up_proj", 0},
-    {"blk.*.ffn_down_shexp", "model.layers.*.mlp.shared_experts.down_proj", 0},
-    {0},
-};
-
-const GgufField gguf_moe[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
-    {"num_experts_per_tok", .key = ".expert_used_count"},
-    {"moe_intermediate_size", .key = ".expert_feed_forward_length"},
-    {0},
-};

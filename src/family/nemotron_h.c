@@ -3,9 +3,9 @@
  * mlx_lm/models/nemotron_h.py; the time step has the limits of time_step_limit alone: transformers/models/nemotron_h
  * applies time_step_min, too, which the model was initialised with, not trained. Whether projections of Mamba-2 and of
  * attention have biases is seen in the file: the references read different fields. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
-#include <stdio.h>
 #include <string.h>
 
 typedef struct Nemotron {
@@ -33,37 +33,27 @@ static char kind_of(Loader *ld, Slice pattern, const Json *types, int i) {
     return known ? own.data[0] : '-';
 }
 
-static Weight linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias) {
-    return load_linear(ld, name, rows, cols, bias);
-}
-
 static Component load_attention(Loader *ld, const Nemotron *m) {
     const Dims *d = &m->d;
     const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
     const bool bias = load_has(ld, "mixer.q_proj.bias");
     AttentionComponent a = family_attention_op(d, NULL);
-    a.q = linear(ld, "mixer.q_proj", q, d->hidden, bias);
-    a.k = linear(ld, "mixer.k_proj", kv, d->hidden, bias);
-    a.v = linear(ld, "mixer.v_proj", kv, d->hidden, bias);
-    a.o = linear(ld, "mixer.o_proj", d->hidden, q, bias);
+    a.q = load_linear(ld, "mixer.q_proj", q, d->hidden, bias);
+    a.k = load_linear(ld, "mixer.k_proj", kv, d->hidden, bias);
+    a.v = load_linear(ld, "mixer.v_proj", kv, d->hidden, bias);
+    a.o = load_linear(ld, "mixer.o_proj", d->hidden, q, bias);
     return (Component){.kind = COMPONENT_ATTENTION, .attention = a};
 }
 
-static Component load_mlp(Loader *ld, const Nemotron *m, const char *home, int width) {
-    char up[64], down[64];
-    snprintf(up, sizeof up, "%s.up_proj", home);
-    snprintf(down, sizeof down, "%s.down_proj", home);
-    return (Component){.kind = COMPONENT_MLP,
-        .mlp = {.up = linear(ld, up, width, m->d.hidden, m->mlp_bias),
-            .down = linear(ld, down, m->d.hidden, width, m->mlp_bias),
-            .activation = {.kind = ACT_RELU2}}};
+static Component load_mlp(Loader *ld, const Nemotron *m, const char *up, const char *down, int width) {
+    return family_mlp(ld, up, down, m->d.hidden, width, (Activation){.kind = ACT_RELU2}, m->mlp_bias);
 }
 
 /* The experts; the shared one reads the residual and is a network of its own beside them. */
 static Component load_mixture(Loader *ld, const Nemotron *m) {
     MoeComponent moe = m->moe.moe;
     const int experts = moe.experts, hidden = m->d.hidden, in = m->latent ? m->latent : hidden;
-    moe.router = linear(ld, "mixer.gate", experts, hidden, false);
+    moe.router = load_linear(ld, "mixer.gate", experts, hidden, false);
     moe.correction_bias = load_vector(ld, "mixer.gate.e_score_correction_bias", experts, 0);
     moe.up = load_experts(
         ld, "mixer.switch_mlp.fc1", "mixer.experts.%d.up_proj", experts, 0, m->moe.intermediate_size, in, false);
@@ -71,24 +61,20 @@ static Component load_mixture(Loader *ld, const Nemotron *m) {
         ld, "mixer.switch_mlp.fc2", "mixer.experts.%d.down_proj", experts, 0, in, m->moe.intermediate_size, false);
     moe.gate = moe.up; /* relu(up · x) ∘ (up · x) is the square */
     if (m->latent) {
-        moe.latent_in = linear(ld, "mixer.fc1_latent_proj", m->latent, hidden, m->mlp_bias);
-        moe.latent_out = linear(ld, "mixer.fc2_latent_proj", hidden, m->latent, m->mlp_bias);
+        moe.latent_in = load_linear(ld, "mixer.fc1_latent_proj", m->latent, hidden, m->mlp_bias);
+        moe.latent_out = load_linear(ld, "mixer.fc2_latent_proj", hidden, m->latent, m->mlp_bias);
     }
     return (Component){.kind = COMPONENT_MOE, .moe = moe};
 }
 
 static Nemotron load_fields(Loader *ld, Spec *spec) {
-    Nemotron m = {.d = {.hidden = load_int(ld, "hidden_size"),
-                      .heads = load_int(ld, "num_attention_heads"),
-                      .head_dim = load_int_or(ld, "head_dim", load_int_or(ld, "attention_head_dim", 0)),
-                      .eps = load_positive_or(ld, "layer_norm_epsilon", 1e-5)},
-        .mlp_bias = load_bool_or(ld, "mlp_bias", false)};
-    m.d.kv_heads = load_int_or(ld, "num_key_value_heads", m.d.heads);
-    m.d.intermediate_size = load_int_or(ld, "intermediate_size", 1);
-    spec->hidden = m.d.hidden;
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 4096);
-    family_check(ld, &m.d);
+    const Sizes absent = {.head_dim = load_int_or(ld, "attention_head_dim", 0),
+        .intermediate_size = 1,
+        .layers = 1,
+        .positions = 4096,
+        .eps = 1e-5,
+        .eps_field = "layer_norm_epsilon"};
+    Nemotron m = {.d = family_sizes(ld, spec, &absent), .mlp_bias = load_bool_or(ld, "mlp_bias", false)};
     m.mamba = (Mamba2){.hidden = m.d.hidden,
         .heads = load_int(ld, "mamba_num_heads"),
         .head_dim = load_int(ld, "mamba_head_dim"),
@@ -127,7 +113,7 @@ static Component load_component(Loader *ld, const Nemotron *m, char kind) {
     }
     if (kind == '*') return load_attention(ld, m);
     if (kind == 'E') return load_mixture(ld, m);
-    return load_mlp(ld, m, "mixer", m->d.intermediate_size);
+    return load_mlp(ld, m, "mixer.up_proj", "mixer.down_proj", m->d.intermediate_size);
 }
 
 static void load(Loader *ld, Spec *spec) {
@@ -152,7 +138,8 @@ static void load(Loader *ld, Spec *spec) {
         const Component loaded = load_component(ld, &m, kind);
         family_add(spec, layer, &loaded)->input_norm = load_rms(ld, "norm", m.d.hidden, m.d.eps);
         if (kind != 'E' || !m.shared) continue;
-        const Component shared = load_mlp(ld, &m, "mixer.shared_experts", m.shared);
+        const Component shared =
+            load_mlp(ld, &m, "mixer.shared_experts.up_proj", "mixer.shared_experts.down_proj", m.shared);
         family_add(spec, layer, &shared)->parallel = true;
     }
 }

@@ -2,6 +2,7 @@
  * and over all heads of q and k. OLMo 3: the same with windows, where the scaled rotary embedding is that of full
  * layers. References: transformers/models/olmo, mlx_lm/models/olmo2.py, olmo3.py. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 /* Without weights. */
 static const Norm *load_plain(Loader *ld, const char *name, int64_t width, float eps) {
@@ -53,50 +54,6 @@ static void load_olmo3(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
-static const GgufName names[] = {
-    {"output_norm", "model.norm", 0},
-    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", 0},
-    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", 0},
-    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
-    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", 0},
-    {0},
-};
-
-static const GgufField fields_olmo[] = {
-    {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon", .absent = 1e-5},
-    {"clip_qkv", GGUF_FIELD_NUMBER, .key = ".attention.clamp_kqv", .optional = true},
-    {0},
-};
-
-static const GgufField fields_windows[] = {
-    {"sliding_window", .key = ".attention.sliding_window"},
-    {"sliding_window_pattern", .absent = 4},
-    {0},
-};
-
-const Family olmo_family = {
-    .load = load_olmo,
-    .gguf = &(const GgufModel){.architecture = "olmo",
-        .class_name = "OlmoForCausalLM",
-        .names = {gguf_ends, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_silu, fields_olmo},
-        .tokenizer = {.pre = "olmo"}},
-};
-
-const Family olmo2_family = {
-    .load = load_olmo2,
-    .gguf = &(const GgufModel){.architecture = "olmo2",
-        .class_name = "Olmo2ForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, names},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu}},
-};
-
-/* An OLMo 2 with a window. */
-const Family olmo3_family = {
-    .load = load_olmo3,
-    .gguf = &(const GgufModel){.architecture = "olmo2",
-        .with_key = ".attention.sliding_window",
-        .class_name = "Olmo3ForCausalLM",
-        .names = {gguf_ends, gguf_qkv, gguf_glu, names},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields_windows}},
-};
+const Family olmo_family = {.load = load_olmo, .gguf = &olmo_gguf};
+const Family olmo2_family = {.load = load_olmo2, .gguf = &olmo2_gguf};
+const Family olmo3_family = {.load = load_olmo3, .gguf = &olmo3_gguf};

@@ -1,6 +1,7 @@
 /* OLMoE: norms over the whole of q and of k; every layer's feed-forward part is an MoE block.
  * Reference: mlx_lm/models/olmoe.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -28,17 +29,4 @@ static void load(Loader *ld, Spec *spec) {
                 .moe = &moe});
 }
 
-static const GgufField fields[] = {
-    {"num_experts", .key = ".expert_count"},
-    {"num_experts_per_tok", .key = ".expert_used_count"},
-    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 0},
-    {0},
-};
-
-const Family olmoe_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "olmoe",
-        .class_name = "OlmoeForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, gguf_experts},
-        .fields = {gguf_sizes, gguf_rms, fields}},
-};
+const Family olmoe_family = {.load = load, .gguf = &olmoe_gguf};

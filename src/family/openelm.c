@@ -31,10 +31,8 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_text(ld, "normalization_layer_name", "rms_norm");
     load_ignore(ld, "num_gqa_groups", "qkv_multipliers", "rope_max_length", NULL);
     load_module_names(ld, names);
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "transformer.token_embeddings", spec->vocab, d.hidden, false);
-    spec->final_norm = load_rms(ld, "transformer.norm", d.hidden, d.eps);
-    family_head(ld, spec, &d, load_bool_or(ld, "share_input_output_layers", true));
+    const bool tied = load_bool_or(ld, "share_input_output_layers", true);
+    family_ends_as(ld, spec, &d, "transformer.token_embeddings", "transformer.norm", load_rms, tied);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         d.heads = load_int_at(ld, "num_query_heads", i, 1);
@@ -43,17 +41,13 @@ static void load(Loader *ld, Spec *spec) {
         const int inner =
             divisible(fmin(family_number(ld, "ffn_multipliers", factors, i, 1), 1024) * d.hidden, divisor);
         family_layer(ld, spec, i);
-        AttentionComponent own = family_fused_attention(ld, &d, "attn.qkv_proj", rope, false);
-        own.o = load_linear(ld, "attn.out_proj", d.hidden, (int64_t)d.heads * d.head_dim, false);
+        AttentionComponent own = family_fused_attention(ld, &d, "attn.qkv_proj", "attn.out_proj", rope, false, false);
         if (qk_norm) own.op.q_norm = load_rms(ld, "attn.q_norm", d.head_dim, d.eps);
         if (qk_norm) own.op.k_norm = load_rms(ld, "attn.k_norm", d.head_dim, d.eps);
         const Component attention = {.kind = COMPONENT_ATTENTION, .attention = own};
-        const Weight both = load_linear(ld, "ffn.proj_1", 2 * (int64_t)inner, d.hidden, false);
         const Component ffn = {.kind = COMPONENT_GLU,
-            .glu = {.gate = load_part(&both, 0, inner),
-                .up = load_part(&both, inner, inner),
-                .down = load_linear(ld, "ffn.proj_2", d.hidden, inner, false),
-                .activation = {.kind = ACT_SILU}}};
+            .glu = family_fused_glu(
+                ld, "ffn.proj_1", "ffn.proj_2", d.hidden, inner, (Activation){.kind = ACT_SILU}, false)};
         family_block(ld, spec, i, &(Block){.dims = &d, .norms = &norms, .attention = &attention, .ffn = &ffn});
     }
 }

@@ -20,20 +20,6 @@ static const float *load_dummy_bias(Loader *ld, int vocab) {
     return bias;
 }
 
-static Dims load_dims(Loader *ld, Spec *spec) {
-    Dims d = {.hidden = load_int(ld, "hidden_size"),
-        .heads = load_int(ld, "num_attention_heads"),
-        .intermediate_size = load_int(ld, "ff_intermediate_size"),
-        .eps = load_positive(ld, "layer_norm_epsilon")};
-    d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
-    spec->hidden = d.hidden;
-    spec->layer_count = load_int(ld, "num_hidden_layers");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 8192);
-    family_check(ld, &d);
-    return d;
-}
-
 static KeySelection load_selection(Loader *ld, const Dims *d) {
     const int stride = load_int_or(ld, "blocksparse_vert_stride", 8);
     const bool same = load_bool_or(ld, "blocksparse_homo_head_pattern", false);
@@ -68,7 +54,9 @@ static GluComponent load_glu(Loader *ld, const Dims *d, float limit) {
 static void load(Loader *ld, Spec *spec) {
     static const NormNames norms = {
         load_layer_norm, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
-    const Dims d = load_dims(ld, spec);
+    Dims d = family_sizes(
+        ld, spec, &(Sizes){.intermediate_size = SIZE_OWN, .positions = 8192, .eps_field = "layer_norm_epsilon"});
+    d.intermediate_size = load_int(ld, "ff_intermediate_size");
     const float limit = load_positive_or(ld, "gegelu_limit", 20);
     const float multiplier = load_positive_or(ld, "mup_attn_multiplier", 1);
     const bool mup = load_bool_or(ld, "mup_use_scaling", true);

@@ -1,7 +1,7 @@
 /* Phi-3.5-MoE and Phi-mini-MoE: layer norms, biases, experts chosen one after the other by a sparse mixer.
  * Reference: mlx_lm/models/phimoe.py. */
-#include "family/gguf_models.h"
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static const MoeNames moe_names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
 

@@ -1,7 +1,7 @@
 /* Qwen 1: gate and up count together as the intermediate size. Scaling of long texts is left out, as in the reference,
  * mlx_lm/models/qwen.py. */
-#include "family/gguf_models.h"
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     static const LoadName names[] = {{"model.layers", "transformer.h"}, {"model.embed_tokens", "transformer.wte"},

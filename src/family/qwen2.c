@@ -1,6 +1,7 @@
 /* Qwen2, Qwen2.5: a Llama with biases on q, k and v. Reference: mlx_lm/models/qwen2.py; the sliding
  * window, which it lacks: transformers/models/qwen2. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -17,11 +18,4 @@ static void load(Loader *ld, Spec *spec) {
             ld, spec, i, &(Block){.dims = &d, .rope = rope, .window = family_window(ld, &windows, i), .bias = true});
 }
 
-const Family qwen2_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "qwen2",
-        .class_name = "Qwen2ForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu},
-        .tokenizer = {.pre = "qwen2"}},
-};
+const Family qwen2_family = {.load = load, .gguf = &qwen2_gguf};

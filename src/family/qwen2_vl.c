@@ -1,6 +1,6 @@
 /* Qwen2-VL and Qwen2.5-VL: Qwen2 with positions in three dimensions and a vision tower. Files have the text model's
  * fields in text_config or beside vision_config. Reference: transformers, models/qwen2_vl and models/qwen2_5_vl. */
-#include "family/gguf_models.h"
+#include "family/gguf/models.h"
 #include "family/vision.h"
 
 static void load_text(Loader *ld, Spec *spec) {

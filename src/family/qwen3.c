@@ -1,6 +1,7 @@
 /* Qwen3, dense: a Llama with an RMS norm on every head of q and k. Reference: mlx_lm/models/qwen3.py; the
  * sliding window, which it lacks: transformers/models/qwen3. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -21,17 +22,4 @@ static void load(Loader *ld, Spec *spec) {
                 .k_norm = "k_norm"});
 }
 
-static const GgufField fields[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-const Family qwen3_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "qwen3",
-        .class_name = "Qwen3ForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms},
-        .fields = {gguf_sizes, gguf_rms, gguf_silu, fields},
-        .tokenizer = {.pre = "qwen2"}},
-};
+const Family qwen3_family = {.load = load, .gguf = &qwen3_gguf};

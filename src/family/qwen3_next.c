@@ -2,7 +2,7 @@
  * projection multiplies. Qwen3.5 is dense or an MoE model; Qwen3-Next has one matrix for what its delta nets project,
  * ordered by key heads. References: mlx_lm/models/qwen3_next.py, qwen3_5.py; where config.json has rope_theta and
  * partial_rotary_factor outside of rope_parameters: transformers/models/qwen3_5. */
-#include "family/qwen3_next.h"
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 #include "family/vision.h"
 
@@ -14,8 +14,8 @@ typedef struct Qwen {
     const Rope *rope;
     const Json *types; /* NULL: every `interval`th layer has attention */
     int interval;
-    bool bias, minus_one; /* minus_one: norms are stored as w − 1 */
-    NormNames norms;
+    bool bias;
+    NormNames norms; /* in published files stored as w − 1 */
 } Qwen;
 
 static bool has_delta_net(Loader *ld, const Qwen *q, int i) {
@@ -36,19 +36,10 @@ static bool as_published(Loader *ld, const Spec *spec) {
 
 static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
     load_text_part(ld);
-    Qwen q = {.d = {.hidden = load_int(ld, "hidden_size"),
-                  .heads = load_int(ld, "num_attention_heads"),
-                  .kv_heads = load_int(ld, "num_key_value_heads"),
-                  .head_dim = load_int_or(ld, "head_dim", 0),
-                  .intermediate_size = load_int_or(ld, "intermediate_size", intermediate_size),
-                  .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)},
+    const Sizes absent = {.intermediate_size = intermediate_size, .eps = 1e-6};
+    Qwen q = {.d = family_sizes(ld, spec, &absent),
         .interval = load_int_or(ld, "full_attention_interval", 4),
         .bias = load_bool_or(ld, "attention_bias", false)};
-    spec->hidden = q.d.hidden;
-    spec->layer_count = load_int(ld, "num_hidden_layers");
-    spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
-    family_check(ld, &q.d);
     q.types = load_list(ld, "layer_types", spec->layer_count);
     q.net = family_delta_net_open(ld, &q.d);
     q.rope = load_rope(ld,
@@ -61,11 +52,10 @@ static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_ssm_dtype", "mtp_num_hidden_layers",
         "mtp_use_dedicated_embeddings", "attention_dropout", "use_sliding_window", NULL);
     load_skip(ld, "mtp.");
-    q.minus_one = as_published(ld, spec);
     q.norms = norms_usual;
-    if (q.minus_one) q.norms.load = load_rms_plus_one;
-    family_ends(ld, spec, &q.d);
-    if (q.minus_one) spec->final_norm = load_rms_plus_one(ld, "model.norm", q.d.hidden, q.d.eps);
+    if (as_published(ld, spec)) q.norms.load = load_rms_plus_one;
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", !load_has(ld, "lm_head.weight"));
+    family_ends_as(ld, spec, &q.d, "model.embed_tokens", "model.norm", q.norms.load, tied);
     load_layers(ld, spec);
     return q;
 }
@@ -94,23 +84,18 @@ static void load_block(Loader *ld, Spec *spec, const Qwen *q, int i, const Moe *
 /* The multi-token prediction head: a layer with attention. References: vllm/model_executor/models/qwen3_next_mtp.py,
  * qwen3_5_mtp.py. */
 static void load_mtp_head(Loader *ld, Spec *spec, const Qwen *q, const Moe *moe) {
+    static const MtpNames names = {"fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", .state_first = false};
     load_scope(ld, "mtp.");
-    Spec *mtp = load_mtp(ld, spec, "fc.weight");
+    Spec *mtp = family_mtp(ld, spec, &names, q->norms.load, q->d.eps);
     if (!mtp) return;
-    load_state_input(ld, mtp, "fc", false);
-    mtp->input.token_norm = q->norms.load(ld, "pre_fc_norm_embedding", spec->hidden, q->d.eps);
-    mtp->input.state_norm = q->norms.load(ld, "pre_fc_norm_hidden", spec->hidden, q->d.eps);
-    mtp->final_norm = q->norms.load(ld, "norm", spec->hidden, q->d.eps);
     load_scope(ld, "mtp.layers.0.");
     const Component attention = load_attention(ld, q);
     family_block_here(
         ld, mtp, mtp->layers, &(Block){.dims = &q->d, .norms = &q->norms, .attention = &attention, .moe = moe});
-    spec->mtp = mtp;
 }
 
 static Moe load_moe(Loader *ld, const Qwen *q, bool norm_topk_prob) {
-    Moe moe = family_moe_open(ld, &moe_usual, q->d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_fields(ld, &moe_usual, q->d.hidden, "num_experts");
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", norm_topk_prob);
     moe.names.shared = "shared_expert";
     moe.names.shared_gate = "shared_expert_gate";

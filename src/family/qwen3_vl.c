@@ -1,6 +1,6 @@
 /* Qwen3-VL, dense: Qwen3 with positions in three dimensions, whose first layers take rows of the vision tower
  * (DeepStack). Reference: transformers, models/qwen3_vl. */
-#include "family/gguf_models.h"
+#include "family/gguf/models.h"
 #include "family/vision.h"
 
 static void load(Loader *ld, Spec *spec) {

@@ -2,7 +2,7 @@
  * have a shared expert behind a gate. Qwen3-VL-MoE is Qwen3-MoE with positions in three dimensions and a vision tower.
  * Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in Qwen2, and the sliding window, which
  * they lack: transformers/models/qwen2_moe, qwen3_moe; transformers/models/qwen3_vl_moe. */
-#include "family/gguf_models.h"
+#include "family/gguf/models.h"
 #include "family/vision.h"
 
 /* What both have. */
@@ -20,8 +20,7 @@ static QwenMoe load_fields(Loader *ld, Spec *spec, bool vision) {
     QwenMoe q = {.d = family_dims(ld, spec),
         .dense = load_list(ld, "mlp_only_layers", -1),
         .every = load_int_or(ld, "decoder_sparse_step", 1)};
-    q.moe = family_moe_open(ld, &moe_usual, q.d.hidden, load_int(ld, "moe_intermediate_size"),
-        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    q.moe = family_moe_fields(ld, &moe_usual, q.d.hidden, "num_experts");
     q.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", vision);
     q.rope = load_rope(ld,
         &(RopeOptions){.head_dim = q.d.head_dim,
@@ -81,46 +80,6 @@ static void load_qwen3_vl(Loader *ld, Spec *spec) {
     vision_load_qwen3(ld, spec);
 }
 
-static const GgufName names2[] = {
-    {"blk.*.ffn_gate_shexp", "model.layers.*.mlp.shared_expert.gate_proj", 0},
-    {"blk.*.ffn_up_shexp", "model.layers.*.mlp.shared_expert.up_proj", 0},
-    {"blk.*.ffn_down_shexp", "model.layers.*.mlp.shared_expert.down_proj", 0},
-    {"blk.*.ffn_gate_inp_shexp", "model.layers.*.mlp.shared_expert_gate", GGUF_FLAT},
-    {0},
-};
-
-static const GgufField fields2[] = {
-    {"num_experts", .key = ".expert_count"},
-    {"shared_expert_intermediate_size", .key = ".expert_shared_feed_forward_length"},
-    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 0},
-    {"qkv_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-const Family qwen2_moe_family = {
-    .load = load_qwen2,
-    .gguf = &(const GgufModel){.architecture = "qwen2moe",
-        .class_name = "Qwen2MoeForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_experts, names2},
-        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields2},
-        .tokenizer = {.pre = "qwen2"}},
-};
-
-static const GgufField fields3[] = {
-    {"num_experts", .key = ".expert_count"},
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 1},
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-const Family qwen3_moe_family = {
-    .load = load_qwen3,
-    .gguf = &(const GgufModel){.architecture = "qwen3moe",
-        .class_name = "Qwen3MoeForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, gguf_experts},
-        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields3},
-        .tokenizer = {.pre = "qwen2"}},
-};
-
+const Family qwen2_moe_family = {.load = load_qwen2, .gguf = &qwen2_moe_gguf};
+const Family qwen3_moe_family = {.load = load_qwen3, .gguf = &qwen3_moe_gguf};
 const Family qwen3_vl_moe_family = {.load = load_qwen3_vl, .gguf = &qwen3_vl_moe_gguf};

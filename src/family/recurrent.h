@@ -63,8 +63,3 @@ Component family_mamba1(Loader *ld, const char *home, const Mamba1 *m);
 /* −slope of each head: factor · 2^(−8 (h + 1) / regular) of the first `regular` heads; those behind lie between the
  * first ones, as in ALiBi (arXiv 2108.12409). */
 const float *family_slopes(Loader *ld, int heads, int regular, double factor);
-
-/* ---- GGUF files (recurrent_gguf.c) ---- */
-
-extern const GgufModel falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, lfm2_gguf, lfm2_moe_gguf,
-    mamba_gguf, mamba2_gguf, nemotron_h_gguf;

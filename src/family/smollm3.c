@@ -1,6 +1,7 @@
 /* SmolLM3: a Llama in which every fourth layer has no rotary embedding. Reference: mlx_lm/models/smollm3.py; the
  * sliding window of those layers, which it lacks: transformers/models/smollm3. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static bool has_rope(Loader *ld, const Json *list, int interval, int i) {
     return list ? family_flag(ld, "no_rope_layers", list, i) : (i + 1) % interval != 0;
@@ -24,15 +25,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-static const GgufField fields[] = {
-    {"no_rope_layer_interval", .absent = 4},
-    {0},
-};
-
-const Family smollm3_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "smollm3",
-        .class_name = "SmolLM3ForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_rms, gguf_llama, fields}},
-};
+const Family smollm3_family = {.load = load, .gguf = &smollm3_gguf};

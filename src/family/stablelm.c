@@ -1,6 +1,7 @@
 /* StableLM 2: layer norms with biases, partly rotated heads; in the 12B a norm of each head's own on q and k, and both
  * parts of a layer read the same norm. Reference: mlx_lm/models/stablelm.py. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     static const NormNames both = {
@@ -22,19 +23,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-static const GgufField fields[] = {
-    {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
-    {"use_parallel_residual", GGUF_FIELD_BOOL, .key = ".use_parallel_residual", .absent = 0},
-    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
-    {"use_qkv_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-/* The 12B's norms of q and k are one tensor in GGUF files, which is refused. */
-const Family stablelm_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "stablelm",
-        .class_name = "StableLmForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
-        .fields = {gguf_sizes, gguf_silu, fields}},
-};
+const Family stablelm_family = {.load = load, .gguf = &stablelm_gguf};

@@ -2,6 +2,7 @@
  * References: mlx_lm/models/starcoder2.py, which computes the erf form of GELU and no window; with hidden_act and
  * sliding_window of the config: transformers/models/starcoder2. */
 #include "family/dense.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     static const LoadName names[] = {{"mlp.up_proj", "mlp.c_fc"}, {"mlp.down_proj", "mlp.c_proj"}, {0}};
@@ -25,27 +26,4 @@ static void load(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
-static const GgufName names[] = {
-    {"blk.*.ffn_up", "model.layers.*.mlp.c_fc", 0},
-    {"blk.*.ffn_down", "model.layers.*.mlp.c_proj", 0},
-    {"token_embd", "model.embed_tokens", 0},
-    {"output", "lm_head", 0},
-    {"blk.*.attn_output", "model.layers.*.self_attn.o_proj", 0},
-    {0},
-};
-
-static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
-    {"norm_epsilon", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
-    {"use_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
-
-const Family starcoder2_family = {
-    .load = load,
-    .gguf = &(const GgufModel){.architecture = "starcoder2",
-        .class_name = "Starcoder2ForCausalLM",
-        .names = {gguf_norms, gguf_qkv, names},
-        .fields = {gguf_sizes, fields},
-        .tokenizer = {.pre = "starcoder"}},
-};
+const Family starcoder2_family = {.load = load, .gguf = &starcoder2_gguf};

@@ -130,10 +130,8 @@ static void load(Loader *ld, Spec *spec) {
     Step3p5 s = load_fields(ld, spec);
     const Rope *ropes[2] = {0};
     double thetas[2] = {0}, factors[2] = {0};
-    load_scope(ld, "%s", "");
-    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, s.d.hidden, false);
-    spec->final_norm = s.norm(ld, "model.norm", s.d.hidden, s.d.eps);
-    family_head(ld, spec, &s.d, load_bool_or(ld, "tie_word_embeddings", false));
+    const bool tied = load_bool_or(ld, "tie_word_embeddings", false);
+    family_ends_as(ld, spec, &s.d, "model.embed_tokens", "model.norm", s.norm, tied);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         const bool sliding = is_sliding(ld, &s, i);

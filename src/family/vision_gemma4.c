@@ -107,9 +107,9 @@ static Weight load_row(Loader *ld, const char *name, int width) {
 
 static void load_tower(Loader *ld, VisionSpec *vision) {
     Tower t = {
-        .d = family_dims_or(ld,
-            &(Dims){
-                .hidden = 768, .heads = 12, .kv_heads = 12, .head_dim = 64, .intermediate_size = 3072, .eps = 1e-6F})};
+        .d = family_sizes(ld, NULL,
+            &(Sizes){
+                .hidden = 768, .heads = 12, .kv_heads = 12, .head_dim = 64, .intermediate_size = 3072, .eps = 1e-6})};
     const int patch = load_int_or(ld, "patch_size", 16), merge = load_int_or(ld, "pooling_kernel_size", 3);
     const int places = load_int_or(ld, "position_embedding_size", 10240);
     t.clipped = load_bool_or(ld, "use_clipped_linears", false);

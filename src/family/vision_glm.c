@@ -24,8 +24,7 @@ static void load_block(Loader *ld, VisionSpec *vision, int i, const Tower *t) {
     const Dims *d = &t->d;
     Layer *layer = &vision->tower.layers[i];
     load_scope(ld, "blocks.%d.", i);
-    AttentionComponent a = family_fused_attention(ld, d, "attn.qkv", t->rope, t->bias);
-    a.o = load_linear(ld, "attn.proj", d->hidden, d->hidden, t->bias);
+    AttentionComponent a = family_fused_attention(ld, d, "attn.qkv", "attn.proj", t->rope, t->bias, t->bias);
     if (t->head_norms) {
         a.op.q_norm = load_rms(ld, "attn.q_norm", d->head_dim, d->eps);
         a.op.k_norm = load_rms(ld, "attn.k_norm", d->head_dim, d->eps);

@@ -30,8 +30,7 @@ static VisionSpec *open_vision(Loader *ld, const Spec *spec, Dims *d, const char
 static void load_attention(
     Loader *ld, VisionSpec *vision, Layer *layer, const Dims *d, const Rope *rope, LoadNorm *norm) {
     Component *attention = vision_component(vision, layer, COMPONENT_ATTENTION, norm(ld, "norm1", d->hidden, norm_eps));
-    attention->attention = family_fused_attention(ld, d, "attn.qkv", rope, true);
-    attention->attention.o = load_linear(ld, "attn.proj", d->hidden, d->hidden, true);
+    attention->attention = family_fused_attention(ld, d, "attn.qkv", "attn.proj", rope, true, true);
 }
 
 static void load_ends(Loader *ld, VisionSpec *vision, const Dims *d, int out, LoadNorm *norm) {

@@ -11,8 +11,7 @@ static void load_layer(Loader *ld, VisionSpec *vision, int i, const Dims *d, con
     load_scope(ld, "blocks.%d.", i);
     Component *attention =
         vision_component(vision, layer, COMPONENT_ATTENTION, load_layer_norm(ld, "norm1", d->hidden, norm_eps));
-    attention->attention = family_fused_attention(ld, d, "attn.qkv", rope, true);
-    attention->attention.o = load_linear(ld, "attn.proj", d->hidden, d->hidden, true);
+    attention->attention = family_fused_attention(ld, d, "attn.qkv", "attn.proj", rope, true, true);
     Component *mlp = vision_component(vision, layer, COMPONENT_MLP, load_layer_norm(ld, "norm2", d->hidden, norm_eps));
     mlp->mlp = (MlpComponent){.up = load_linear(ld, "mlp.linear_fc1", d->intermediate_size, d->hidden, true),
         .down = load_linear(ld, "mlp.linear_fc2", d->hidden, d->intermediate_size, true),

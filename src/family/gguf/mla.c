@@ -1,5 +1,5 @@
 /* Models with MLA in GGUF files. Source of names and keys: llama.cpp's converter and src/models. */
-#include "family/gguf_models.h"
+#include "family/gguf/models.h"
 
 /* Older files have the matrices of the heads in one. */
 static const GgufName names[] = {

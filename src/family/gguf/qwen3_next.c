@@ -1,6 +1,6 @@
 /* Qwen3-Next and Qwen3.5 in GGUF files. The converter orders the value heads of Qwen3.5 by their number within the
  * group of a key head, then by group: linear_value_heads_tiled. */
-#include "family/qwen3_next.h"
+#include "family/gguf/models.h"
 
 static const GgufName names[] = {
     {"blk.*.attn_q", "model.layers.*.self_attn.q_proj", 0},
@@ -38,7 +38,6 @@ static const GgufName shared[] = {
     {0},
 };
 
-static double layer_count(const GgufSizes *s) { return (double)s->layers; }
 static double value_dim(const GgufSizes *s) { return s->ssm_heads > 0 ? (double)(s->ssm_inner / s->ssm_heads) : 0; }
 
 static const GgufField fields[] = {
@@ -53,16 +52,9 @@ static const GgufField fields[] = {
     {0},
 };
 
-/* gguf_sizes, but a mixture may have no dense network. */
-static const GgufField sizes[] = {
-    {"hidden_size", .key = ".embedding_length"},
+/* A mixture may have no dense network. */
+static const GgufField width[] = {
     {"intermediate_size", .key = ".feed_forward_length", .optional = true},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
-    {"num_attention_heads", .key = ".attention.head_count"},
-    {"num_key_value_heads", .key = ".attention.head_count_kv"},
-    {"max_position_embeddings", .key = ".context_length"},
-    {"vocab_size", .compute = gguf_vocab_size},
-    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
     {0},
 };
 
@@ -87,11 +79,11 @@ const GgufModel qwen3_5_gguf = {.architecture = "qwen35",
 const GgufModel qwen3_5_moe_gguf = {.architecture = "qwen35moe",
     .class_name = "Qwen3_5MoeForCausalLM",
     .names = {gguf_ends, gguf_head_norms, gguf_experts, names, apart, shared},
-    .fields = {sizes, gguf_rms, gguf_moe, mixture, fields, tiled},
+    .fields = {gguf_outer_sizes, width, gguf_rms, gguf_moe, mixture, fields, tiled},
     .tokenizer = {.pre = "qwen2"}};
 
 const GgufModel qwen3_next_gguf = {.architecture = "qwen3next",
     .class_name = "Qwen3NextForCausalLM",
     .names = {gguf_ends, gguf_head_norms, gguf_experts, names, together, shared},
-    .fields = {sizes, gguf_rms, gguf_moe, mixture, fields},
+    .fields = {gguf_outer_sizes, width, gguf_rms, gguf_moe, mixture, fields},
     .tokenizer = {.pre = "qwen2"}};

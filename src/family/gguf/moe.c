@@ -1,16 +1,5 @@
-/* Mixtures of experts in GGUF files whose rows are not in their families' files. Source of names and keys: llama.cpp's
- * converter and src/models. */
-#include "family/gguf_models.h"
-
-static const GgufField head_dim[] = {
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
-    {0},
-};
-
-static const GgufField attention_bias[] = {
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {0},
-};
+/* Other mixtures of experts in GGUF files. */
+#include "family/gguf/models.h"
 
 #define EXPERTS(home)                                                                                                  \
     {"blk.*.ffn_gate_exps", home ".gate_proj", 0}, {"blk.*.ffn_up_exps", home ".up_proj", 0}, {                        \
@@ -63,7 +52,7 @@ static const GgufField hunyuan_fields[] = {
 const GgufModel hunyuan_moe_gguf = {.architecture = "hunyuan-moe",
     .class_name = "HunYuanMoEV1ForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_qkv, hunyuan_names},
-    .fields = {gguf_sizes, gguf_rms, gguf_silu, head_dim, attention_bias, hunyuan_fields},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, gguf_attention_bias, hunyuan_fields},
     .tokenizer = {.pre = "hunyuan"}};
 
 /* ---- ERNIE 4.5 ---- */
@@ -89,7 +78,7 @@ static const GgufField ernie_fields[] = {
 const GgufModel ernie4_5_moe_gguf = {.architecture = "ernie4_5-moe",
     .class_name = "Ernie4_5_MoeForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_experts, gguf_shared, ernie_names},
-    .fields = {gguf_sizes, gguf_rms, gguf_silu, head_dim, ernie_fields}};
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, ernie_fields}};
 
 /* ---- MiniMax-M2 ---- */
 
@@ -113,7 +102,7 @@ static const GgufField minimax_fields[] = {
 const GgufModel minimax_gguf = {.architecture = "minimax-m2",
     .class_name = "MiniMaxM2ForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, minimax_names},
-    .fields = {gguf_sizes, gguf_rms, gguf_silu, head_dim, minimax_fields},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, minimax_fields},
     .tokenizer = {.pre = "minimax-m2"}};
 
 /* ---- K-EXAONE ---- */
@@ -137,7 +126,7 @@ static const GgufField exaone_fields[] = {
 const GgufModel exaone_moe_gguf = {.architecture = "exaone-moe",
     .class_name = "ExaoneMoeForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms, gguf_experts, gguf_shared, correction},
-    .fields = {gguf_sizes, gguf_rms, gguf_moe, usual_mixture, head_dim, exaone_fields},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, usual_mixture, gguf_own_head_dim, exaone_fields},
     .tokenizer = {.pre = "exaone-moe"}};
 
 /* ---- AFMoE ---- */
@@ -170,7 +159,7 @@ const GgufModel afmoe_gguf = {.architecture = "afmoe",
     .own_head = true,
     .class_name = "AfmoeForCausalLM",
     .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, gguf_shared, afmoe_names},
-    .fields = {gguf_sizes, gguf_rms, gguf_moe, usual_mixture, head_dim, afmoe_fields}};
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, usual_mixture, gguf_own_head_dim, afmoe_fields}};
 
 /* ---- Ling and Ring ---- */
 
@@ -217,13 +206,13 @@ static const GgufField bailing2_fields[] = {
 static const GgufModel bailing2_gguf = {.architecture = "bailingmoe2",
     .class_name = "BailingMoeV2ForCausalLM",
     .names = {bailing_names, bailing2_names, gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared},
-    .fields = {gguf_sizes, gguf_rms, gguf_moe, head_dim, bailing_fields, bailing2_fields},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, gguf_own_head_dim, bailing_fields, bailing2_fields},
     .tokenizer = {.pre = "bailingmoe2"}};
 
 const GgufModel bailing_moe_gguf = {.architecture = "bailingmoe",
     .class_name = "BailingMoeForCausalLM",
     .names = {bailing_names, gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu, gguf_experts, gguf_shared},
-    .fields = {gguf_sizes, gguf_rms, gguf_moe, head_dim, bailing_fields, bailing1_fields},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, gguf_own_head_dim, bailing_fields, bailing1_fields},
     .tokenizer = {.pre = "bailingmoe"},
     .other = &bailing2_gguf};
 
@@ -252,8 +241,6 @@ const GgufModel phimoe_gguf = {.architecture = "phimoe",
 
 /* ---- MiMo-V2-Flash ---- */
 
-static double layer_count(const GgufSizes *s) { return (double)s->layers; }
-
 static const GgufName mimo_names[] = {
     {"blk.*.attn_sinks", "model.layers.*.self_attn.attention_sink_bias", GGUF_NAMED},
     {0},
@@ -265,7 +252,7 @@ static const GgufField mimo_slides = {"hybrid_layer_pattern", GGUF_FIELD_FLAGS,
 static const GgufField mimo_fields[] = {
     {"hidden_size", .key = ".embedding_length"},
     {"intermediate_size", .key = ".feed_forward_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
+    {"num_hidden_layers", .key = ".block_count", .compute = gguf_layer_count},
     {"max_position_embeddings", .key = ".context_length"},
     {"vocab_size", .compute = gguf_vocab_size},
     {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
@@ -322,15 +309,8 @@ static double has_head_norms(const GgufSizes *s) {
 
 /* The chunks and the growth of queries are llama.cpp's constants. */
 static const GgufField llama4_fields[] = {
-    {"hidden_size", .key = ".embedding_length"},
     {"intermediate_size", .key = ".expert_feed_forward_length"},
     {"intermediate_size_mlp", .key = ".feed_forward_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
-    {"num_attention_heads", .key = ".attention.head_count"},
-    {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
-    {"max_position_embeddings", .key = ".context_length"},
-    {"vocab_size", .compute = gguf_vocab_size},
-    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
     {"num_local_experts", .key = ".expert_count"},
     {"num_experts_per_tok", .key = ".expert_used_count"},
     {"interleave_moe_layer_step", .key = ".interleave_moe_layer_step"},
@@ -348,23 +328,8 @@ const GgufModel llama4_gguf = {.architecture = "llama4",
     .with_key = ".expert_count",
     .class_name = "Llama4ForCausalLM",
     .names = {llama4_names, gguf_ends, gguf_norms, gguf_qkv},
-    .fields = {llama4_fields, gguf_rms, gguf_silu, head_dim, attention_bias},
+    .fields = {gguf_outer_sizes, llama4_fields, gguf_rms, gguf_silu, gguf_own_head_dim, gguf_attention_bias},
     .tokenizer = {.pre = "llama4"}};
-
-/* ---- Qwen3-VL-MoE, the text model ---- */
-
-static const GgufField qwen3_vl_fields[] = {
-    {"num_experts", .key = ".expert_count"},
-    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 1},
-    {"deepstack", GGUF_FIELD_IGNORED, .key = ".n_deepstack_layers"},
-    {0},
-};
-
-const GgufModel qwen3_vl_moe_gguf = {.architecture = "qwen3vlmoe",
-    .class_name = "Qwen3VLMoeForConditionalGeneration",
-    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, gguf_experts},
-    .fields = {gguf_sizes, gguf_rms, gguf_moe, head_dim, attention_bias, qwen3_vl_fields},
-    .tokenizer = {.pre = "qwen2"}};
 
 /* ---- DBRX ---- */
 
@@ -383,7 +348,7 @@ static const GgufName dbrx_names[] = {
 
 static const GgufField dbrx_fields[] = {
     {"d_model", .key = ".embedding_length"},
-    {"n_layers", .key = ".block_count", .compute = layer_count},
+    {"n_layers", .key = ".block_count", .compute = gguf_layer_count},
     {"n_heads", .key = ".attention.head_count"},
     {"max_seq_len", .key = ".context_length"},
     {"vocab_size", .compute = gguf_vocab_size},
@@ -403,3 +368,58 @@ const GgufModel dbrx_gguf = {.architecture = "dbrx",
     .names = {dbrx_names},
     .fields = {dbrx_fields},
     .tokenizer = {.pre = "dbrx"}};
+
+/* ---- dots.llm1 ---- */
+
+static const GgufName dots1_names[] = {
+    {"blk.*.ffn_gate_inp", "model.layers.*.mlp.gate", 0},
+    {"blk.*.ffn_gate_exps", "model.layers.*.mlp.experts.gate_proj", 0},
+    {"blk.*.ffn_up_exps", "model.layers.*.mlp.experts.up_proj", 0},
+    {"blk.*.ffn_down_exps", "model.layers.*.mlp.experts.down_proj", 0},
+    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.e_score_correction_bias", GGUF_NAMED},
+    {0},
+};
+
+static const GgufField dots1_fields[] = {
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"n_routed_experts", .key = ".expert_count"},
+    {"n_shared_experts", .key = ".expert_shared_count", .optional = true},
+    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .key = ".expert_weights_norm", .absent = 0},
+    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
+    {0},
+};
+
+const GgufModel dots1_gguf = {.architecture = "dots1",
+    .class_name = "Dots1ForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms, gguf_shared, dots1_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, dots1_fields}};
+
+/* ---- gpt-oss ---- */
+
+static const GgufName gpt_oss_names[] = {
+    {"output_norm", "model.norm", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
+    {"blk.*.attn_sinks", "model.layers.*.self_attn.sinks", GGUF_NAMED},
+    {"blk.*.ffn_gate_inp", "model.layers.*.mlp.router", 0},
+    {"blk.*.ffn_gate_exps", "model.layers.*.mlp.experts.gate_proj", 0},
+    {"blk.*.ffn_up_exps", "model.layers.*.mlp.experts.up_proj", 0},
+    {"blk.*.ffn_down_exps", "model.layers.*.mlp.experts.down_proj", 0},
+    {0},
+};
+
+static const GgufField gpt_oss_fields[] = {
+    {"intermediate_size", .key = ".expert_feed_forward_length", .or_key = ".feed_forward_length"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"num_local_experts", .key = ".expert_count"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {0},
+};
+
+const GgufModel gpt_oss_gguf = {.architecture = "gpt-oss",
+    .class_name = "GptOssForCausalLM",
+    .yarn_bounds_exact = true,
+    .names = {gguf_ends, gguf_qkv, gpt_oss_names},
+    .fields = {gguf_outer_sizes, gpt_oss_fields, gguf_rms}};

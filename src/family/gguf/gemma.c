@@ -1,12 +1,11 @@
-/* Gemma 3n and 4 in GGUF files. Source of names and keys: llama.cpp's converter, conversion/gemma.py, and src/models.
- */
-#include "family/gguf_models.h"
+/* Gemma in GGUF files. Source of names and keys: llama.cpp's converter, conversion/gemma.py, and src/models. */
+#include "family/gguf/models.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static double layer_count(const GgufSizes *s) { return (double)s->layers; }
+/* ---- Gemma 3n and 4 ---- */
 
 /* Per-layer inputs, sandwich norms, norms of q and k. */
 static const GgufName inputs[] = {
@@ -24,9 +23,9 @@ static const GgufName inputs[] = {
     {0},
 };
 
-static const GgufField sizes[] = {
+static const GgufField gemma_sizes[] = {
     {"hidden_size", .key = ".embedding_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
+    {"num_hidden_layers", .key = ".block_count", .compute = gguf_layer_count},
     {"num_attention_heads", .key = ".attention.head_count"},
     {"max_position_embeddings", .key = ".context_length"},
     {"vocab_size", .compute = gguf_vocab_size},
@@ -81,7 +80,7 @@ static const GgufField fields3n[] = {
 const GgufModel gemma3n_gguf = {.architecture = "gemma3n",
     .class_name = "Gemma3nForCausalLM",
     .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, inputs, names3n},
-    .fields = {sizes, gguf_rms, fields3n},
+    .fields = {gemma_sizes, gguf_rms, fields3n},
     .tokenizer = {.late_export = true, .no_space_prefix = true}};
 
 /* ---- Gemma 4 ---- */
@@ -136,5 +135,95 @@ const GgufModel gemma4_gguf = {.architecture = "gemma4",
     .rope_in_fields = true,
     .class_name = "Gemma4ForConditionalGeneration",
     .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, inputs, names4},
-    .fields = {sizes, gguf_rms, fields4},
+    .fields = {gemma_sizes, gguf_rms, fields4},
+    .tokenizer = {.late_export = true, .no_space_prefix = true}};
+
+/* ---- Gemma and Gemma 2 ---- */
+
+static const GgufName gemma_names[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {0},
+};
+
+static const GgufName gemma2_names[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", GGUF_PLUS_ONE},
+    {0},
+};
+
+static const GgufField gemma_activation[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
+    {0},
+};
+
+static const GgufField gemma_heads[] = {
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {0},
+};
+
+/* The query scale is the head's size, but in the largest model, which goes by hidden size per head. */
+static double gemma2_query_scalar(const GgufSizes *sizes) {
+    enum { LAYERS_OF_27B = 46 };
+    return (double)(sizes->layers == LAYERS_OF_27B ? sizes->hidden / sizes->heads : sizes->head_dim);
+}
+
+static const GgufField gemma2_fields[] = {
+    {"hidden_activation", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
+    {"query_pre_attn_scalar", .compute = gemma2_query_scalar},
+    {"attn_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".attn_logit_softcapping", .absent = 50},
+    {"final_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".final_logit_softcapping", .absent = 30},
+    {"sliding_window", .key = ".attention.sliding_window", .absent = 4096},
+    {0},
+};
+
+const GgufModel gemma_gguf = {.architecture = "gemma",
+    .class_name = "GemmaForCausalLM",
+    .names = {gguf_ends, gguf_qkv, gguf_glu, gemma_names},
+    .fields = {gguf_sizes, gguf_rms, gemma_activation, gemma_heads},
+    .tokenizer = {.late_export = true, .no_space_prefix = true}};
+
+const GgufModel gemma2_gguf = {.architecture = "gemma2",
+    .class_name = "Gemma2ForCausalLM",
+    .names = {gguf_ends, gguf_qkv, gguf_glu, gemma2_names},
+    .fields = {gguf_sizes, gguf_rms, gemma_heads, gemma2_fields},
+    .tokenizer = {.late_export = true, .no_space_prefix = true}};
+
+/* ---- Gemma 3 ---- */
+
+static const GgufName gemma3_names[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", GGUF_PLUS_ONE},
+    {0},
+};
+
+/* The metadata lacks the query scale: the head's size, but in the largest model, which goes by hidden size per head. */
+static double gemma3_query_scalar(const GgufSizes *sizes) {
+    enum { LAYERS_OF_27B = 62 };
+    return (double)(sizes->layers == LAYERS_OF_27B ? sizes->hidden / sizes->heads : sizes->head_dim);
+}
+
+static const GgufField gemma3_fields[] = {
+    {"hidden_activation", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"query_pre_attn_scalar", .compute = gemma3_query_scalar},
+    {"rope_local_base_freq", GGUF_FIELD_NUMBER, .key = ".rope.freq_base_swa", .absent = 10000},
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {"sliding_window_pattern", .key = ".attention.sliding_window_pattern", .absent = 6},
+    {0},
+};
+
+const GgufModel gemma3_gguf = {.architecture = "gemma3",
+    .class_name = "Gemma3ForCausalLM",
+    .names = {gguf_ends, gguf_qkv, gguf_glu, gemma3_names},
+    .fields = {gguf_sizes, gguf_rms, gemma3_fields},
     .tokenizer = {.late_export = true, .no_space_prefix = true}};

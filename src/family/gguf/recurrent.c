@@ -1,7 +1,7 @@
 /* Models with Mamba, Mamba-2 and short convolutions in GGUF files. Which layers are which is in arrays of the metadata:
  * a layer with attention has a number of key heads above 0. The converter leaves most elements as they are: A is −e^x
  * of A_log, norms of groups are matrices, Falcon-H1's weights contain its multipliers. */
-#include "family/recurrent.h"
+#include "family/gguf/models.h"
 
 /* ---- names ---- */
 
@@ -136,13 +136,12 @@ static const GgufName lfm2_experts[] = {
 
 /* ---- fields ---- */
 
-static double layer_count(const GgufSizes *s) { return (double)s->layers; }
 static double head_width(const GgufSizes *s) { return s->ssm_heads > 0 ? (double)(s->ssm_inner / s->ssm_heads) : 0; }
 static double expansion(const GgufSizes *s) { return s->hidden > 0 ? (double)(s->ssm_inner / s->hidden) : 0; }
 
 static const GgufField attention_free[] = {
     {"hidden_size", .key = ".embedding_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
+    {"num_hidden_layers", .key = ".block_count", .compute = gguf_layer_count},
     {"max_position_embeddings", .key = ".context_length", .optional = true},
     {"vocab_size", .compute = gguf_vocab_size},
     {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
@@ -182,7 +181,7 @@ static const GgufLayerKind nemotron_kinds[] = {
 
 static const GgufField nemotron_fields[] = {
     {"hidden_size", .key = ".embedding_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
+    {"num_hidden_layers", .key = ".block_count", .compute = gguf_layer_count},
     {"num_attention_heads", .key = ".attention.head_count"},
     {"num_key_value_heads", .key = ".attention.head_count_kv"},
     {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
@@ -289,7 +288,7 @@ static const GgufLayerKind lfm2_kinds[] = {
 
 static const GgufField lfm2_fields[] = {
     {"hidden_size", .key = ".embedding_length"},
-    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
+    {"num_hidden_layers", .key = ".block_count", .compute = gguf_layer_count},
     {"num_attention_heads", .key = ".attention.head_count"},
     {"num_key_value_heads", .key = ".attention.head_count_kv"},
     {"max_position_embeddings", .key = ".context_length"},
