@@ -33,8 +33,9 @@ typedef struct Sizes {
 } Sizes;
 enum { SIZE_OWN = -1 };
 
-/* hidden_size, num_attention_heads, num_key_value_heads, head_dim, intermediate_size, and the epsilon of norms; into the
- * spec as well: hidden, num_hidden_layers, vocab_size, max_position_embeddings. spec NULL: a tower's, which has its own.
+/* hidden_size, num_attention_heads, num_key_value_heads, head_dim, intermediate_size, and the epsilon of norms; into
+ * the spec as well: hidden, num_hidden_layers, vocab_size, max_position_embeddings. spec NULL: a tower's, which has its
+ * own.
  */
 Dims family_sizes(Loader *ld, Spec *spec, const Sizes *absent);
 /* The same where a llama's config has them. */

@@ -29,7 +29,8 @@ static bool add_part(ExpertCache *cache, const Checkpoint *c, ExpertCacheExpert 
         *address = (const void *)(uintptr_t)e->part_count;
         return true;
     }
-    return fail(error, ERROR_FORMAT, "an expert's matrix lies in no file");
+    return fail(error, ERROR_FORMAT,
+        "an expert's matrix lies in no file as it is used (transposed or unpacked), and cannot be streamed");
 }
 
 static bool add_expert(
