@@ -129,15 +129,19 @@ static void check_sharing(const char *name, const char *directory, const KvForma
     engine_close(engine);
 
     Request *requests[REQUESTS_MAX];
-    engine = open_engine(directory, format, 8, context_bytes + context_bytes / 2, false);
-    for (int i = 0; i < request_count; i++) requests[i] = submit(engine, &cases[i].options);
-    for (int i = 0; i < request_count; i++) {
-        take(requests[i], &answer);
-        compare(name, "among too many", i, &cold[i], &answer);
-        request_free(requests[i]);
+    const bool parks = request_count == REQUESTS_MAX && format->k == KV_FULL;
+    engine = open_engine(directory, format, 8, context_bytes + context_bytes / (states ? 4 : 2), false);
+    /* Which requests run beside each other depends on when they come: again until one was parked. */
+    for (int round = 0; round < 8 && (round == 0 || (parks && engine_stats(engine).preempted == 0)); round++) {
+        for (int i = 0; i < request_count; i++) requests[i] = submit(engine, &cases[i].options);
+        for (int i = 0; i < request_count; i++) {
+            take(requests[i], &answer);
+            compare(name, "among too many", i, &cold[i], &answer);
+            request_free(requests[i]);
+        }
     }
     const EngineStats stats = engine_stats(engine);
-    TEST_MSG(stats.preempted > 0 || request_count < REQUESTS_MAX || format->k != KV_FULL, "%s: none was parked", name);
+    TEST_MSG(stats.preempted > 0 || !parks, "%s: none was parked", name);
     printf("%s: %zu bytes of codes, %llu parked, %llu evictions\n", name, code_bytes,
         (unsigned long long)stats.preempted, (unsigned long long)stats.prefix_evictions);
     engine_close(engine);
