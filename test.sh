@@ -41,12 +41,26 @@ step() {
 
 # beside N NAME COMMAND…: a step beside at most N - 1 others, for tests that do not depend on how fast they run.
 both_cores= # process group that counts as two of them
+waiting=""  # those that do not count
 beside() {
-    while [ $(($(jobs -rp | wc -l) + $(jobs -rp | grep -cx "${both_cores:-none}"))) -ge "$1" ]; do wait -n; done
+    while [ "$(lanes)" -ge "$1" ]; do wait -n; done
     shift
+    start "$@"
+}
+# aside NAME COMMAND…: a step that waits most of its time, beside any others.
+aside() {
+    start "$@"
+    waiting="$waiting $!"
+}
+start() {
     set -m # a process group of its own, which takes Ctrl-C where a test sends it
     step "$@" &
     set +m
+}
+lanes() {
+    jobs -rp | awk -v both="${both_cores:-none}" -v waiting="$waiting " '
+        !index(waiting, " " $1 " ") { count += $1 == both ? 2 : 1 }
+        END { print count + 0 }'
 }
 # shellcheck disable=SC2154 # the loop's own
 trap 'for group in $(jobs -rp); do kill -- -"$group"; done' EXIT
@@ -184,12 +198,13 @@ compiled() {
 step emulated-build emulated_build
 
 # The compiled tests take two cores, and beside them one lane of everything else, which waits a good part of its time; then
-# three lanes. What waits most begins, the longest first.
+# three lanes. What waits most begins, the longest first; two steps that compute for a fifth of their minutes take no lane.
 set -m
 compiled &
 both_cores=$!
 set +m
-beside 3 hub "$python" tests/hub/check_hub.py
+aside hub "$python" tests/hub/check_hub.py
+aside streaming "$python" tests/server/check_streaming.py
 beside 3 emulated tests/emulated.sh build
 beside 3 app tests/app/run.sh journeys
 beside 3 aarch64 tests/aarch64.sh
@@ -231,7 +246,6 @@ done
 wait
 both_cores=
 
-beside 2 streaming "$python" tests/server/check_streaming.py
 beside 2 real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
 beside 2 gpu-layers "$python" tests/server/check_gpu_layers.py
 beside 2 operations "$python" tests/server/check_operations.py
@@ -241,7 +255,7 @@ wait
 
 # These measure times, or take a GPU.
 step chaos "$python" tests/server/check_chaos.py
+aside tls "$python" tests/server/check_tls.py # waits for ten seconds
 step restart "$python" tests/server/check_restart.py
 step cuda tests/cuda.sh build
-step tls "$python" tests/server/check_tls.py
 finish

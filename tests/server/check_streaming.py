@@ -200,8 +200,8 @@ def check_held_once(budget):
 
 
 def check_cancel(model, budget):
-    """Each read takes 0.4 s, a step several seconds; a client that goes ends it at once."""
-    with start(model, budget, "--expert-io", "threads", "--expert-faults", "slow:400") as server:
+    """Each read takes a second, a step half a minute; a client that goes ends it long before."""
+    with start(model, budget, "--expert-io", "threads", "--expert-faults", "slow:1000") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         asked = {
             "model": server.name,
@@ -215,9 +215,7 @@ def check_cancel(model, budget):
             time.sleep(0.02)
         check(server.health()["running"] == 1, "it stalls")
         connection.close()
-        began = time.time()
         check(server.wait_idle(10), "the slot is free")
-        check(time.time() - began < 2, f"after {time.time() - began:.1f} s")
 
 
 with tempfile.TemporaryDirectory() as model:
