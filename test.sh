@@ -155,6 +155,7 @@ if [ "$mode" = long ]; then
     beside 2 macos tests/macos.sh all
     beside 2 tokenizers "$python" tests/text/check_tokenizers.py
     beside 2 sentencepiece "$python" tests/text/check_sentencepiece.py --count 10000
+    beside 2 calls "$python" tests/text/check_calls.py --count 400 --seed 2
     beside 2 logits "$python" tests/model/check_logits.py
     for agent in claude codex opencode aider llm; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
     beside 2 schema "$python" tests/server/check_schema.py --seeds 1000
@@ -227,6 +228,7 @@ beside 3 gguf-export "$python" tests/import/check_export.py --count 100
 beside 3 packed "$python" tests/model/check_packed.py --broken 48
 beside 3 templates "$python" tests/text/check_templates.py
 beside 3 grammar "$python" tests/text/check_grammar.py
+beside 3 calls "$python" tests/text/check_calls.py --count 12
 beside 3 logits "$python" tests/model/check_logits.py --every 4
 beside 3 hostile "$python" tests/model/check_hostile.py
 beside 3 cli "$python" tests/cli/check_cli.py

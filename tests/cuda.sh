@@ -7,8 +7,9 @@
 set -uo pipefail
 build=$(realpath "${1:-build}") here=$(realpath "$(dirname "$0")") # the tests find their data from the root
 cd "$here/.." || exit 1
-if "$build/apus" doctor | grep -q '^gpu *none'; then
-    "$build/apus" doctor | sed -n 's/^gpu */skipped: gpu /p'
+doctor=$("$build/apus" doctor) # whole: grep -q would end before it has written all
+if grep -q '^gpu *none' <<<"$doctor"; then
+    sed -n 's/^gpu */skipped: gpu /p' <<<"$doctor"
     exit 77
 fi
 export APUS_BINARY=$build/apus

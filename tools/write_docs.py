@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-TABLE = re.compile(r"^<!-- fields of .* -->\n(?:\|.*\n)*", re.M)
+TABLE = re.compile(r"^<!-- (?:fields of|members in) .* -->\n(?:\|.*\n)*", re.M)
 
 
 def main():

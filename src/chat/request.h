@@ -104,8 +104,9 @@ typedef struct ChatRequest {
     Slice prediction;              /* text that the answer may repeat in part: draft tokens; size 0: none */
     int best_of;                   /* 0: not given */
     int stop_max;                  /* stop strings that may be given */
-    char *ignored;                 /* [ignored_size] receives the paths of fields that are ignored; NULL: none is */
+    char *ignored;                 /* [ignored_size] receives the paths of what is ignored; NULL: they are not noted */
     size_t ignored_size;
+    bool lenient;           /* fields that are not supported are ignored, not refused */
     int default_max_tokens; /* where max_tokens is not given; 0: the rest of the context */
     bool cut;               /* max_tokens is reduced to the rest of the context instead of being an error */
 } ChatRequest;

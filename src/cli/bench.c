@@ -150,6 +150,7 @@ int command_bench(int argc, char **argv) {
         {"-p", "--prompt", OPTION_INT, &plan.prompt, 0, TOKENS_MAX, "N", "prompt tokens (512)"},
         {"-n", "--generate", OPTION_INT, &plan.generate, 0, TOKENS_MAX, "N", "tokens to generate (64)"},
         {"-d", "--depth", OPTION_TEXT, &wish.depths, 0, 0, "N,…", "tokens already in the cache (0)"},
+        {"--behind", NULL, OPTION_FLAG, &plan.behind, 0, 0, NULL, "generate behind the prompt, not at the depth"},
         {"-r", "--rounds", OPTION_INT, &plan.rounds, 1, ROUNDS_MAX, "N", "rounds (5)"},
         {"--threads", "-t", OPTION_INT, &plan.backend.threads, 0, POOL_THREADS_MAX, "N", "threads (one per core)"},
         {"--prefill-size", NULL, OPTION_INT, &plan.chunk, 1, RUNNER_ROWS_MAX, "N", "prompt tokens per step (512)"},

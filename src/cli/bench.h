@@ -24,6 +24,7 @@ typedef struct BenchPlan {
     KvFormat formats[WALK_FORMATS_MAX]; /* KV cache formats, measured in turn; none: full precision */
     int format_count;
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
+    bool behind;                                 /* tokens are generated behind the prompt, not at the depth */
     bool json, fit;
     ExpertOptions experts;
 } BenchPlan;

@@ -91,15 +91,20 @@ static bool run_self(const char **words, Buffer *out, char *why, size_t size) {
     return ok;
 }
 
-/* One figure of a run. prompt: of reading a prompt of that length; else of generating behind it. */
-static bool measure(Matrix *m, int mode, int64_t length, bool prompt, double *speed) {
-    char count[24], depth[24], tokens[24], rounds[24];
+static bool read_figure(const Json *line, const char *name, double *speed) {
+    const Json *figure = json_get(line, name);
+    if (json_is_number(figure)) *speed = json_number(figure);
+    return json_is_number(figure);
+}
+
+/* Reading a prompt of that length and generating behind it. */
+static bool measure(Matrix *m, int mode, int index) {
+    char count[24], tokens[24], rounds[24];
     const char *words[WORDS_MAX] = {
-        "apus", "bench", m->model, "--json", "-p", count, "-n", tokens, "-d", depth, "-r", rounds};
-    int at = 12;
-    snprintf(count, sizeof count, "%lld", prompt ? (long long)length : 0LL);
-    snprintf(tokens, sizeof tokens, "%lld", prompt ? 0LL : (long long)m->generate);
-    snprintf(depth, sizeof depth, "%lld", prompt ? 0LL : (long long)length);
+        "apus", "bench", m->model, "--json", "-p", count, "-n", tokens, "-r", rounds, "--behind"};
+    int at = 11;
+    snprintf(count, sizeof count, "%lld", (long long)m->lengths[index]);
+    snprintf(tokens, sizeof tokens, "%lld", (long long)m->generate);
     snprintf(rounds, sizeof rounds, "%lld", (long long)m->rounds);
     if (modes[mode].turbo) words[at++] = "--kv-cache", words[at++] = "turbo";
     if (modes[mode].disk) words[at++] = "--stream-experts";
@@ -111,9 +116,8 @@ static bool measure(Matrix *m, int mode, int64_t length, bool prompt, double *sp
     Error why = {0};
     bool ok = run_self(words, &out, m->why[mode], sizeof m->why[mode]);
     const Json *line = ok ? json_parse(&arena, buffer_view(&out), &why) : NULL;
-    const Json *figure = json_get(line, prompt ? "pp" : "tg"), *backend = json_get(line, "backend");
-    ok = json_is_number(figure);
-    if (ok) *speed = json_number(figure);
+    const Json *backend = json_get(line, "backend");
+    ok = read_figure(line, "pp", &m->pp[mode][index]) && read_figure(line, "tg", &m->tg[mode][index]);
     if (ok && backend && backend->type == JSON_STRING)
         snprintf(m->backend, sizeof m->backend, "%.*s", (int)backend->size, backend->string);
     char *reason = m->why[mode][0] == '/' ? strstr(m->why[mode], ": ") : NULL; /* behind a folder of this machine */
@@ -122,18 +126,6 @@ static bool measure(Matrix *m, int mode, int64_t length, bool prompt, double *sp
     arena_free(&arena);
     buffer_free(&out);
     return ok;
-}
-
-static void measure_all(Matrix *m) {
-    for (int mode = 0; mode < MODES; mode++) {
-        for (int i = 0; i < m->length_count && !m->why[mode][0]; i++) {
-            if (isatty(STDERR_FILENO))
-                fprintf(stderr, "\r\033[K  %s, %lld tokens", modes[mode].name, (long long)m->lengths[i]);
-            if (measure(m, mode, m->lengths[i], true, &m->pp[mode][i]))
-                (void)measure(m, mode, m->lengths[i], false, &m->tg[mode][i]);
-        }
-    }
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }
 
 /* ---- what was found ---- */
@@ -182,6 +174,31 @@ static void write_markdown(const Matrix *m, Buffer *out) {
         if (m->why[mode][0]) buffer_printf(out, "\n%s: %s\n", modes[mode].name, m->why[mode]);
 }
 
+static bool write_file(const Matrix *m, const char *path, Error *error) {
+    Buffer text = {0};
+    write_markdown(m, &text);
+    const bool ok = text.failed ? fail(error, ERROR_MEMORY, "no memory for the table")
+                                : file_write_atomic(path, buffer_view(&text), error);
+    buffer_free(&text);
+    return ok;
+}
+
+/* The file is written after each length: a long run may be ended. */
+static bool measure_all(Matrix *m, const char *markdown, Error *error) {
+    bool ok = true;
+    for (int i = 0; i < m->length_count && ok; i++) {
+        for (int mode = 0; mode < MODES; mode++) {
+            if (m->why[mode][0]) continue;
+            if (isatty(STDERR_FILENO))
+                fprintf(stderr, "\r\033[K  %lld tokens, %s", (long long)m->lengths[i], modes[mode].name);
+            (void)measure(m, mode, i);
+        }
+        ok = !markdown || m->pp[0][0] == 0 || write_file(m, markdown, error);
+    }
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    return ok;
+}
+
 int command_bench_matrix(int argc, char **argv) {
     const char *lengths = "512,40000,100000", *markdown = NULL;
     static Matrix matrix;
@@ -203,7 +220,7 @@ int command_bench_matrix(int argc, char **argv) {
     Error error = {0};
     m->model = arguments.values[0];
     if (!read_lengths(lengths, m, &error)) return report(&error);
-    measure_all(m);
+    if (!measure_all(m, markdown, &error)) return report(&error);
     if (m->pp[0][0] == 0) {
         fail(&error, ERROR_IO, "%s", m->why[0]);
         return report(&error);
@@ -213,9 +230,5 @@ int command_bench_matrix(int argc, char **argv) {
     print_bars(m, "generation, tokens per second", m->tg);
     for (int mode = 0; mode < MODES; mode++)
         if (m->why[mode][0]) printf("\n%s: %s\n", modes[mode].name, m->why[mode]);
-    Buffer text = {0};
-    write_markdown(m, &text);
-    const bool ok = !markdown || (!text.failed && file_write_atomic(markdown, buffer_view(&text), &error));
-    buffer_free(&text);
-    return ok ? 0 : report(&error);
+    return 0;
 }

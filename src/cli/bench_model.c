@@ -80,6 +80,7 @@ static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, R
 
 static bool measure_generation(
     BenchWalk *bench, Machine *machine, const BenchPlan *plan, int depth, Results *r, Error *error) {
+    if (plan->behind) depth += plan->prompt;
     if (!bench_walk_go(bench, depth, error)) return false;
     r->kv_resident = bench->kv_resident[bench->walk.chosen];
     r->bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, depth + plan->generate / 2);

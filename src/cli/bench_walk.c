@@ -76,7 +76,8 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     *bench = (BenchWalk){.chunk = plan->chunk};
     int deepest = 0;
     for (int i = 0; i < plan->depth_count; i++) deepest = plan->depths[i] > deepest ? plan->depths[i] : deepest;
-    const int longest = deepest + (plan->prompt > plan->generate ? plan->prompt : plan->generate) + MARGIN_TOKENS;
+    const int more = plan->prompt > plan->generate ? plan->prompt : plan->generate;
+    const int longest = deepest + (plan->behind ? plan->prompt + plan->generate : more) + MARGIN_TOKENS;
     const ModelOptions options = {.context = longest, .experts = plan->experts};
     BackendOptions backend = plan->backend;
     backend.wrap = trace ? trace_open : NULL;

@@ -14,6 +14,7 @@
 #include "cli/options.h"
 #include "cli/walk.h"
 #include "server/api/fields.h"
+#include "text/calls/debug.h"
 #include "text/grammar/debug.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/debug.h"
@@ -30,6 +31,9 @@ static const Command detokens_command = {"debug detokens", "MODEL", "Token ids t
 static const Command grammar_command = {"debug grammar", "MODEL", "Whether texts fit grammars, a JSON line each.",
     "{\"schema\":{…},\"text\":\"…\"} → {\"accepted\":true,\"mask_us\":[…]}; instead of a schema a \"regex\", or "
     "rules as \"gbnf\" or \"lark\"; instead of a text \"sample\":N, for a random one of at most N tokens.\n"};
+static const Command calls_command = {"debug calls", "", "Calls of tools at random, and how they are read.",
+    "{\"format\":\"hermes\",\"tools\":[…],\"seed\":1,\"count\":9} → {\"answers\":[{\"text\":\"…\","
+    "\"calls\":[[name, arguments], …]}, …]}, a JSON line each.\n"};
 static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a chat template.",
     "Standard input: one object with messages, tools, add_generation_prompt, … → {\"prompt\":\"…\"}\n"};
 static const Command logits_command = {"debug logits", "MODEL", "Logits of a token sequence as an .npy file.",
@@ -61,6 +65,11 @@ static bool grammar_line(const LineContext *context, Slice line, Buffer *out, Er
     return text_debug_grammar(context->tokenizer, context->vocabulary, line, out, error);
 }
 
+static bool calls_line(const LineContext *context, Slice line, Buffer *out, Error *error) {
+    (void)context;
+    return text_debug_calls(line, out, error);
+}
+
 /* A refused line gets a line of output as well, so that inputs and outputs stay aligned. */
 static void answer_line(LineFunction function, const LineContext *context, Slice line, Buffer *out) {
     Error error = {0};
@@ -76,17 +85,18 @@ static void answer_line(LineFunction function, const LineContext *context, Slice
 
 static int each_line(const Command *command, int argc, char **argv, LineFunction function) {
     Arguments arguments;
-    const OptionsResult result = options_parse(command, NULL, argc, argv, 1, 1, &arguments);
+    const int models = function != calls_line;
+    const OptionsResult result = options_parse(command, NULL, argc, argv, models, models, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, out = {0};
-    Tokenizer *tokenizer = library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error)
+    Tokenizer *tokenizer = models && library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error)
         ? tokenizer_open(directory.data, &error)
         : NULL;
     Vocabulary *vocabulary =
         tokenizer && function == grammar_line ? vocabulary_of(tokenizer, NULL, 0, NULL, &error) : NULL;
     const LineContext context = {tokenizer, vocabulary};
-    bool ok = tokenizer && (vocabulary || function != grammar_line);
+    bool ok = !models || (tokenizer && (vocabulary || function != grammar_line));
     char *line = NULL;
     size_t capacity = 0;
     for (ssize_t length; ok && (length = getline(&line, &capacity, stdin)) > 0;) {
@@ -287,6 +297,7 @@ static int debug_fields(int argc, char **argv) {
     for (size_t i = 0; i < count; i++) {
         if (i > 0) buffer_byte(&out, '\n');
         field_table_write(&tables[i], &out);
+        member_table_write(&tables[i], &out);
     }
     if (!out.failed) fwrite(out.data, 1, out.size, stdout);
     buffer_free(&out);
@@ -298,10 +309,12 @@ int command_debug(int argc, char **argv) {
     if (!strcmp(what, "tokens")) return each_line(&tokens_command, argc - 1, argv + 1, tokens_line);
     if (!strcmp(what, "detokens")) return each_line(&detokens_command, argc - 1, argv + 1, detokens_line);
     if (!strcmp(what, "grammar")) return each_line(&grammar_command, argc - 1, argv + 1, grammar_line);
+    if (!strcmp(what, "calls")) return each_line(&calls_command, argc - 1, argv + 1, calls_line);
     if (!strcmp(what, "prompt")) return debug_prompt(argc - 1, argv + 1);
     if (!strcmp(what, "logits")) return debug_logits(argc - 1, argv + 1);
     if (!strcmp(what, "fields")) return debug_fields(argc - 1, argv + 1);
     const bool help = !strcmp(what, "--help") || !strcmp(what, "-h");
-    fprintf(help ? stdout : stderr, "apus debug tokens|detokens|grammar|prompt|logits|fields … (each with --help)\n");
+    fprintf(
+        help ? stdout : stderr, "apus debug tokens|detokens|grammar|calls|prompt|logits|fields … (each with --help)\n");
     return help ? 0 : EXIT_USAGE;
 }

@@ -210,10 +210,9 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     const int parts = options->backend.tensor_parallel;
     if (parts > 1 && options->split)
         return fail(error, ERROR_USAGE, "--tensor-parallel has all layers on its devices: no --gpu-layers");
-    if (spec->adapter_count && (parts > 1 || options->split))
+    if (spec->adapter_count && parts > 1)
         return fail(error, ERROR_UNSUPPORTED,
-            "LoRA adapters are computed by one device so far: neither --gpu-layers nor --tensor-parallel goes with "
-            "--lora");
+            "LoRA adapters are not divided between devices so far: --tensor-parallel does not go with --lora");
     if (parts > 1 && !can_divide(runner->model, parts, error)) return false;
     if (!plan_runner(runner, options->split, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||

@@ -8,8 +8,10 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 cpack --config build/CPackConfig.cmake -B "$place" >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
 dpkg-deb -x "$place"/*.deb "$place/root"
-dpkg-deb -f "$place"/*.deb Depends | grep -q libcurl
-"$place/root/usr/bin/apus" --version | grep -q '^apus [0-9]'
+depends=$(dpkg-deb -f "$place"/*.deb Depends)
+grep -q libcurl <<<"$depends"
+version=$("$place/root/usr/bin/apus" --version)
+grep -q '^apus [0-9]' <<<"$version"
 bash -n "$place/root/usr/share/bash-completion/completions/apus"
 found=$(bash -c 'source "$0"; COMP_WORDS=(apus serve --kv-mem) COMP_CWORD=2; _apus; echo "${COMPREPLY[@]}"' \
     "$place/root/usr/share/bash-completion/completions/apus")

@@ -3,7 +3,9 @@
 # a model's answer on the command line, a server that answers a request; ARM64 on an emulator. Then the CUDA plug-in beside
 # the program, checksums, SBOMs and the formula (77: this is no Debian, or not run by root).
 #   tests/cli/check_release.sh [FOLDER]    FOLDER: archives that were made already
+# No command writes into a pipe whose reader may end before it (grep -q, head): it would fail by chance, without a word.
 set -euo pipefail
+trap 'echo "line $LINENO failed: $BASH_COMMAND"' ERR
 cd "$(dirname "$0")/../.."
 for tool in apt-get dpkg-deb dpkg-source curl objdump; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 [ "$(id -u)" = 0 ] || { echo "skipped: only root can change its root"; exit 77; }
@@ -51,21 +53,23 @@ check_archive() {
     fi
     tar -xzf "$archive" -C "$root/opt" --strip-components=1
     cp -r "$place/model" "$root/model"
-    inside /opt/bin/apus version | grep -q "^apus $version"
+    inside /opt/bin/apus version >"$place/version"
+    grep -q "^apus $version" "$place/version"
     inside /opt/bin/apus run /model Hello -n 3 --threads 1 --temperature 0 >"$place/answer"
     [ -s "$place/answer" ]
     inside /opt/bin/apus serve /model --port 0 --threads 1 >"$place/out" 2>"$place/err" &
     server=$!
     local port=""
-    for _ in $(seq 600); do
-        port=$(sed -n 's|.*http://127.0.0.1:\([0-9]*\)/v1.*|\1|p' "$place/out" | head -n 1)
+    for _ in $(seq 1200); do
+        port=$(sed -n '\|http://127.0.0.1:[0-9]*/v1|{s|.*http://127.0.0.1:\([0-9]*\)/v1.*|\1|p;q}' "$place/out")
         [ -z "$port" ] || break
         kill -0 $server 2>/dev/null || break
         sleep 0.1
     done
     [ -n "$port" ] || { cat "$place/out" "$place/err"; exit 1; }
     curl -sf "http://127.0.0.1:$port/v1/chat/completions" -H 'Content-Type: application/json' \
-        -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' | grep -q '"completion_tokens":3'
+        -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' >"$place/answer"
+    grep -q '"completion_tokens":3' "$place/answer"
     kill -TERM $server
     wait $server || true
     server=0

@@ -334,6 +334,35 @@ static void test_together(const char *name, int variant) {
     fixture_close(&f);
 }
 
+/* Layers on two backends: the same bits. */
+static void test_split(const char *name) {
+    Fixture f;
+    Modules modules;
+    const Made made = {.rank = 5, .seed = 21};
+    char config[128], directory[64], adapter[64];
+    if (!open_fixture(&f, name)) return;
+    list_modules(&f, NULL, &modules);
+    write_adapter(&modules, &made, config_of(&made, config), adapter);
+    const AdapterSource source = {"one", adapter};
+    const ModelOptions options = {.adapters = &source, .adapter_count = 1};
+    RunnerOptions runner = {.backend = fixture_backend("ref", 2, ROWS), .upper = fixture_backend("ref", 1, 0)};
+    FixtureRun whole, split;
+    bool ok = fixture_write_variant(&f, 0, directory) && fixture_run_open(&whole, directory, &options, &runner);
+    runner.split = 1;
+    if (ok && fixture_run_open(&split, directory, &options, &runner)) {
+        const size_t count = (size_t)TOKENS * (size_t)whole.vocab;
+        float *a = malloc(2 * count * sizeof *a), *b = a + count;
+        TEST(walk_adapted(&whole, f.tokens, 7, 1, a) && walk_adapted(&split, f.tokens, 7, 1, b) &&
+            !memcmp(a, b, count * sizeof *a));
+        free(a);
+        fixture_run_close(&split);
+    }
+    if (ok) fixture_run_close(&whole);
+    fixture_remove(directory);
+    fixture_remove(adapter);
+    fixture_close(&f);
+}
+
 /* ---- what does not fit ---- */
 
 static void expect_refusal(const char *directory, const char *adapter, const char *why) {
@@ -402,6 +431,7 @@ int main(void) {
     test_merged("qwen3", true);
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         if (i < 4 || !test_sampled()) test_together(cases[i].name, cases[i].variant);
+    test_split("llama");
     test_refusals();
     return test_done();
 }

@@ -33,6 +33,8 @@ def models(root):
         "true": (call("true"), tagged),
         "five": (call("5.0"), tagged),
         "object": (call('{"a": "</parameter>"}'), tagged),
+        "deep": (call("[" * 200 + "]" * 200), tagged),
+        "number": (call("57"), tagged),
         "filter": (call("Oslo", "$filter"), tagged),
         "date": (call("2026-11-26"), tagged),
         "late": (["One line.\n", "<think>", "Hm.", "</think>", "\n\nDone."], "{#- <think> #}" + template(HERMES)),
@@ -149,9 +151,19 @@ def test_tagged_schemas(server):
     check(calls == ['{"$filter": "Oslo"}'], f"a name as it is: {calls}")
     finish, calls, _ = ask(server, "date", **tool(city({**STRING, "format": "date"})))
     check(calls == ['{"city": "2026-11-26"}'], f"a string of a format: {calls}")
-    finish, calls, _ = ask(server, "object", **tool(city({"type": "object"})))
-    check(calls and json.loads(calls[0]) == {"city": {"a": "</parameter>"}}, f"a marker in a JSON value: {calls}")
-
+    for schema in ({"type": "object"}, {"type": ["object", "string"]}, {}):
+        finish, calls, _ = ask(server, "object", **tool(city(schema)))
+        got = json.loads(calls[0]) if calls else None
+        check(got == {"city": {"a": "</parameter>"}}, f"a marker in a JSON value, {schema}: {calls}")
+    for schema in ({"type": "array"}, {"type": ["array", "string"]}):
+        finish, calls, _ = ask(server, "deep", **tool(city(schema)))
+        got = calls and calls[0] == '{"city": ' + "[" * 200 + "]" * 200 + "}"
+        check(got, f"200 levels, {schema}: {calls}")
+    body = {"model": "deep", "max_tokens": 60, "messages": [{"role": "user", "content": "x"}], "temperature": 0,
+            "tools": [{"name": "f", "input_schema": {"type": "object", **city({"type": "array"})}}],
+            "tool_choice": {"type": "any"}}  # fmt: skip
+    status, _, raw = server.request("POST", "/v1/messages", body)
+    check(status == 200 and b'"input":{"city":' + b"[" * 200 + b"]" * 200 in raw, f"200 levels of an input: {raw}")
 
 def test_tagged_types(server):
     """A text is a string where the schema lets strings in, unless it is a whole value of another type."""
@@ -188,6 +200,10 @@ def test_tagged_types(server):
         got = json.loads(calls[0])["city"] if calls else calls
         fits = type(got) is value if value is int else type(got) is type(value) and got == value
         check(fits, f"{model}, {schema}, strict {strict}: {calls}")
+    first = {"properties": {"city": STRING, "k": {"const": 1}}, "required": ["city", "k"], "additionalProperties": False}
+    branches = [first, {"additionalProperties": {"type": "integer"}, "minProperties": 1}]
+    finish, calls, _ = ask(server, "number", **tool({"anyOf": branches}))
+    check(calls == ['{"city": 57}'], f"a type of one branch: {calls}")
 
 
 if __name__ == "__main__":

@@ -340,8 +340,53 @@ def test_histories(api):
     body = {"model": "plain", "messages": [{**USER, "annotations": []}]}
     refused(api, "/v1/chat/completions", body, "F10: only the assistant's", "annotations")
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    body = {"model": "plain", "messages": [USER, {"role": "assistant", "content": [], "tool_calls": [call]}]}
-    refused(api, "/v1/chat/completions", body, "no parts beside calls", "messages[1].content", "empty_array")
+    result = {"role": "tool", "tool_call_id": "a", "content": "5"}
+    told = [
+        post(api, "/apply-template", "no parts", model="plain", messages=[USER, {**caller, "tool_calls": [call]}, result])
+        for caller in ({"role": "assistant", "content": []}, {"role": "assistant", "content": None})
+    ]
+    check(told[0] == told[1], f"no parts beside calls are no content: {told}")
+    body = {"model": "plain", "messages": [USER, {"role": "assistant", "content": []}]}
+    refused(api, "/v1/chat/completions", body, "no parts without calls", "messages[1].content", "empty_array")
+
+
+def test_members(api):
+    """Members inside messages and tools: refused where they ask for what there is not, else named in a header."""
+    source = {"type": "text", "media_type": "text/plain", "data": "abc"}
+    for citations, status in (({"enabled": True}, 400), ({"enabled": False}, 200), (None, 200)):
+        block = {"type": "document", "source": source, "citations": citations}
+        body = {"model": "plain", "max_tokens": 1, "messages": [{"role": "user", "content": [block]}]}
+        got, answer, headers = api("/v1/messages", body)
+        check(got == status, f"citations {citations}: {got} {answer}")
+        check(status == 200 or "messages[0].content[0].citations" in answer["error"]["message"], f"citations: {answer}")
+        check("x-ignored-params" not in headers, f"citations {citations}: {headers}")
+    function = {"name": "f", "parameters": {"type": "object"}}
+    for path, body, named in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "hint": 1}]}]},
+         "messages[0].content[0].hint"),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function", "function": {**function, "a": 1}}]},
+         "tools[0].function.a"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "b": 1}]}]},
+         "messages[0].content[0].b"),
+        ("/v1/responses", {"input": [{"role": "user", "content": "x", "c": 1}]}, "input[0].c"),
+        ("/api/chat", {"messages": [{**USER, "d": 1}], "stream": False}, "messages[0].d"),
+    ):  # fmt: skip
+        limit = {} if path in ("/v1/responses", "/api/chat") else {"max_tokens": 1}
+        got, answer, headers = api(path, {"model": "plain", **limit, **body})
+        check(got == 200 and headers.get("x-ignored-params") == named, f"{path}: {got} {headers} {answer}")
+
+
+def test_same_names(api):
+    """Two tools of one name with other arguments: a call would not say which is meant."""
+    one = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    other = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+    tools = [{"type": "function", "function": function} for function in (one, other)]
+    refused(api, "/v1/chat/completions", {"model": "plain", "messages": [USER], "tools": tools}, "T4",
+            "tools[1].function.name", "unique")  # fmt: skip
+    tools = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in (one, other)]
+    refused(api, "/v1/messages", {"model": "plain", "messages": [USER], "tools": tools}, "T4", "tools[1].name")
+    same = [{"type": "function", "function": one}] * 2
+    post(api, "/v1/chat/completions", "T4: the same tool twice", model="tagged", messages=[USER], tools=same, max_tokens=9)
 
 
 def test_numbers(api):
@@ -399,6 +444,11 @@ def test_lenient(api, closed):
     check(status == 200 and {"num_ctx", "thinking", "max_tokens"} <= named, f"lenient: {status} {answer} {named}")
     many = {"model": "plain", "messages": [USER], "stop": [f"x{i}" for i in range(12)]}
     check(api("/v1/chat/completions", many)[0] == 200, "lenient: 12 stop strings")
+    document = {"type": "document", "source": {"type": "text", "data": "a"}, "citations": {"enabled": True}}
+    body = {"model": "plain", "max_tokens": 1, "messages": [{"role": "user", "content": [document]}]}
+    status, answer, headers = api("/v1/messages", body)
+    named = headers.get("x-ignored-params")
+    check(status == 200 and named == "messages[0].content[0].citations", f"lenient: citations {answer} {named}")
     for field, value in fields.items():
         status, answer, headers = closed("/v1/chat/completions", {"model": "plain", "messages": [USER], field: value})
         check(status == 400 and "x-ignored-params" not in headers, f"strict: {field} {answer}")
@@ -540,7 +590,8 @@ if __name__ == "__main__":
         ):
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
             for test in (test_raw_prompts, test_cut_calls, test_no_arguments, test_systems, test_ollama, test_errors,
-                         test_files, test_messages, test_histories, test_numbers, test_http, test_llama_cpp,
+                         test_files, test_messages, test_histories, test_members,
+                         test_same_names, test_numbers, test_http, test_llama_cpp,
                          test_rerank, test_many_tools):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)

@@ -258,6 +258,11 @@ static void test_documents(void) {
         TEST_MSG(memmem(document.data, document.size, table.data, table.size) != NULL,
             "%s does not show the fields of %s as `apus debug fields` prints them: run tools/write_docs.py",
             tables[i].document, tables[i].routes);
+        buffer_clear(&table);
+        member_table_write(&tables[i], &table);
+        TEST_MSG(table.size == 0 || memmem(document.data, document.size, table.data, table.size) != NULL,
+            "%s does not show the members of %s as `apus debug fields` prints them: run tools/write_docs.py",
+            tables[i].document, tables[i].routes);
         buffer_free(&table);
         buffer_free(&document);
     }

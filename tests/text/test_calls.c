@@ -57,6 +57,16 @@ static const Case cases[] = {
     {"qwen3_coder", /* what json_parse refuses is a value all the same */
         "<tool_call>\n<function=f>\n<parameter=any>\n{\"k\": 1, \"k\": 1e999}\n</parameter>\n</function>\n</tool_call>",
         "F(f)A({\"any\": {\"k\": 1, \"k\": 1e999}})E()"},
+    {"qwen3_coder", /* a marker in a string of JSON, where strings are permitted as well */
+        "<tool_call>\n<function=f>\n<parameter=any>\n{\"k\": \"</parameter>\"}\n</parameter>\n<parameter=n>\n1\n"
+        "</parameter>\n</function>\n</tool_call>",
+        "F(f)A({\"any\": {\"k\": \"</parameter>\"}, \"n\": 1})E()"},
+    {"qwen3_coder", /* a text that begins like JSON */
+        "<tool_call>\n<function=f>\n<parameter=any>\n{\"k\n</parameter>\n<parameter=n>\n1\n</parameter>\n</function>\n"
+        "</tool_call>",
+        "F(f)A({\"any\": \"{\\\"k\", \"n\": 1})E()"},
+    {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=any>\n\"a</parameter>\n</function>\n</tool_call>",
+        "F(f)A({\"any\": \"\\\"a\"})E()"},
     {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=s>\nhal", "F(f)A({\"s\": \"hal)E()"},
     {"qwen3_coder", "<tool_call>\n<function=f>\nnonsense", "C(<tool_call>\n<function=f>\nnonsense)"},
     {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=n>\nfive\n</parameter>\nnonsense",
@@ -89,6 +99,8 @@ static const Case cases[] = {
         "<|tool_call>call:f{s:<|\"|>x<|\"|>,n:1,o:{k:<|\"|>v<|\"|>,l:[true,null]}}<tool_call|><|tool_call>call:g{}<"
         "tool_call|>",
         "F(f)A({\"s\":\"x\",\"n\":1,\"o\":{\"k\":\"v\",\"l\":[true,null]}})E()F(g)A({})E()"},
+    {"glm", "<tool_call>f\n<arg_key>any</arg_key>\n<arg_value>[\"</arg_value>\"]</arg_value>\n</tool_call>",
+        "F(f)A({\"any\": [\"</arg_value>\"]})E()"},
     {"glm",
         "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>007</arg_value>\n<arg_key>n</arg_key><arg_value>7</arg_value></"
         "tool_call>\n"

@@ -151,10 +151,13 @@ static bool read_message(MessageBuilder *builder, const Json *message, const cha
     const Json *content = json_get(message, "content");
     if (!member_get(message, "content") && refusal) content = refusal;
     snprintf(path, sizeof path, "%.100s.content", param);
-    const bool absent = !content || content->type == JSON_NULL;
+    /* Some clients write no content beside calls as an empty list. */
+    const bool calling = calls && calls->size > 0;
+    const bool absent =
+        !content || content->type == JSON_NULL || (calling && content->type == JSON_ARRAY && content->size == 0);
     const Json *reasoned = member_get(message, "reasoning_content");
     if (!reasoned) reasoned = member_get(message, "reasoning");
-    const bool bare = (!calls || calls->size == 0) && !(reasoned && !strcmp(role, "assistant"));
+    const bool bare = !calling && !(reasoned && !strcmp(role, "assistant"));
     if (!content && bare) return api_missing(path, error);
     if (absent && bare)
         return api_fail(
@@ -164,7 +167,7 @@ static bool read_message(MessageBuilder *builder, const Json *message, const cha
         !read_text(message, "reasoning_content", param, &reasoning, error) ||
         (!reasoning.data && !read_text(message, "reasoning", param, &reasoning, error)))
         return false;
-    if (absent && (!calls || calls->size == 0)) messages_add_text(builder, SLICE(""));
+    if (absent && !calling) messages_add_text(builder, SLICE(""));
     if (reasoning.data) messages_add_reasoning(builder, reasoning);
     return true;
 }

@@ -73,9 +73,10 @@ static ChatRequest default_request(Exchange *x, Arena *arena) {
     request.media_hosts = x->server->options.media_hosts;
     take_defaults(&x->server->options.defaults, &request);
     if (preset) take_defaults(&preset->defaults, &request);
+    request.ignored = x->ignored;
+    request.ignored_size = sizeof x->ignored;
     if (x->server->options.lenient) {
-        request.ignored = x->ignored;
-        request.ignored_size = sizeof x->ignored;
+        request.lenient = true;
         request.stop_max = STOP_STRINGS_MAX;
         request.reasoning.advisory = true;
     }

@@ -65,14 +65,19 @@ const Field *adapter_fields_all(size_t *count); /* fields of the other APIs */
  * is a member of an object. request: NULL for APIs whose rows are only checked. */
 NODISCARD bool fields_read(ChatRequest *request, Api api, const Json *body, ApiError *error);
 
+/* Notes the path of what is ignored, for the response's header x-ignored-params, if it can stand there. */
+void fields_note_ignored(ChatRequest *request, const char *path);
+
 /* A table of fields in the documents: all fields with exactly these `apis`. */
 typedef struct FieldTable {
     const char *document; /* path in the repository */
     const char *routes;   /* paths of the API, as the marker before the table names them */
     unsigned apis;
+    unsigned objects; /* API whose objects inside requests are shown behind the fields; 0: none */
 } FieldTable;
 
 const FieldTable *field_tables(size_t *count);
-/* Appends a marker line (an HTML comment) and the table as Markdown. tools/write_docs.py copies both to the document.
- */
+/* These append a marker line (an HTML comment) and a table as Markdown. tools/write_docs.py copies both to the
+ * document. member_table_write: the rows of object_members.h; without any, nothing. */
 void field_table_write(const FieldTable *table, Buffer *out);
+void member_table_write(const FieldTable *table, Buffer *out);

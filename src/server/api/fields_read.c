@@ -110,14 +110,19 @@ static bool unknown(Slice key, ApiError *error) {
 
 /* ---- bodies ---- */
 
-/* Notes a field that is ignored. False: fields are not. */
-static bool ignore(ChatRequest *request, const char *path) {
-    if (!request || !request->ignored) return false;
+void fields_note_ignored(ChatRequest *request, const char *path) {
+    if (!request->ignored) return;
     const size_t size = strlen(request->ignored), wanted = strlen(path) + 3;
     for (const char *c = path; *c; c++)
-        if (*c <= ' ' || *c > '~') return true; /* it cannot stand in a header */
+        if (*c <= ' ' || *c > '~') return; /* it cannot stand in a header */
     if (size + wanted < request->ignored_size)
         snprintf(request->ignored + size, request->ignored_size - size, "%s%s", size ? ", " : "", path);
+}
+
+/* Notes a field that is ignored. False: fields are not. */
+static bool ignore(ChatRequest *request, const char *path) {
+    if (!request || !request->lenient) return false;
+    fields_note_ignored(request, path);
     return true;
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "server/api/fields.h"
+#include "server/api/object_members.h"
 
 static void write_range(const Field *f, const char *type, Buffer *out) {
     buffer_text(out, type);
@@ -37,19 +38,19 @@ static const char *const statuses[] = {[FIELD_HONOURED] = "honoured",
     [FIELD_REFUSED] = "refused"};
 
 static const FieldTable tables[] = {
-    {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", API_CHAT | API_COMPLETIONS},
-    {"docs/api/openai.md", "/v1/embeddings", API_EMBEDDINGS},
-    {"docs/api/openai.md", "/v1/audio/transcriptions, /v1/audio/translations", API_TRANSCRIPTION | API_TRANSLATION},
-    {"docs/api/openai.md", "/v1/audio/transcriptions", API_TRANSCRIPTION},
-    {"docs/api/responses.md", "/v1/responses", API_RESPONSES},
-    {"docs/api/anthropic.md", "/v1/messages", API_MESSAGES},
-    {"docs/api/ollama.md", "/api/chat, /api/generate", API_OLLAMA_CHAT | API_OLLAMA_GENERATE},
-    {"docs/api/ollama.md", "/api/chat", API_OLLAMA_CHAT},
-    {"docs/api/ollama.md", "/api/generate", API_OLLAMA_GENERATE},
-    {"docs/api/ollama.md", "/api/embed", API_OLLAMA_EMBED},
-    {"docs/api/native.md", "/v1/rerank", API_RERANK},
-    {"docs/api/native.md", "/tokenize", API_TOKENIZE},
-    {"docs/api/native.md", "/detokenize", API_DETOKENIZE},
+    {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", API_CHAT | API_COMPLETIONS, API_CHAT},
+    {"docs/api/openai.md", "/v1/embeddings", API_EMBEDDINGS, 0},
+    {"docs/api/openai.md", "/v1/audio/transcriptions, /v1/audio/translations", API_TRANSCRIPTION | API_TRANSLATION, 0},
+    {"docs/api/openai.md", "/v1/audio/transcriptions", API_TRANSCRIPTION, 0},
+    {"docs/api/responses.md", "/v1/responses", API_RESPONSES, API_RESPONSES},
+    {"docs/api/anthropic.md", "/v1/messages", API_MESSAGES, API_MESSAGES},
+    {"docs/api/ollama.md", "/api/chat, /api/generate", API_OLLAMA_CHAT | API_OLLAMA_GENERATE, 0},
+    {"docs/api/ollama.md", "/api/chat", API_OLLAMA_CHAT, API_OLLAMA_CHAT},
+    {"docs/api/ollama.md", "/api/generate", API_OLLAMA_GENERATE, 0},
+    {"docs/api/ollama.md", "/api/embed", API_OLLAMA_EMBED, 0},
+    {"docs/api/native.md", "/v1/rerank", API_RERANK, 0},
+    {"docs/api/native.md", "/tokenize", API_TOKENIZE, 0},
+    {"docs/api/native.md", "/detokenize", API_DETOKENIZE, 0},
 };
 
 const FieldTable *field_tables(size_t *count) {
@@ -85,5 +86,35 @@ void field_table_write(const FieldTable *table, Buffer *out) {
         buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
         write_form(f, out);
         buffer_printf(out, " | %s |\n", f->what);
+    }
+}
+
+static void write_names(const char *names, Buffer *out) {
+    for (const char *at = names; *at; at += strspn(at, " ")) {
+        const size_t size = strcspn(at, " ");
+        buffer_printf(out, "%s`%.*s`", at == names ? "" : ", ", (int)size, at);
+        at += size;
+    }
+}
+
+void member_table_write(const FieldTable *table, Buffer *out) {
+    size_t count;
+    const ObjectMembers *rows = object_members_all(&count);
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        const ObjectMembers *row = &rows[i];
+        if (!(row->apis & table->objects)) continue;
+        if (!any)
+            buffer_printf(out,
+                "<!-- members in %s -->\n| object | type | read | no effect | refused |\n|---|---|---|---|---|\n",
+                table->routes);
+        any = true;
+        buffer_printf(out, "| `%s` | %s | ", row->path, row->type ? row->type : "");
+        write_names(row->read, out);
+        buffer_text(out, " | ");
+        write_names(row->without_effect, out);
+        buffer_text(out, " | ");
+        write_names(row->refused, out);
+        buffer_text(out, " |\n");
     }
 }

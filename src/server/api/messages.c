@@ -1,4 +1,5 @@
 /* POST /v1/messages: responses of Anthropic's Messages API. Reference: its documentation, version 2023-06-01. */
+#include "base/json_check.h"
 #include "server/api/answer_writer.h"
 #include "server/api/members.h"
 #include "server/api/messages_api.h"
@@ -64,12 +65,9 @@ static void begin_block(Exchange *x, const AnswerEvents *events, int at, bool wh
 /* What a call that was cut had so far is no object: then its block says so. */
 static void write_input(const AnswerEvents *events, int call, Buffer *out) {
     Buffer arguments = {0};
-    Arena arena = {0};
-    Error why;
     answer_arguments(events, call, &arguments);
-    const Json *input = json_parse(&arena, buffer_view(&arguments), &why);
-    if (input && input->type == JSON_OBJECT) {
-        json_write(out, input);
+    if (json_is_object(buffer_view(&arguments))) {
+        json_write_compact(out, buffer_view(&arguments));
     } else {
         buffer_text(out, "{\"incomplete\":");
         json_write_string(out, buffer_view(&arguments));
@@ -77,7 +75,6 @@ static void write_input(const AnswerEvents *events, int call, Buffer *out) {
     }
     out->failed |= arguments.failed;
     buffer_free(&arguments);
-    arena_free(&arena);
 }
 
 static bool is_hidden(const Exchange *x, AnswerEventKind kind) {

@@ -7,6 +7,7 @@
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
 #include "server/api/messages_api.h"
+#include "server/api/object_members.h"
 #include "server/api/request.h"
 
 const char thread_unsupported[] = "thread_unsupported_request";
@@ -170,7 +171,9 @@ bool request_read_messages(ChatRequest *request, const Json *body, ApiError *err
     if (member_get(body, "thread"))
         return api_fail(
             error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
-    if (!fields_read(request, API_MESSAGES, body, error) || !read_messages(request, body, error)) return false;
+    if (!fields_read(request, API_MESSAGES, body, error) || !read_messages(request, body, error) ||
+        !object_members_check(request, API_MESSAGES, body, error))
+        return false;
     const ChatMessage *last = &request->chat.messages[request->chat.message_count - 1];
     request->chat.continues =
         !strcmp(last->role, "assistant") && message_text_bytes(last) > 0 && message_call_count(last) == 0;

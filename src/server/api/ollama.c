@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/json_check.h"
 #include "server/api/answer_writer.h"
 #include "server/api/completion.h"
 #include "server/api/fields.h"
@@ -50,18 +51,15 @@ static void write_call(const Exchange *x, int at, int call, Buffer *out) {
     char id[CALL_ID_BYTES];
     const Slice name = answer_event_text(&x->kept, at);
     Buffer arguments = {0};
-    Arena arena = {0};
-    Error why;
     answer_arguments(&x->kept, at, &arguments);
-    const Json *object = json_parse(&arena, buffer_view(&arguments), &why);
     answer_call_id(x, 0, call, name, id);
     buffer_text(out, "{\"id\":");
     json_write_string(out, slice_of(id));
     buffer_text(out, ",\"function\":{\"name\":");
     json_write_string(out, name);
     buffer_text(out, ",\"arguments\":");
-    if (object && object->type == JSON_OBJECT) {
-        json_write(out, object);
+    if (json_is_object(buffer_view(&arguments))) {
+        json_write_compact(out, buffer_view(&arguments));
     } else { /* it was cut */
         buffer_text(out, "{\"incomplete\":");
         json_write_string(out, buffer_view(&arguments));
@@ -70,7 +68,6 @@ static void write_call(const Exchange *x, int at, int call, Buffer *out) {
     buffer_text(out, "}}");
     out->failed |= arguments.failed;
     buffer_free(&arguments);
-    arena_free(&arena);
 }
 
 static void write_calls(Exchange *x, Buffer *out) {

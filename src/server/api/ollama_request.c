@@ -6,6 +6,7 @@
 #include "server/api/fields.h"
 #include "server/api/media_parts.h"
 #include "server/api/members.h"
+#include "server/api/object_members.h"
 #include "server/api/request.h"
 
 /* ---- both ---- */
@@ -111,7 +112,8 @@ bool request_read_ollama_chat(ChatRequest *request, const Json *body, ApiError *
     int index = 0;
     for (JSON_EACH(message, messages))
         if (!read_message(&builder, message, index++, &ids, error)) return false;
-    return messages_end(&builder, request, error) && request_settle_chat(request, error);
+    return messages_end(&builder, request, error) && request_settle_chat(request, error) &&
+        object_members_check(request, API_OLLAMA_CHAT, body, error);
 }
 
 /* ---- generate ---- */

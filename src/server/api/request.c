@@ -6,6 +6,7 @@
 #include "server/api/field_readers.h"
 #include "server/api/fields.h"
 #include "server/api/members.h"
+#include "server/api/object_members.h"
 #include "server/api/tools.h"
 
 ChatRequest request_init(Arena *arena, int vocab) {
@@ -75,7 +76,8 @@ bool request_read_chat(ChatRequest *request, const Json *body, ApiError *error) 
     if (!messages) return api_missing("messages", error);
     if (request->response.top_logprobs > 0 && !request->response.logprobs)
         return only_with("top_logprobs", "logprobs", error);
-    return chat_read_messages(request, messages, error) && request_settle_chat(request, error);
+    return chat_read_messages(request, messages, error) && request_settle_chat(request, error) &&
+        object_members_check(request, API_CHAT, body, error);
 }
 
 /* best_of: more answers are computed than shown. */

@@ -6,6 +6,7 @@
 #include "server/api/media_parts.h"
 #include "server/api/members.h"
 #include "server/api/message_builder.h"
+#include "server/api/object_members.h"
 #include "server/api/request.h"
 
 static const PartType text_types[] = {{"input_text", CONTENT_TEXT, "text", NULL},
@@ -191,5 +192,6 @@ static bool write_echo(ChatRequest *request, const Json *body, ApiError *error) 
 bool request_read_responses(ChatRequest *request, const Json *body, ApiError *error) {
     request->input_field = "input";
     return fields_read(request, API_RESPONSES, body, error) && read_input(request, body, error) &&
-        request_settle_chat(request, error) && write_echo(request, body, error);
+        object_members_check(request, API_RESPONSES, body, error) && request_settle_chat(request, error) &&
+        write_echo(request, body, error);
 }

@@ -135,6 +135,31 @@ static const Json *make_definitions(
     return list;
 }
 
+/* The same text of JSON; neither of two that are NULL differs from the other. */
+static bool same_value(const Json *a, const Json *b) {
+    Buffer one = {0}, other = {0};
+    if (a) json_write(&one, a);
+    if (b) json_write(&other, b);
+    const bool same = !a == !b && !one.failed && !other.failed && slice_equal(buffer_view(&one), buffer_view(&other));
+    buffer_free(&one);
+    buffer_free(&other);
+    return same;
+}
+
+/* A call does not say which of two tools of one name it means: they must have the same arguments. */
+static bool check_unique(const ToolOptions *tools, const char *param, const ToolForm *form, ApiError *error) {
+    const ChatTool *last = &tools->list[tools->count - 1];
+    for (const ChatTool *tool = tools->list; tool < last; tool++) {
+        char path[API_PARAM_MAX];
+        if (!slice_equal(tool->name, last->name) || same_value(tool->parameters, last->parameters)) continue;
+        snprintf(path, sizeof path, "%.90s%s.name", param, form->wrapped ? ".function" : "");
+        return api_fail(error, 400, "invalid_value", path,
+            "Invalid '%s': there is another tool '%.*s' with another '%s'. Names of tools must be unique.", path,
+            SLICE_SHOWN(last->name), form->schema);
+    }
+    return true;
+}
+
 bool tools_read_list(
     ToolOptions *tools, Arena *arena, const Json *value, const char *field, const ToolForm *form, ApiError *error) {
     const Json *functions[TOOLS_MAX];
@@ -155,6 +180,7 @@ bool tools_read_list(
                 field, TOOLS_MAX, value->size);
         functions[tools->count] = function;
         tools->list[tools->count++] = read;
+        if (!check_unique(tools, param, form, error)) return false;
     }
     if (tools->count == 0) return true;
     tools->definitions = form->wrapped ? value : make_definitions(functions, tools->count, form, arena, error);

@@ -15,6 +15,7 @@ void answer_open(
 
 void answer_close(AnswerParser *p) {
     buffer_free(&p->held);
+    buffer_free(&p->value.closers);
     buffer_free(&p->value.word);
 }
 
@@ -73,6 +74,7 @@ static void begin_call(AnswerParser *p, const CallHead *head, bool bare, AnswerE
     p->fresh = false;
     p->looked = p->opened = p->retry = 0;
     p->unannounced = bare;
+    buffer_free(&p->value.closers);
     buffer_free(&p->value.word);
     p->value = (AnswerValue){0};
     p->state = ANSWER_IN_ARGUMENTS;

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "text/calls/call_format.h"
 
-enum { ANSWER_NAME_MAX = 256, ANSWER_DEPTH_MAX = 64 };
+enum { ANSWER_NAME_MAX = 256 };
 
 typedef enum AnswerEventKind {
     ANSWER_CONTENT,
@@ -54,8 +54,8 @@ typedef struct AnswerValue {
     int depth;
     int item; /* loose values: the last item written, LooseItem */
     bool comma;
-    char quote; /* 0: the format's */
-    char closers[ANSWER_DEPTH_MAX];
+    char quote;     /* 0: the format's */
+    Buffer closers; /* of a loose value: the brackets that are still to come, the next one last */
     Buffer word;
     int keys; /* number of tagged arguments */
 } AnswerValue;

@@ -26,6 +26,7 @@ static void begin_message(AnswerParser *p, Slice header, AnswerEvents *out) {
     p->state = ANSWER_IN_MESSAGE;
     p->message = name.size > 0 ? ANSWER_ARGUMENTS : has(header, "analysis") ? ANSWER_REASONING : ANSWER_CONTENT;
     if (name.size == 0) return;
+    p->value = (AnswerValue){.closers = p->value.closers, .word = p->value.word};
     p->calls_seen++;
     answer_emit(out, ANSWER_CALL, name);
 }
@@ -44,7 +45,23 @@ static bool read_header(AnswerParser *p, Slice text, AnswerEvents *out) {
     return true;
 }
 
+/* Arguments end by their own syntax: a string in them may contain a marker. True: they go on behind the text. */
+static bool read_arguments(AnswerParser *p, Slice text, AnswerEvents *out) {
+    const size_t begin = answer_skip_blank(text, 0);
+    size_t used;
+    if (!p->value.begun && (begin == text.size || text.data[begin] != '{')) return false;
+    if (p->value.begun && p->value.depth == 0) return false; /* they have ended */
+    const bool over = answer_json(&p->value, text, p->last, out, &used);
+    p->at += used;
+    if (over) p->value.depth = 0;
+    return !over;
+}
+
 static bool read_message(AnswerParser *p, Slice text, AnswerEvents *out) {
+    const size_t before = p->at;
+    if (p->message == ANSWER_ARGUMENTS && read_arguments(p, text, out)) return false;
+    text = answer_from(text, p->at - before);
+    const bool ended = p->message == ANSWER_ARGUMENTS && p->value.begun;
     size_t size = text.size, marker = 0;
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         bool found;
@@ -59,7 +76,7 @@ static bool read_message(AnswerParser *p, Slice text, AnswerEvents *out) {
     }
     const Slice said = {text.data, size};
     const size_t keep = marker || p->last ? size : answer_trimmed(said);
-    if (p->message != ANSWER_CONTENT || !p->only_calls)
+    if (!ended && (p->message != ANSWER_CONTENT || !p->only_calls))
         answer_emit(out, p->message,
             (Slice){text.data, p->message == ANSWER_CONTENT && p->last && !marker ? size : answer_trimmed(said)});
     p->at += marker ? size + marker : keep;

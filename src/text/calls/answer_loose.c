@@ -13,7 +13,9 @@ typedef struct Loose {
     Buffer out;
 } Loose;
 
-static bool in_object(const AnswerValue *v) { return v->depth == 1 || v->closers[v->depth - 1] == '}'; }
+static bool in_object(const AnswerValue *v) {
+    return v->closers.size <= 1 || v->closers.data[v->closers.size - 1] == '}';
+}
 
 static void before_item(Loose *l) {
     AnswerValue *v = l->v;
@@ -176,16 +178,14 @@ static bool read_string(Loose *l) {
 
 /* ---- the rest ---- */
 
-static bool open_container(Loose *l, char c) {
+static void open_container(Loose *l, char c) {
     AnswerValue *v = l->v;
     if (v->word.size > 0) flush(l);
     before_value(l);
-    if (v->depth == ANSWER_DEPTH_MAX) return false;
     buffer_byte(&l->out, c == '{' ? '{' : '[');
-    v->closers[v->depth++] = c == '{' ? '}' : c == '(' ? ')' : ']';
+    buffer_byte(&v->closers, c == '{' ? '}' : c == '(' ? ')' : ']');
     v->item = ITEM_NONE;
     v->comma = false;
-    return true;
 }
 
 /* True: the outermost one. */
@@ -193,10 +193,10 @@ static bool close_container(Loose *l) {
     AnswerValue *v = l->v;
     flush(l);
     buffer_byte(&l->out, in_object(v) ? '}' : ']');
-    v->depth--;
+    if (v->closers.size > 0) v->closers.size--;
     v->item = ITEM_VALUE;
     v->comma = false;
-    return v->depth == 0;
+    return v->closers.size == 0;
 }
 
 typedef enum Progress { GOES_ON, WAITS, ENDS } Progress;
@@ -219,14 +219,14 @@ static Progress read_byte(Loose *l) {
     if (c == '"' || (python && c == '\''))
         open_string(l, c);
     else if (c == '{' || c == '[' || (python && c == '('))
-        return open_container(l, c) ? GOES_ON : ENDS;
+        open_container(l, c);
     else if (c == '}' || c == ']' || (python && c == ')'))
         return close_container(l) ? ENDS : GOES_ON;
     else if (c == ',') {
         flush(l);
         v->comma = v->item != ITEM_NONE;
         v->item = ITEM_NONE;
-    } else if (in_object(v) && (python && v->depth == 1 ? c == '=' : c == ':'))
+    } else if (in_object(v) && (python && v->closers.size == 1 ? c == '=' : c == ':'))
         write_key(l);
     else if (!answer_blank(c) || v->word.size > 0)
         buffer_byte(&v->word, c);
@@ -234,8 +234,8 @@ static Progress read_byte(Loose *l) {
 }
 
 void answer_loose_begin(AnswerValue *v, const CallFormat *calls, AnswerEvents *out) {
-    v->depth = 1;
-    v->closers[0] = calls->syntax == CALL_PYTHON ? ')' : '}';
+    buffer_byte(&v->closers, calls->syntax == CALL_PYTHON ? ')' : '}');
+    out->failed |= v->closers.failed;
     answer_emit(out, ANSWER_ARGUMENTS, SLICE("{"));
 }
 
@@ -248,7 +248,7 @@ bool answer_loose(AnswerValue *v, const CallFormat *calls, Slice text, bool last
         if (!v->in_string && v->word.size > 0) flush(&l);
     }
     answer_emit(out, ANSWER_ARGUMENTS, buffer_view(&l.out));
-    out->failed |= l.out.failed || v->word.failed;
+    out->failed |= l.out.failed || v->word.failed || v->closers.failed;
     buffer_free(&l.out);
     *used = l.at;
     return progress == ENDS;

@@ -1,5 +1,6 @@
 /* Arguments between markers. The format, or the tool's schema, decides which of them are strings. */
 #include "base/arena.h"
+#include "base/json_check.h"
 #include "text/calls/answer_parts.h"
 #include "text/grammar/schema_type.h"
 
@@ -24,8 +25,7 @@ static void write_string(Slice text, Buffer *out) {
     buffer_byte(out, '"');
 }
 
-/* Whether a value of JSON is one of the types. */
-static bool has_type(const Json *value, uint32_t types) {
+static bool has_type(JsonType type, uint32_t types) {
     static const uint32_t of[] = {[JSON_NULL] = TYPE_NULL,
         [JSON_BOOL] = TYPE_BOOL,
         [JSON_INTEGER] = TYPE_INTEGER,
@@ -34,13 +34,17 @@ static bool has_type(const Json *value, uint32_t types) {
         [JSON_STRING] = TYPE_STRING,
         [JSON_ARRAY] = TYPE_ARRAY,
         [JSON_OBJECT] = TYPE_OBJECT};
-    return types & of[value->type];
+    return types & of[type];
 }
 
 /* A fraction that is whole, where only whole numbers are permitted: 5.0. */
-static bool write_whole(const Json *value, uint32_t types, Buffer *out) {
-    if (value->type != JSON_REAL || !(types & TYPE_INTEGER)) return false;
-    const double number = json_number(value);
+static bool write_whole(JsonType type, Slice text, uint32_t types, Buffer *out) {
+    if (type != JSON_REAL || !(types & TYPE_INTEGER)) return false;
+    Arena arena = {0};
+    Error why;
+    const Json *value = json_parse(&arena, text, &why);
+    const double number = value ? json_number(value) : 0.5;
+    arena_free(&arena);
     if (number != (double)(int64_t)(number > -1e15 && number < 1e15 ? number : 0)) return false;
     buffer_printf(out, "%lld", (long long)number);
     return true;
@@ -49,13 +53,15 @@ static bool write_whole(const Json *value, uint32_t types, Buffer *out) {
 /* A text is a string where the types have strings, unless it is a value of another of the types; see
  * text/grammar/argument_form.h. */
 static void write_value(uint32_t types, Slice text, Buffer *out) {
-    Arena arena = {0};
-    Error why;
+    size_t size;
+    JsonType type;
     const bool only_string = types == TYPE_STRING;
-    const Json *value = only_string ? NULL : json_parse_loose(&arena, text, &why);
-    if (value && has_type(value, types))
+    const JsonVerdict verdict = only_string ? JSON_IS_NOT : json_check(text, &size, &type);
+    const bool value = verdict == JSON_IS_WHOLE && answer_skip_blank(text, size) == text.size;
+    out->failed |= verdict == JSON_NO_MEMORY;
+    if (value && has_type(type, types))
         buffer_slice(out, text);
-    else if (value && write_whole(value, types, out))
+    else if (value && write_whole(type, text, types, out))
         ;
     else if (!only_string && (types & TYPE_BOOL) && (slice_is(text, "True") || slice_is(text, "False")))
         buffer_text(out, slice_is(text, "True") ? "true" : "false");
@@ -63,7 +69,6 @@ static void write_value(uint32_t types, Slice text, Buffer *out) {
         buffer_text(out, "null");
     else
         write_string(text, out);
-    arena_free(&arena);
 }
 
 /* ---- one argument ---- */
@@ -85,18 +90,27 @@ static bool is_typed_string(const Argument *argument) {
     return memmem(argument->attributes.data, argument->attributes.size, "\"true\"", 6);
 }
 
-/* Index of the marker after a value. A value that cannot be a string ends by its own syntax: a string in it may contain
- * the marker. */
-static size_t find_value_end(const CallFormat *f, Slice value, uint32_t types, bool *found) {
-    const size_t begin = answer_skip_blank(value, 0);
-    const bool nested = begin < value.size && strchr("{[\"", value.data[begin]);
-    const size_t size = nested && !(types & TYPE_STRING) ? answer_value_size(answer_from(value, begin)) : 0;
-    const size_t from = size ? begin + size : 0;
-    if (nested && !(types & TYPE_STRING) && size == 0) {
-        *found = false;
-        return value.size;
-    }
-    return from + answer_find(answer_from(value, from), f->value_end, found);
+/* Whether a value that begins so may be JSON in which a string contains the end marker. */
+static bool may_hide_marker(Slice value, uint32_t types) {
+    if (value.size == 0 || types == TYPE_STRING) return false;
+    const char first = value.data[0];
+    return types & (first == '{' ? TYPE_OBJECT : first == '[' ? TYPE_ARRAY : first == '"' ? TYPE_STRING : 0);
+}
+
+/* Index of the marker after a value. JSON of a permitted type ends by its own syntax, because a string in it may
+ * contain the marker. Other texts end at the first marker: behind it comes a line feed, which no string of JSON
+ * contains, so that a text is not taken for JSON that goes on behind the marker. */
+static size_t find_value_end(const CallFormat *f, Slice value, uint32_t types, bool last, bool *found) {
+    const size_t begin = answer_skip_blank(value, 0), first = answer_find(value, f->value_end, found);
+    size_t size;
+    JsonType type;
+    if (!may_hide_marker(answer_from(value, begin), types)) return first;
+    const JsonVerdict verdict = json_check(answer_from(value, begin), &size, &type);
+    if (verdict == JSON_IS_WHOLE && begin + size > first && has_type(type, types))
+        return begin + size + answer_find(answer_from(value, begin + size), f->value_end, found);
+    if (verdict != JSON_IS_CUT || (last && (types & TYPE_STRING))) return first;
+    *found = false;
+    return value.size;
 }
 
 static uint32_t argument_types(const AnswerParser *p, const Argument *argument) {
@@ -128,7 +142,7 @@ static Verdict read_argument(const AnswerParser *p, Slice text, Argument *argume
     }
     const Slice value = answer_from(text, at);
     argument->types = argument_types(p, argument);
-    const size_t size = find_value_end(f, value, argument->types, &found);
+    const size_t size = find_value_end(f, value, argument->types, last, &found);
     if (!found && !last) return VERDICT_MORE;
     argument->cut = !found;
     argument->value = without_line_ends((Slice){value.data, size}, argument->cut);

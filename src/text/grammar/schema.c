@@ -121,6 +121,7 @@ static Expr argument_value(Schemas *s, const SchemaSet *set, uint32_t types) {
     Rules *r = s->rules;
     const ArgumentForm *f = s->arguments;
     if (f->syntax == ARGUMENTS_PYTHON) return json_values(s, set, types);
+    types &= set->types; /* a value of another type would be read as one of these */
     const Expr begin = marker(s, f->value_begin), end = marker(s, f->value_end);
     const Expr text = types & TYPE_STRING ? strings(s, set, SPELLING_UTF8) : EXPR_NONE;
     const uint32_t others = set->types == TYPE_STRING ? types & ~(uint32_t)TYPE_STRING : types;

@@ -31,7 +31,8 @@ typedef struct Object {
     const SchemaSet *set;
     Property *properties;
     uint32_t count, capacity;
-    Map names; /* to places in properties */
+    uint32_t own; /* properties that this object's schemas name; those behind them are named by other branches */
+    Map names;    /* to places in properties */
     Mention *mentions;
     uint32_t mention_count, mention_capacity;
     Pattern *patterns;
@@ -146,7 +147,17 @@ static uint32_t argument_other_types(const Object *o) { return schema_member_typ
 /* Calls have the arguments that the tool names, unless the schema permits further ones or requires more than it names.
  */
 static bool is_closed(const Object *o) {
-    return o->set->place == PLACE_ARGUMENTS && o->has_properties && o->min <= o->count;
+    return o->set->place == PLACE_ARGUMENTS && o->has_properties && o->min <= o->own;
+}
+
+static bool add_name(void *context, Slice name) { return property_add(context, name); }
+
+/* The reader of arguments between markers knows the types of a key by its name and the whole schema. So keys that
+ * other branches name are properties of their own, not among all other keys. */
+static bool read_others(Object *o) {
+    const ArgumentForm *f = o->s->arguments;
+    o->own = o->count;
+    return !o->separate || f->syntax != ARGUMENTS_TAGGED || f->typed || schema_member_names(o->s->root, add_name, o);
 }
 
 /* What the set says of the value of a property (its name and its spelled key), or of any key that matches a pattern
@@ -175,7 +186,8 @@ static Expr value_of(Object *o, const Property *property, Slice spelled, const P
         if (!known && rest) members_add(s, &list, rest, 0);
         said = said || known || rest;
     }
-    if (!property && !said && is_closed(o)) return EXPR_NONE;
+    const bool foreign = !property || (!property->mention && !property->required);
+    if (foreign && !said && is_closed(o)) return EXPR_NONE;
     return schema_set_expr(s, &list);
 }
 
@@ -331,6 +343,7 @@ Expr schema_object(Schemas *s, const SchemaSet *set) {
     set_form(&o);
     for (uint32_t i = 0; i < set->count && ok; i++) ok = read_member(&o, i);
     for (uint32_t i = 0; i < set->count && ok; i++) ok = read_required(&o, set->members[i].schema);
+    ok = ok && read_others(&o);
     for (uint32_t i = 0; i < o.count && ok && !s->budget->failed; i++) make_pair(&o, &o.properties[i]);
     if (ok && !s->budget->failed) make_others(&o);
     const Expr object = ok && !s->budget->failed ? make_object(&o) : EXPR_NONE;

@@ -1,15 +1,20 @@
-/* Types of members: the types that any part of a schema gives a key, references followed. */
+/* Types of members: what all parts of a schema that apply to an object say of a key, references followed. */
 #include "text/grammar/schema_type.h"
 
 enum { SEARCH_DEPTH_MAX = 32, SEARCH_STEPS_MAX = 10000 };
 
 typedef struct Search {
     const Json *root;
-    Slice key;
-    uint32_t found; /* types found so far */
-    bool any;       /* the key was found */
+    Slice key;   /* data NULL: a key that no part names */
+    bool closed; /* keys that are not named are left out of calls, for the whole object names others */
     int steps;
 } Search;
+
+/* What a schema says of the key. */
+typedef struct Said {
+    uint32_t types; /* that it permits, at most */
+    bool named;     /* it names the key, or lets further keys in */
+} Said;
 
 uint32_t schema_type_named(Slice name) {
     static const struct {
@@ -96,42 +101,132 @@ static uint32_t types_of(Search *s, const Json *schema, int depth) {
     return types;
 }
 
-/* Looks for the key in a schema of the object, and in all that it applies in place. */
-static void search(Search *s, const Json *schema, int depth) {
-    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+static Said said_of(Search *s, const Json *schema, bool named, int depth);
+
+static void both(Said *said, Said more) {
+    said->types &= more.types;
+    said->named = said->named || more.named;
+}
+
+static bool requires(const Json *schema, Slice key) {
+    const Json *required = json_get(schema, "required");
+    if (!required || required->type != JSON_ARRAY || !key.data) return false;
+    for (JSON_EACH(name, required))
+        if (name->type == JSON_STRING && slice_equal(json_slice(name), key)) return true;
+    return false;
+}
+
+/* properties, patternProperties and additionalProperties of one schema. */
+static Said said_here(Search *s, const Json *schema, int depth) {
+    Said said = {TYPE_ALL, requires(schema, s->key)};
+    const Json *properties = json_get(schema, "properties"), *value = NULL;
+    const Json *others = json_get(schema, "additionalProperties");
+    const Json *unevaluated = json_get(schema, "unevaluatedProperties");
+    if (s->key.data && properties && properties->type == JSON_OBJECT)
+        for (JSON_EACH_PAIR(name, one, properties))
+            if (slice_equal(json_slice(name), s->key)) value = one;
+    if (value) return (Said){types_of(s, value, depth), true};
+    if (json_get(schema, "patternProperties")) return (Said){TYPE_ALL, true}; /* one may match the key */
+    if (others) said = (Said){types_of(s, others, depth), true};
+    if (unevaluated && !(unevaluated->type == JSON_BOOL && !unevaluated->boolean)) said.named = true;
+    return said;
+}
+
+/* What one branch or another says. A branch that names other keys only, and not this one, has no such key in calls. */
+static Said said_of_branches(Search *s, const Json *list, bool named, int depth) {
+    Said all = {0, false};
+    if (list->type != JSON_ARRAY) return (Said){TYPE_ALL, false};
+    for (JSON_EACH(branch, list)) {
+        const Said one = said_of(s, branch, named, depth);
+        const bool closed = s->closed || json_get(branch, "properties");
+        if (named || one.named || !closed) all.types |= one.types;
+        all.named = all.named || one.named;
+    }
+    return all;
+}
+
+/* named: a part beside the schema names the key. */
+static Said said_of(Search *s, const Json *schema, bool named, int depth) {
+    static const char *const unions[] = {"anyOf", "oneOf"};
     static const char *const single[] = {"if", "then", "else", "not"};
     static const char *const maps[] = {"dependentSchemas", "dependencies"};
-    if (schema->type != JSON_OBJECT || depth > SEARCH_DEPTH_MAX || ++s->steps > SEARCH_STEPS_MAX) return;
-    const Json *properties = json_get(schema, "properties"), *target = resolve(s, json_get(schema, "$ref"));
-    if (json_get(schema, "patternProperties")) s->any = true, s->found = TYPE_ALL;
-    if (properties && properties->type == JSON_OBJECT) {
-        for (JSON_EACH_PAIR(name, value, properties)) {
-            if (!slice_equal(json_slice(name), s->key)) continue;
-            s->any = true;
-            s->found |= types_of(s, value, depth + 1);
-        }
-    }
-    if (target) search(s, target, depth + 1);
-    for (size_t i = 0; i < COUNT_OF(lists); i++) {
-        const Json *list = json_get(schema, lists[i]);
-        if (!list || list->type != JSON_ARRAY) continue;
-        for (JSON_EACH(part, list)) search(s, part, depth + 1);
-    }
+    if (schema->type == JSON_BOOL) return (Said){schema->boolean ? TYPE_ALL : 0, false};
+    if (schema->type != JSON_OBJECT) return (Said){TYPE_ALL, false};
+    if (depth > SEARCH_DEPTH_MAX || ++s->steps > SEARCH_STEPS_MAX) return (Said){TYPE_ALL, true};
+    Said said = said_here(s, schema, depth + 1);
+    const Json *target = resolve(s, json_get(schema, "$ref")), *all = json_get(schema, "allOf");
+    if (json_get(schema, "$ref")) both(&said, target ? said_of(s, target, named, depth + 1) : (Said){TYPE_ALL, true});
+    if (all && all->type == JSON_ARRAY)
+        for (JSON_EACH(part, all)) both(&said, said_of(s, part, named, depth + 1));
+    /* These apply only sometimes: they do not narrow the types. */
     for (size_t i = 0; i < COUNT_OF(single); i++)
-        if (json_get(schema, single[i])) search(s, json_get(schema, single[i]), depth + 1);
+        if (json_get(schema, single[i])) said.named |= said_of(s, json_get(schema, single[i]), named, depth + 1).named;
     for (size_t i = 0; i < COUNT_OF(maps); i++) {
         const Json *map = json_get(schema, maps[i]);
         if (!map || map->type != JSON_OBJECT) continue;
-        for (JSON_EACH_PAIR(name, part, map)) search(s, part, depth + 1);
+        for (JSON_EACH_PAIR(name, part, map)) said.named |= said_of(s, part, named, depth + 1).named;
     }
+    named = named || said.named || (json_get(schema, unions[0]) && json_get(schema, unions[1]));
+    for (size_t i = 0; i < COUNT_OF(unions); i++)
+        if (json_get(schema, unions[i]))
+            both(&said, said_of_branches(s, json_get(schema, unions[i]), named, depth + 1));
+    return said;
+}
+
+/* Whether the object always has "properties". */
+static bool has_properties(Search *s, const Json *schema, int depth) {
+    if (schema->type != JSON_OBJECT || depth > SEARCH_DEPTH_MAX || ++s->steps > SEARCH_STEPS_MAX) return false;
+    const Json *target = resolve(s, json_get(schema, "$ref")), *all = json_get(schema, "allOf");
+    if (json_get(schema, "properties") || (target && has_properties(s, target, depth + 1))) return true;
+    bool any = false;
+    if (all && all->type == JSON_ARRAY)
+        for (JSON_EACH(part, all)) any = any || has_properties(s, part, depth + 1);
+    return any;
 }
 
 uint32_t schema_member_types(const Json *root, Slice key) {
     Search s = {.root = root, .key = key};
     if (!root) return TYPE_ALL;
-    search(&s, root, 0);
-    if (s.steps > SEARCH_STEPS_MAX) return TYPE_ALL;
-    if (s.any) return s.found;
-    const Json *others = json_get(root, "additionalProperties");
-    return others ? types_of(&s, others, 0) : TYPE_ALL;
+    s.closed = has_properties(&s, root, 0);
+    s.steps = 0;
+    const Said said = said_of(&s, root, false, 0);
+    return s.steps > SEARCH_STEPS_MAX || !said.types ? TYPE_ALL : said.types;
+}
+
+typedef struct Names {
+    Search search;
+    SchemaNameFunction *found;
+    void *context;
+} Names;
+
+static bool each_name(Names *n, const Json *schema, int depth) {
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    static const char *const single[] = {"if", "then", "else", "not"};
+    static const char *const maps[] = {"dependentSchemas", "dependencies"};
+    if (schema->type != JSON_OBJECT || depth > SEARCH_DEPTH_MAX || ++n->search.steps > SEARCH_STEPS_MAX) return true;
+    const Json *properties = json_get(schema, "properties"), *target = resolve(&n->search, json_get(schema, "$ref"));
+    if (properties && properties->type == JSON_OBJECT)
+        for (JSON_EACH_PAIR(name, value, properties))
+            if (!n->found(n->context, json_slice(name))) return false;
+    if (target && !each_name(n, target, depth + 1)) return false;
+    for (size_t i = 0; i < COUNT_OF(lists); i++) {
+        const Json *list = json_get(schema, lists[i]);
+        if (!list || list->type != JSON_ARRAY) continue;
+        for (JSON_EACH(part, list))
+            if (!each_name(n, part, depth + 1)) return false;
+    }
+    for (size_t i = 0; i < COUNT_OF(single); i++)
+        if (json_get(schema, single[i]) && !each_name(n, json_get(schema, single[i]), depth + 1)) return false;
+    for (size_t i = 0; i < COUNT_OF(maps); i++) {
+        const Json *map = json_get(schema, maps[i]);
+        if (!map || map->type != JSON_OBJECT) continue;
+        for (JSON_EACH_PAIR(name, part, map))
+            if (!each_name(n, part, depth + 1)) return false;
+    }
+    return true;
+}
+
+bool schema_member_names(const Json *root, SchemaNameFunction *found, void *context) {
+    Names n = {.search = {.root = root}, .found = found, .context = context};
+    return each_name(&n, root, 0);
 }

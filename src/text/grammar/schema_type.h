@@ -16,6 +16,10 @@ typedef enum SchemaType {
 
 /* The types of a name as in "type"; 0: there is no such type. */
 uint32_t schema_type_named(Slice name);
-/* The types that the member `key` of an object may have, at most, by the schema `root` of the object. TYPE_ALL where
- * the schema does not tell. */
+/* The types that the member `key` of an object may have, at most, by the schema `root` of the object. key.data NULL: a
+ * key that no part of the schema names. TYPE_ALL where the schema does not tell. */
 uint32_t schema_member_types(const Json *root, Slice key);
+/* Calls `found` with each name in "properties" of the schema and of the parts that apply to the same object, some of
+ * them more than once. False: `found` returned false. */
+typedef bool SchemaNameFunction(void *context, Slice name);
+NODISCARD bool schema_member_names(const Json *root, SchemaNameFunction *found, void *context);
