@@ -165,6 +165,7 @@ def test_tagged_schemas(server):
     status, _, raw = server.request("POST", "/v1/messages", body)
     check(status == 200 and b'"input":{"city":' + b"[" * 200 + b"]" * 200 in raw, f"200 levels of an input: {raw}")
 
+
 def test_tagged_types(server):
     """A text is a string where the schema lets strings in, unless it is a whole value of another type."""
     null = {"type": "null"}
@@ -200,7 +201,8 @@ def test_tagged_types(server):
         got = json.loads(calls[0])["city"] if calls else calls
         fits = type(got) is value if value is int else type(got) is type(value) and got == value
         check(fits, f"{model}, {schema}, strict {strict}: {calls}")
-    first = {"properties": {"city": STRING, "k": {"const": 1}}, "required": ["city", "k"], "additionalProperties": False}
+    first = {"properties": {"city": STRING, "k": {"const": 1}}, "required": ["city", "k"]}
+    first["additionalProperties"] = False
     branches = [first, {"additionalProperties": {"type": "integer"}, "minProperties": 1}]
     finish, calls, _ = ask(server, "number", **tool({"anyOf": branches}))
     check(calls == ['{"city": 57}'], f"a type of one branch: {calls}")

@@ -341,10 +341,10 @@ def test_histories(api):
     refused(api, "/v1/chat/completions", body, "F10: only the assistant's", "annotations")
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "a", "content": "5"}
-    told = [
-        post(api, "/apply-template", "no parts", model="plain", messages=[USER, {**caller, "tool_calls": [call]}, result])
-        for caller in ({"role": "assistant", "content": []}, {"role": "assistant", "content": None})
-    ]
+    told = []
+    for content in ([], None):
+        messages = [USER, {"role": "assistant", "content": content, "tool_calls": [call]}, result]
+        told.append(post(api, "/apply-template", "no parts", model="plain", messages=messages))
     check(told[0] == told[1], f"no parts beside calls are no content: {told}")
     body = {"model": "plain", "messages": [USER, {"role": "assistant", "content": []}]}
     refused(api, "/v1/chat/completions", body, "no parts without calls", "messages[1].content", "empty_array")
@@ -360,14 +360,12 @@ def test_members(api):
         check(got == status, f"citations {citations}: {got} {answer}")
         check(status == 200 or "messages[0].content[0].citations" in answer["error"]["message"], f"citations: {answer}")
         check("x-ignored-params" not in headers, f"citations {citations}: {headers}")
-    function = {"name": "f", "parameters": {"type": "object"}}
+    said = {"role": "user", "content": [{"type": "text", "text": "x", "hint": 1}]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "a": 1}}
     for path, body, named in (
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "hint": 1}]}]},
-         "messages[0].content[0].hint"),
-        ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function", "function": {**function, "a": 1}}]},
-         "tools[0].function.a"),
-        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "b": 1}]}]},
-         "messages[0].content[0].b"),
+        ("/v1/chat/completions", {"messages": [said]}, "messages[0].content[0].hint"),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [tool]}, "tools[0].function.a"),
+        ("/v1/messages", {"messages": [said]}, "messages[0].content[0].hint"),
         ("/v1/responses", {"input": [{"role": "user", "content": "x", "c": 1}]}, "input[0].c"),
         ("/api/chat", {"messages": [{**USER, "d": 1}], "stream": False}, "messages[0].d"),
     ):  # fmt: skip
@@ -386,7 +384,8 @@ def test_same_names(api):
     tools = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in (one, other)]
     refused(api, "/v1/messages", {"model": "plain", "messages": [USER], "tools": tools}, "T4", "tools[1].name")
     same = [{"type": "function", "function": one}] * 2
-    post(api, "/v1/chat/completions", "T4: the same tool twice", model="tagged", messages=[USER], tools=same, max_tokens=9)
+    body = {"model": "tagged", "messages": [USER], "tools": same, "max_tokens": 9}
+    post(api, "/v1/chat/completions", "T4: the same tool twice", **body)
 
 
 def test_numbers(api):

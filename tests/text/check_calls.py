@@ -48,14 +48,20 @@ FIXED = [
     {"anyOf": [closed(a=STRING, k={"const": 1}), {"additionalProperties": INTEGER, "required": ["a"]}]},
     {"anyOf": [closed(a=STRING), closed(a=INTEGER, b=STRING), {"properties": {"b": INTEGER}, "required": ["a", "b"]}]},
     {"properties": {"k": {"enum": [1, 2]}}, "required": ["k"], "if": {"properties": {"k": {"const": 1}}},
-     "then": {"properties": {"a": STRING}, "required": ["a"]}, "else": {"additionalProperties": INTEGER, "required": ["a"]}},
+     "then": {"properties": {"a": STRING}, "required": ["a"]},
+     "else": {"additionalProperties": INTEGER, "required": ["a"]}},
     {"oneOf": [closed(k={"const": "x"}, a={"type": "boolean"}), closed(k={"const": "y"}, a=STRING)]},
     {"properties": {"": STRING}, "additionalProperties": {"type": "number"}, "minProperties": 1},
 ]  # fmt: skip
 
-NAMES = ["a", "b", "user name", "$filter", "1st", "é", "x.y", "q-1", "from", "a\"b", "k"]
-TEXTS = ["a", "", " ", "null", "true", "5", "5.0", "[1]", "{}", '"', "\\", "a\nb", "\n", "é", "😀", "\u2028", MARKER,
-         "</arg_value>", "<tool_call>", "'", "None", "x" * 40, "<|\"|>", "<escape>", "a, b)", "}", "</think>", "0x1"]  # fmt: skip
+NAMES = ["a", "b", "user name", "$filter", "1st", "é", "x.y", "q-1", "from", 'a"b', "k"]
+TEXTS = ["a", "", " ", "null", "true", "5", "5.0", "[1]", "{}", '"', "\\", "a\nb", "\n", "é", "😀", "\u2028", "'",
+         "</arg_value>", "<tool_call>", MARKER, "None", "x" * 40, "<|\"|>", "<escape>", "a, b)", "}", "</think>",
+         "0x1"]  # fmt: skip
+PATTERNS = ["^[A-Z]{2}$", "a|b", "^\\d+$", "^(null|x)$", "<", "^[^<]*$", "\n", "^[^ \\n]{1,3}$"]
+NUMBERS = [INTEGER, {"type": "integer", "minimum": -2, "maximum": 9}, {"type": "number"},
+           {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+           {"type": "integer", "multipleOf": 5}]  # fmt: skip
 
 
 def random_value(r, depth=0):
@@ -77,7 +83,7 @@ def random_string(r):
     schema = {"type": "string"}
     kind = r.randrange(7)
     if kind == 1:
-        schema["pattern"] = r.choice(["^[A-Z]{2}$", "a|b", "^\\d+$", "^(null|x)$", "<", "^[^<]*$", "\n", "^[^ \\n]{1,3}$"])
+        schema["pattern"] = r.choice(PATTERNS)
     elif kind == 2:
         schema["format"] = r.choice(["date", "email", "uuid", "ipv4", "time"])
     elif kind == 3:
@@ -94,8 +100,7 @@ def random_schema(r, depth=0):
     if depth > 2 or kind < 3:
         return random_string(r)
     if kind == 3:
-        return r.choice([INTEGER, {"type": "integer", "minimum": -2, "maximum": 9}, {"type": "number"},
-                         {"type": "number", "exclusiveMinimum": 0, "maximum": 1}, {"type": "integer", "multipleOf": 5}])  # fmt: skip
+        return r.choice(NUMBERS)
     if kind == 4:
         return r.choice([NULL, {"type": "boolean"}, {}, True])
     if kind == 5:
