@@ -55,7 +55,7 @@ typedef struct AnswerValue {
     int item; /* loose values: the last item written, LooseItem */
     bool comma;
     char quote;     /* 0: the format's */
-    Buffer closers; /* of a loose value: the brackets that are still to come, the next one last */
+    Buffer closers; /* brackets that a loose value still needs, the next one last */
     Buffer word;
     int keys; /* number of tagged arguments */
 } AnswerValue;
