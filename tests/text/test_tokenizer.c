@@ -5,6 +5,8 @@
 
 #include "base/thread.h"
 #include "base/utf8.h"
+#include "text/tokenizer/bpe_tables.h"
+#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/debug.h"
 
 static int answer_lines(const char *mode, const char *directory) {
@@ -275,8 +277,11 @@ static void test_long_words(const TokenizerGoldens *goldens) {
     uint64_t state = 9;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         Tokenizer *t = open_named(goldens, names[i], NULL);
-        for (int kind = 0; t && kind < 2; kind++) {
+        for (int kind = 0; t && kind < 4; kind++) {
+            static const char *const wide[] = {"中", "文", "字", "符"};
             for (size_t k = 0; k < SIZE; k++) word[k] = kind ? (char)('a' + test_random(&state) % 26) : 'a';
+            for (size_t k = 0; kind >= 2 && k + 3 <= SIZE; k += 3)
+                memcpy(word + k, wide[kind == 2 ? 0 : test_random(&state) % COUNT_OF(wide)], 3);
             word[SIZE] = '\0';
             Tokens ids = encode(t, word, CONTROL_RECOGNISED);
             Buffer text = {0};
@@ -288,6 +293,165 @@ static void test_long_words(const TokenizerGoldens *goldens) {
         tokenizer_close(t);
     }
     free(word);
+}
+
+/* ---- Words of characters of three bytes, against merging written as it is defined ---- */
+
+enum { BYTES = 256, LEARNED_MAX = 60, TEXT_MAX = 256 };
+
+typedef struct Learned { /* a vocabulary: all bytes, then what merges make */
+    char bytes[BYTES + LEARNED_MAX][TEXT_MAX];
+    size_t sizes[BYTES + LEARNED_MAX], count;
+    int merges[LEARNED_MAX][2];
+    size_t merge_count;
+} Learned;
+
+static int learned_find(const Learned *l, const char *bytes, size_t size) {
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->sizes[i] == size && memcmp(l->bytes[i], bytes, size) == 0) return (int)i;
+    }
+    return -1;
+}
+
+/* ids of the text; returns their number. */
+static size_t learned_encode(const Learned *l, const char *text, size_t size, int *ids) {
+    size_t count = size;
+    for (size_t i = 0; i < size; i++) ids[i] = (uint8_t)text[i];
+    for (;;) {
+        size_t best = l->merge_count, at = 0;
+        for (size_t i = 0; i + 1 < count; i++) {
+            for (size_t rank = 0; rank < best; rank++) {
+                if (l->merges[rank][0] != ids[i] || l->merges[rank][1] != ids[i + 1]) continue;
+                best = rank;
+                at = i;
+            }
+        }
+        if (best == l->merge_count) return count;
+        char joined[2 * TEXT_MAX];
+        const size_t left = l->sizes[ids[at]], right = l->sizes[ids[at + 1]];
+        memcpy(joined, l->bytes[ids[at]], left);
+        memcpy(joined + left, l->bytes[ids[at + 1]], right);
+        ids[at] = learned_find(l, joined, left + right);
+        memmove(ids + at + 1, ids + at + 2, (count - at - 2) * sizeof *ids);
+        count--;
+    }
+}
+
+static size_t random_wide(uint64_t *state, char *out, size_t characters) {
+    static const char *const atoms[] = {"你", "你", "好", "好", "们", "的", "，", "。", "カ", "가", "é", "a"};
+    const size_t kinds = 2 + test_random(state) % (COUNT_OF(atoms) - 1);
+    size_t size = 0;
+    for (size_t i = 0; i < characters; i++) {
+        const char *atom = atoms[test_random(state) % kinds];
+        memcpy(out + size, atom, strlen(atom));
+        size += strlen(atom);
+    }
+    return size;
+}
+
+/* Merges of pairs that texts have, as training finds them; then some change places, as no training does. */
+static void learn(Learned *l, uint64_t *state) {
+    *l = (Learned){.count = BYTES};
+    for (size_t i = 0; i < BYTES; i++) {
+        l->bytes[i][0] = (char)i;
+        l->sizes[i] = 1;
+    }
+    const size_t wanted = 4 + test_random(state) % (LEARNED_MAX - 4);
+    for (int round = 0; round < 400 && l->merge_count < wanted; round++) {
+        char text[TEXT_MAX];
+        int ids[TEXT_MAX];
+        const size_t size = random_wide(state, text, 3 + test_random(state) % 12);
+        const size_t count = learned_encode(l, text, size, ids);
+        if (count < 2) continue;
+        const size_t at = test_random(state) % (count - 1);
+        const size_t left = l->sizes[ids[at]], joined = left + l->sizes[ids[at + 1]];
+        if (joined > TEXT_MAX / 2) continue;
+        char *bytes = l->bytes[l->count];
+        memcpy(bytes, l->bytes[ids[at]], left);
+        memcpy(bytes + left, l->bytes[ids[at + 1]], joined - left);
+        l->merges[l->merge_count][0] = ids[at];
+        l->merges[l->merge_count++][1] = ids[at + 1];
+        if (learned_find(l, bytes, joined) < 0) l->sizes[l->count++] = joined;
+    }
+    for (uint64_t swaps = test_random(state) % 4; swaps && l->merge_count; swaps--) {
+        int *a = l->merges[test_random(state) % l->merge_count], *b = l->merges[test_random(state) % l->merge_count];
+        for (int side = 0; side < 2; side++) {
+            const int kept = a[side];
+            a[side] = b[side];
+            b[side] = kept;
+        }
+    }
+}
+
+static void learned_write(const Learned *l, int token, Buffer *out) {
+    Buffer spelled = {0};
+    byte_level_write((Slice){l->bytes[token], l->sizes[token]}, &spelled);
+    json_write_string(out, buffer_view(&spelled));
+    buffer_free(&spelled);
+}
+
+static Tokenizer *learned_open(const Learned *l, bool ignore_merges) {
+    Buffer json = {0};
+    buffer_printf(&json, "{\"model\":{\"ignore_merges\":%s,\"vocab\":{", ignore_merges ? "true" : "false");
+    for (size_t i = 0; i < l->count; i++) {
+        if (i) buffer_byte(&json, ',');
+        learned_write(l, (int)i, &json);
+        buffer_printf(&json, ":%zu", i);
+    }
+    buffer_text(&json, "},\"merges\":[");
+    for (size_t i = 0; i < l->merge_count; i++) {
+        buffer_text(&json, i ? ",[" : "[");
+        learned_write(l, l->merges[i][0], &json);
+        buffer_byte(&json, ',');
+        learned_write(l, l->merges[i][1], &json);
+        buffer_byte(&json, ']');
+    }
+    buffer_text(&json,
+        "]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},"
+        "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    Error error = {0};
+    Tokenizer *t = open_tokenizer_text(buffer_view(&json), NULL, &error);
+    TEST_MSG(t, "%s", error.text);
+    buffer_free(&json);
+    return t;
+}
+
+static void test_wide_words(void) {
+    Learned *l = malloc(sizeof *l);
+    uint64_t state = 23;
+    size_t early = 0, late = 0; /* characters that start as tokens, and tokens of a character that do not */
+    for (int round = 0; l && round < 300; round++) {
+        learn(l, &state);
+        Tokenizer *t = learned_open(l, round % 4 == 0);
+        for (size_t i = BYTES; t && i < l->count; i++) {
+            if (l->sizes[i] != 3 || ((uint8_t)l->bytes[i][0] & 0xF0) != 0xE0) continue;
+            if (!utf8_valid((Slice){l->bytes[i], 3})) continue;
+            if (t->bpe.wide_ids && t->bpe.wide_ids[wide_code(l->bytes[i])] == (int32_t)i)
+                early++;
+            else
+                late++;
+        }
+        for (int text_number = 0; t && text_number < 20; text_number++) {
+            char text[TEXT_MAX];
+            int want[TEXT_MAX];
+            const size_t size = random_wide(&state, text, 1 + test_random(&state) % (text_number ? 16 : 80));
+            const int known = t->bpe.ignore_merges ? learned_find(l, text, size) : -1;
+            const size_t count = known < 0 ? learned_encode(l, text, size, want) : 1;
+            if (known >= 0) want[0] = known;
+            for (int again = 0; again < 2; again++) { /* the second time what was cached */
+                Tokens ids = {0};
+                Error error = {0};
+                TEST(tokenizer_encode(t, (Slice){text, size}, CONTROL_RECOGNISED, false, &ids, &error));
+                bool same = ids.count == count;
+                for (size_t i = 0; same && i < count; i++) same = ids.ids[i] == want[i];
+                TEST_MSG(same, "round %d: \"%.*s\"", round, (int)size, text);
+                tokens_free(&ids);
+            }
+        }
+        tokenizer_close(t);
+    }
+    TEST_MSG(early > 200 && late > 20, "%zu, %zu", early, late);
+    free(l);
 }
 
 typedef struct Worker {
@@ -370,6 +534,7 @@ int main(int count, char **arguments) {
     test_questions(&goldens);
     test_bos_of_config(&goldens);
     test_long_words(&goldens);
+    test_wide_words();
     test_threads(&goldens);
     test_debug_lines(&goldens);
     goldens_close(&goldens);

@@ -27,8 +27,10 @@ void bpe_free(Bpe *bpe) {
     free(bpe->pairs);
     free(bpe->results);
     free(bpe->byte_ranks);
+    free(bpe->wide_ids);
     bpe_cache_free(bpe->cache);
     free(bpe->bigrams);
+    free(bpe->edges);
     free((char *)(uintptr_t)bpe->subword_prefix.data);
     free(bpe->scores);
     *bpe = (Bpe){0};
@@ -51,7 +53,7 @@ int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool lit
 }
 
 int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal) {
-    if (size > bpe->size_max || !size) return -1;
+    if (!size || size > bpe->longest[(uint8_t)*bytes]) return -1;
     uint64_t hash = bpe_hash_literal(bpe_hash(bpe_seed(), bytes, size), literal);
     return bpe_find_hashed(bpe, bytes, size, literal, hash, false);
 }
@@ -92,21 +94,34 @@ static void note_spaces(Bpe *bpe, Slice token) {
 
 /* --- Split points of words -------------------------------------------------------------------------------------- */
 
+/* The boundary in front of a wide lead byte in a token, where the text may have two characters of three bytes. */
+static void note_wide(Bpe *bpe, Slice token, size_t at) {
+    const uint8_t *bytes = (const uint8_t *)token.data;
+    const size_t left = at < 3 ? at : 3, right = token.size - at < 3 ? token.size - at : 3;
+    /* Other characters stand on a side: this is no such boundary. */
+    if (!is_continuation(bytes[at - 1]) || (left >= 2 && !is_continuation(bytes[at - 2]))) return;
+    if (left == 3 && !is_wide_lead(bytes[at - 3])) return;
+    for (size_t i = 1; i < right; i++) {
+        if (!is_continuation(bytes[at + i])) return;
+    }
+    if (left < 3 && right < 3) {
+        bpe->seams[bytes[at - 1]][bytes[at] >> 6] |= 1ull << (bytes[at] & 63);
+        return;
+    }
+    const bool whole = left == 3 && right == 3;
+    const uint32_t bit = whole ? bigram_bit(token.data + at - 3)
+        : left == 3            ? edge_bit(token.data + at - 3, true)
+                               : edge_bit(token.data + at - 1, false);
+    (whole ? bpe->bigrams : bpe->edges)[bit >> 6] |= 1ull << (bit & 63);
+}
+
 /* The places in a token that must not be cut: in front of a character of three bytes, whole or not, and between ASCII
  * characters. */
 static void note_seams(Bpe *bpe, Slice token) {
     for (size_t at = 1; at < token.size; at++) {
-        uint8_t byte = (uint8_t)token.data[at], before = (uint8_t)token.data[at - 1];
-        bool wide = is_wide_lead(byte) && is_continuation(before);
-        if (!wide && (byte | before) >= 0x80) continue;
-        bool whole = wide && at >= 3 && at + 3 <= token.size && is_wide_lead((uint8_t)token.data[at - 3]) &&
-            is_continuation((uint8_t)token.data[at - 2]);
-        if (whole) {
-            uint32_t bit = bigram_bit(token.data + at - 3);
-            bpe->bigrams[bit >> 6] |= 1ull << (bit & 63);
-        } else {
-            bpe->seams[before][byte >> 6] |= 1ull << (byte & 63);
-        }
+        const uint8_t byte = (uint8_t)token.data[at], before = (uint8_t)token.data[at - 1];
+        if (is_wide_lead(byte)) note_wide(bpe, token, at);
+        if ((byte | before) < 0x80) bpe->seams[before][byte >> 6] |= 1ull << (byte & 63);
     }
 }
 
@@ -135,8 +150,9 @@ bool bpe_index(Bpe *bpe, Error *error) {
     while (capacity < (size_t)bpe->vocab_count * 3 / 2) capacity *= 2;
     bpe->index = calloc(capacity, sizeof *bpe->index);
     bpe->bigrams = calloc(1u << BPE_BIGRAM_BITS >> 6, sizeof *bpe->bigrams);
+    bpe->edges = calloc(1u << BPE_EDGE_BITS >> 6, sizeof *bpe->edges);
     bpe->cache = bpe_cache_new(bpe->id_limit);
-    if (!bpe->index || !bpe->bigrams || !bpe->cache)
+    if (!bpe->index || !bpe->bigrams || !bpe->edges || !bpe->cache)
         return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
     bpe->index_mask = (uint32_t)capacity - 1;
     memset(bpe->byte_ids, -1, sizeof bpe->byte_ids);
@@ -157,6 +173,8 @@ bool bpe_index(Bpe *bpe, Error *error) {
         hashes[next % AHEAD] = hash;
         __builtin_prefetch(&bpe->index[bpe_hash_slot(hash) & bpe->index_mask], 1);
         if (token.size > bpe->size_max) bpe->size_max = (uint32_t)token.size;
+        uint16_t *longest = token.size ? &bpe->longest[(uint8_t)*token.data] : NULL;
+        if (longest && token.size > *longest) *longest = (uint16_t)token.size;
         if (bpe->tokens[next].flags & BPE_TOKEN_LITERAL) continue;
         note_seams(bpe, token);
         if (bpe->by_bytes) {
@@ -182,6 +200,48 @@ static void insert_pair(Bpe *bpe, uint64_t key, uint32_t rank) {
     uint64_t i = pair_slot(bpe, key);
     while (bpe->pairs[i] && bpe->pairs[i] >> BPE_RANK_BITS != key) i = (i + 1) & bpe->pairs_mask;
     bpe->pairs[i] = key << BPE_RANK_BITS | (rank + 1);
+}
+
+/* The rank of the last merge to be done among those that make a token of three single bytes; −1: they do not. */
+static int32_t rank_of_wide(const Bpe *bpe, uint32_t id) {
+    const uint8_t *three = (const uint8_t *)bpe_token(bpe, id).data;
+    const int32_t left = bpe->byte_ranks[three[0] << 8 | three[1]], right = bpe->byte_ranks[three[1] << 8 | three[2]];
+    const bool left_first = left <= right;
+    const int32_t first = left_first ? left : right;
+    if (first == BPE_NO_RANK) return -1;
+    const int32_t pair = (int32_t)bpe->results[first];
+    const int32_t second =
+        left_first ? pair_rank(bpe, pair, bpe->byte_ids[three[2]]) : pair_rank(bpe, bpe->byte_ids[three[0]], pair);
+    if (second == BPE_NO_RANK) return -1;
+    return first > second ? first : second;
+}
+
+/* A token of one character may stand for its bytes from the start if these merge into it alone, and before any merge
+ * that has it on a side. With merges in the order in which they were learned that is so; others are left out. */
+static bool set_wide_ids(Bpe *bpe, const int32_t *merges, size_t count) {
+    int32_t *ranks = malloc(((size_t)bpe->id_limit + 1) * sizeof *ranks); /* by id, of rank_of_wide */
+    bpe->wide_ids = malloc(BPE_WIDE_CODES * sizeof *bpe->wide_ids);
+    if (!ranks || !bpe->wide_ids) {
+        free(ranks);
+        return false;
+    }
+    for (size_t i = 0; i < BPE_WIDE_CODES; i++) bpe->wide_ids[i] = -1;
+    for (uint32_t id = 0; id < bpe->id_limit; id++) {
+        const Slice token = bpe_token(bpe, id);
+        const bool wide = token.size == 3 && bpe->tokens[id].flags == BPE_TOKEN_USED &&
+            is_wide_lead((uint8_t)token.data[0]) && is_continuation((uint8_t)token.data[1]) &&
+            is_continuation((uint8_t)token.data[2]);
+        ranks[id] = wide ? rank_of_wide(bpe, id) : -1;
+        if (ranks[id] >= 0) bpe->wide_ids[wide_code(token.data)] = (int32_t)id;
+    }
+    for (size_t i = 0; i < count; i++) {
+        for (int side = 0; side < 2; side++) {
+            const int32_t id = merges[i * 3 + (size_t)side];
+            if ((int32_t)i <= ranks[id]) bpe->wide_ids[wide_code(bpe_token(bpe, (uint32_t)id).data)] = -1;
+        }
+    }
+    free(ranks);
+    return true;
 }
 
 bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error) {
@@ -220,6 +280,9 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
             bpe->byte_ranks[left << 8 | right] = (int32_t)next;
         }
     }
+    bpe->results[count] = 0;
     bpe->ascii_splits = bpe->wide_splits && !bpe->by_bytes; /* words by bytes are short as it is */
+    if (bpe->by_bytes && bpe->wide_splits && !set_wide_ids(bpe, merges, count))
+        return fail(error, ERROR_MEMORY, "no memory for the characters of a vocabulary");
     return true;
 }

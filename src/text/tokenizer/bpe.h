@@ -14,6 +14,7 @@ enum {
     BPE_ID_MAX = (1 << 20) - 2, /* a pair of ids and a rank share 64 bits */
     BPE_MERGES_MAX = (1 << 24) - 2,
     BPE_TOKEN_BYTES_MAX = UINT16_MAX,
+    BPE_WIDE_CODES = 1 << 16, /* characters of up to three bytes */
 };
 
 typedef enum BpeTokenFlags {
@@ -40,17 +41,22 @@ typedef struct Bpe {
     BpeToken *tokens;  /* by id */
     uint32_t id_limit; /* largest id + 1 */
     uint32_t vocab_count;
-    uint32_t size_max; /* bytes of the longest token */
-    uint64_t *index;   /* open addressing: 44 bits of the hash above id + 1; 0: free */
+    uint32_t size_max;     /* bytes of the longest token */
+    uint16_t longest[256]; /* the same, by the token's first byte */
+    uint64_t *index;       /* open addressing: 44 bits of the hash above id + 1; 0: free */
     uint32_t index_mask;
     bool ambiguous;  /* two tokens have these 44 bits */
     uint64_t *pairs; /* open addressing: left 20 bits, right 20 bits, rank + 1 24 bits; 0: free */
     uint64_t pairs_mask;
-    uint32_t *results; /* by rank */
+    uint32_t *results; /* by rank, and one entry behind them */
     uint32_t merge_count;
     int32_t byte_ids[256];  /* token id per byte; −1: none. Character vocabularies: the ids of "<0xNN>" */
     int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
     int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
+    /* By bytes, by code point below BPE_WIDE_CODES: the token that the three bytes of a character become before
+     * anything merges with it, where no merge crosses its boundaries with a part of a character; −1: there is none. Or
+     * NULL. */
+    int32_t *wide_ids;
     struct BpeCache *cache;
     Slice subword_prefix;         /* WORDPIECE: in front of pieces that do not begin a word; owned */
     uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */
@@ -58,11 +64,13 @@ typedef struct Bpe {
     double unknown_score;         /* UNIGRAM: of a character without a token */
     bool single;                  /* UNIGRAM: sums are kept in single precision, as SentencePiece itself does */
     /* Split points that no merge crosses: before "▁" (by characters), unless the byte before it is in before_space;
-     * between two characters of three bytes, unless their pair is in bigrams or the two bytes at the boundary are in
-     * seams; between two ASCII characters (by characters), unless they are in seams. */
+     * between two characters of three bytes, unless their pair is in bigrams, or one of them with the byte beside it in
+     * edges, or the two bytes at the boundary in seams; between two ASCII characters (by characters), unless they are
+     * in seams. */
     bool space_splits, wide_splits, ascii_splits;
     uint8_t before_space[256];
-    uint64_t *bigrams;
+    uint64_t *bigrams; /* BPE_BIGRAM_BITS: tokens have both characters whole */
+    uint64_t *edges;   /* BPE_EDGE_BITS: tokens have one of them whole */
     uint64_t seams[256][4];
 } Bpe;
 

@@ -247,7 +247,7 @@ static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
 
 /* A word, or a part of one that merges independently, which the cache does not have. */
 static bool encode_new(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
-    if (word.size > bpe->size_max) return merge_word(bpe, work, word, out);
+    if (word.size > bpe->longest[(uint8_t)*word.data]) return merge_word(bpe, work, word, out);
     int32_t known = bpe_find(bpe, word.data, word.size, false);
     BpeWhole whole = known < 0 ? WHOLE_NO : bpe_cache_whole(bpe->cache, known);
     if (whole == WHOLE_YES) return tokens_push(out, known);
@@ -266,11 +266,13 @@ static inline bool may_cut_space(const Bpe *bpe, Slice word, size_t at) {
     return bpe->space_splits && !run && !bpe->before_space[(uint8_t)word.data[at - 1]];
 }
 
-/* Whether a word may be split between two characters of three bytes, the second of them at `at`. */
-static inline bool may_cut_wide(const Bpe *bpe, Slice word, size_t at) {
-    uint32_t bit = bigram_bit(word.data + at - 3);
-    const bool together = bpe->bigrams[bit >> 6] >> (bit & 63) & 1;
-    return !(together | seam_has(bpe, (uint8_t)word.data[at - 1], (uint8_t)word.data[at]));
+/* What tokens have of two characters of three bytes side by side, the second of them at `at`. */
+typedef enum WideBoundary { BOUNDARY_FREE, BOUNDARY_WHOLE = 1, BOUNDARY_PIECES = 2 } WideBoundary; /* bits */
+static inline unsigned wide_boundary(const Bpe *bpe, const char *text, size_t at) {
+    const unsigned whole = has_bit(bpe->bigrams, bigram_bit(text + at - 3));
+    const unsigned pieces = has_bit(bpe->edges, edge_bit(text + at - 3, true)) |
+        has_bit(bpe->edges, edge_bit(text + at - 1, false)) | seam_has(bpe, (uint8_t)text[at - 1], (uint8_t)text[at]);
+    return whole * BOUNDARY_WHOLE | pieces * BOUNDARY_PIECES;
 }
 
 /* Whether a word of characters may be split before the one at `at` ≥ 1. */
@@ -281,29 +283,15 @@ static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
     if (memcmp(word.data + at, "▁", 3) == 0) return may_cut_space(bpe, word, at);
     if (!bpe->wide_splits || at < 3 || !is_wide_lead((uint8_t)word.data[at - 3])) return false;
     if (!is_continuation((uint8_t)word.data[at - 2]) || !is_continuation(before)) return false;
-    return may_cut_wide(bpe, word, at);
+    return wide_boundary(bpe, word.data, at) == BOUNDARY_FREE;
 }
 
-/* The ends of the parts of a word from *at on, `max` of them at most; *at becomes the last one. */
+/* The ends of the parts of a word of characters from *at on, `max` of them at most; *at becomes the last one. */
 static size_t cut_word(const Bpe *bpe, Slice word, size_t *at, size_t *ends, size_t max) {
     size_t count = 0, i = *at + 1;
-    if (bpe->by_bytes && !bpe->wide_splits) {
-        i = word.size;
-    } else if (bpe->by_bytes) { /* only characters of three bytes are cut apart, without a branch on whether they are */
-        bool before = false;    /* such a character ends at i */
-        for (i--; i + 3 <= word.size && count + 1 < max;) {
-            const bool wide = is_wide_lead((uint8_t)word.data[i]);
-            ends[count] = i;
-            if (wide && before) count += may_cut_wide(bpe, word, i);
-            before = wide;
-            i += wide ? 3 : 1;
-        }
-        if (i + 3 > word.size) i = word.size;
-    } else {
-        for (; i < word.size && count + 1 < max; i++) {
-            ends[count] = i;
-            count += may_cut(bpe, word, i);
-        }
+    for (; i < word.size && count + 1 < max; i++) {
+        ends[count] = i;
+        count += may_cut(bpe, word, i);
     }
     if (i >= word.size) ends[count++] = word.size;
     *at = ends[count - 1];
@@ -315,13 +303,105 @@ enum { PARTS_AT_ONCE = 64 };
 static bool encode_words(
     const Bpe *bpe, BpeWork *work, Slice text, size_t start, const size_t *ends, size_t count, bool parts, Tokens *out);
 
-/* A word that the cache does not have, in parts. *whole: it has only one. */
+/* A part of a word by bytes, which begins at `start`. */
+typedef struct WidePart {
+    size_t end;
+    size_t count; /* characters, all of three bytes; 0: the part has others, or some that do not start as tokens */
+} WidePart;
+
+enum { WIDE_PART_MAX = 32 }; /* characters */
+
+/* Words by bytes are cut between characters of three bytes. Those of a part start as tokens if they all may and no
+ * token has a piece of one beside another one. ids: room for WIDE_PART_MAX. */
+static inline WidePart cut_wide(const Bpe *bpe, Slice word, size_t start, int32_t *ids) {
+    const uint8_t *data = (const uint8_t *)word.data;
+    size_t at = start, count = 0;
+    bool early = true;
+    for (;;) {
+        if (at + 3 > word.size || !is_wide_lead(data[at])) { /* other characters belong to the part */
+            early = false;
+            do at++;
+            while (at < word.size && !is_wide_lead(data[at]));
+            if (at >= word.size) break;
+            continue;
+        }
+        const int32_t id = bpe->wide_ids[wide_code(word.data + at)];
+        early = early & (id >= 0) & (count < WIDE_PART_MAX);
+        ids[count % WIDE_PART_MAX] = id;
+        count++;
+        at += 3;
+        if (at == word.size) break;
+        if (at + 3 > word.size || !is_wide_lead(data[at])) continue;
+        const unsigned boundary = wide_boundary(bpe, word.data, at);
+        if (boundary == BOUNDARY_FREE) break;
+        early = early & !(boundary & BOUNDARY_PIECES);
+    }
+    return (WidePart){at, early ? count : 0};
+}
+
+/* Two characters, mostly: without a branch on whether they merge. */
+static inline size_t merge_wide(const Bpe *bpe, int32_t *ids, size_t count) {
+    if (count == 1) return 1;
+    if (count > 2) return merge_short(bpe, ids, count, NULL);
+    const int32_t rank = pair_rank(bpe, ids[0], ids[1]);
+    const bool merges = rank != BPE_NO_RANK;
+    const int32_t merged = (int32_t)bpe->results[merges ? (uint32_t)rank : bpe->merge_count];
+    ids[0] = merges ? merged : ids[0];
+    return 2 - (size_t)merges;
+}
+
+/* A word by bytes, or some of its parts. */
+static bool encode_wide(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
+    WidePart part;
+    for (size_t at = 0; at < word.size; at = part.end) {
+        if (out->capacity - out->count < WIDE_PART_MAX && !tokens_reserve(out, WIDE_PART_MAX)) return false;
+        part = cut_wide(bpe, word, at, out->ids + out->count);
+        if (part.count) {
+            out->count += merge_wide(bpe, out->ids + out->count, part.count);
+        } else if (at == 0 && part.end == word.size) {
+            return encode_new(bpe, work, word, out);
+        } else if (!encode_words(bpe, work, word, at, &part.end, 1, true, out)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool encode_part(const Bpe *bpe, BpeWork *work, Slice part, Tokens *out) {
+    return bpe->wide_ids ? encode_wide(bpe, work, part, out) : encode_new(bpe, work, part, out);
+}
+
+/* As cut_word, for words by bytes: parts side by side stay together while the cache takes them. */
+static size_t cut_wide_word(const Bpe *bpe, Slice word, size_t *at, size_t *ends, size_t max) {
+    size_t count = 0, start = *at, cut = start;
+    bool before = false; /* a character of three bytes ends at i */
+    for (size_t i = start; i + 3 <= word.size && count + 2 <= max;) {
+        if (i - start > CACHE_KEY_MAX && cut > start) ends[count++] = start = cut;
+        const bool wide = is_wide_lead((uint8_t)word.data[i]);
+        const bool may_cut = wide && before && wide_boundary(bpe, word.data, i) == BOUNDARY_FREE;
+        cut = may_cut ? i : cut;
+        before = wide;
+        i += wide ? 3 : 1;
+    }
+    if (count + 2 <= max) {
+        if (word.size - start > CACHE_KEY_MAX && cut > start) ends[count++] = cut;
+        ends[count++] = word.size;
+    }
+    *at = ends[count - 1];
+    return count;
+}
+
+/* A word that the cache does not have, in parts. *whole: it has only one, or its parts are not looked up. */
 static bool encode_parts(const Bpe *bpe, BpeWork *work, Slice word, bool *whole, Tokens *out) {
+    if (bpe->by_bytes && !bpe->wide_ids) return encode_new(bpe, work, word, out);
+    if (bpe->by_bytes && word.size <= CACHE_KEY_MAX) return encode_wide(bpe, work, word, out);
     size_t ends[PARTS_AT_ONCE], at = 0;
     while (at < word.size) {
-        const size_t start = at, count = cut_word(bpe, word, &at, ends, PARTS_AT_ONCE);
+        const size_t start = at,
+                     count = bpe->by_bytes ? cut_wide_word(bpe, word, &at, ends, PARTS_AT_ONCE)
+                                           : cut_word(bpe, word, &at, ends, PARTS_AT_ONCE);
         *whole = start == 0 && count == 1;
-        if (*whole) return encode_new(bpe, work, word, out);
+        if (*whole) return encode_part(bpe, work, word, out);
         if (!encode_words(bpe, work, word, start, ends, count, true, out)) return false;
     }
     return true;
@@ -334,7 +414,7 @@ static bool encode_missing(
     bool whole = true;
     const int32_t known = bpe->ignore_merges && !is_part ? bpe_find(bpe, word.data, word.size, false) : -1;
     const bool ok = known >= 0 ? tokens_push(out, known)
-        : is_part              ? encode_new(bpe, work, word, out)
+        : is_part              ? encode_part(bpe, work, word, out)
                                : encode_parts(bpe, work, word, &whole, out);
     if (ok && whole && key) bpe_cache_put(bpe->cache, key, out->ids + before, out->count - before);
     return ok;

@@ -11,6 +11,7 @@ enum {
     BPE_ID_BITS = 20,
     BPE_RANK_BITS = 24,
     BPE_BIGRAM_BITS = 19, /* log2 size of the hash set of character pairs */
+    BPE_EDGE_BITS = 16,   /* log2 size of the hash set of characters with the byte in front or behind */
 };
 
 /* --- The hash of token bytes: a keyed multiply and fold --------------------------------------------------------- */
@@ -78,6 +79,11 @@ static inline int32_t pair_rank(const Bpe *bpe, int32_t left, int32_t right) {
 static inline bool is_wide_lead(uint8_t byte) { return (byte & 0xF0) == 0xE0; }
 static inline bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
+/* The code point of a character of three bytes. */
+static inline uint32_t wide_code(const char *three) {
+    return ((uint8_t)three[0] & 0x0Fu) << 12 | ((uint8_t)three[1] & 0x3Fu) << 6 | ((uint8_t)three[2] & 0x3Fu);
+}
+
 /* The bit of two adjacent characters of three bytes each. */
 static inline uint32_t bigram_bit(const char *six) {
     uint32_t first, last; /* four bytes each: loads that no store of other sizes precedes */
@@ -86,6 +92,15 @@ static inline uint32_t bigram_bit(const char *six) {
     const uint64_t bytes = (first & 0xFFFFFF) | (uint64_t)(last >> 8) << 24;
     return (uint32_t)(bytes * 0x9E3779B97F4A7C15u >> (64 - BPE_BIGRAM_BITS));
 }
+
+/* The bit of a character of three bytes and the byte in front of it or behind it: four bytes. */
+static inline uint32_t edge_bit(const char *four, bool behind) {
+    uint32_t bytes;
+    memcpy(&bytes, four, sizeof bytes);
+    return (uint32_t)((bytes | (uint64_t)behind << 32) * 0x9E3779B97F4A7C15u >> (64 - BPE_EDGE_BITS));
+}
+
+static inline bool has_bit(const uint64_t *bits, uint32_t bit) { return bits[bit >> 6] >> (bit & 63) & 1; }
 
 static inline bool seam_has(const Bpe *bpe, uint8_t before, uint8_t byte) {
     return bpe->seams[before][byte >> 6] >> (byte & 63) & 1;

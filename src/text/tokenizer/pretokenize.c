@@ -60,16 +60,12 @@ static bool is_deepseek(const PreTokenizer *pre, const Bpe *bpe) {
     return split_deepseek_steps(pre->steps[0].finder.fast, pre->steps[1].finder.fast, pre->steps[2].finder.fast);
 }
 
-/* Three steps at once where a text is ASCII. */
-static bool split_deepseek(const Run *run, Slice text, bool first) {
-    size_t ends[AT_ONCE];
-    for (size_t at = 0, end; at < text.size; at = end) {
-        const size_t count = split_deepseek_words(text.data, text.size, at, ends, AT_ONCE);
-        end = count ? ends[count - 1] : split_deepseek_cut(text.data, text.size, at);
-        const Slice piece = {text.data + at, end - at};
-        if (!count && !run_step(run, 0, piece, first && at == 0)) return false;
-        if (count && !bpe_encode_words(run->bpe, &run->work->bpe, text, at, ends, count, run->out))
-            return no_memory(run);
+/* Three steps at once. */
+static bool split_deepseek(const Run *run, Slice text) {
+    size_t ends[AT_ONCE], piece = 0;
+    for (size_t at = 0, count; at < text.size; at = ends[count - 1]) {
+        count = split_deepseek_words(text.data, text.size, at, &piece, ends, AT_ONCE);
+        if (!bpe_encode_words(run->bpe, &run->work->bpe, text, at, ends, count, run->out)) return no_memory(run);
     }
     return true;
 }
@@ -200,7 +196,7 @@ bool pretokenize(
     const PreTokenizer *pre, const Bpe *bpe, PreWork *work, Slice text, bool first, Tokens *out, Error *error) {
     if (!text.size) return true;
     const Run run = {pre, bpe, work, out, error};
-    if (is_deepseek(pre, bpe)) return split_deepseek(&run, text, first);
+    if (is_deepseek(pre, bpe)) return split_deepseek(&run, text);
     if (pre->count) return run_step(&run, 0, text, first);
     return word_encode(bpe, &work->bpe, text, out) || no_memory(&run);
 }

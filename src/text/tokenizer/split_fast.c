@@ -70,9 +70,12 @@ INLINE uint32_t set_at(Text text, size_t at, size_t *length) {
     return unicode_set(code);
 }
 
-/* Past the ideographs U+4E00…9FFF, all letters without case; each has three bytes. */
-INLINE size_t skip_ideographs(Text text, size_t at) {
-    while (at + 3 <= text.size && (uint16_t)((text.data[at] << 8 | text.data[at + 1]) - 0xE4B8) <= 0xE9BF - 0xE4B8)
+/* Past ideographs from U+4E00 on, all letters without case, up to those that begin with the bytes `last`; each has
+ * three bytes. */
+enum { IDEOGRAPHS_FIRST = 0xE4B8, IDEOGRAPHS_LAST = 0xE9BF /* …U+9FFF */, IDEOGRAPHS_DEEPSEEK = 0xE9BD /* …U+9F7F */ };
+INLINE size_t skip_ideographs(Text text, size_t at, int last) {
+    while (at + 3 <= text.size &&
+        (uint16_t)((text.data[at] << 8 | text.data[at + 1]) - IDEOGRAPHS_FIRST) <= last - IDEOGRAPHS_FIRST)
         at += 3;
     return at;
 }
@@ -80,7 +83,7 @@ INLINE size_t skip_ideographs(Text text, size_t at) {
 /* Past the characters of the set. */
 INLINE size_t skip_set(Text text, size_t at, uint32_t set) {
     size_t length;
-    if (set & UNICODE_SET(CATEGORY_LO)) at = skip_ideographs(text, at);
+    if (set & UNICODE_SET(CATEGORY_LO)) at = skip_ideographs(text, at, IDEOGRAPHS_LAST);
     while (set_at(text, at, &length) & set) at += length;
     return at;
 }
@@ -410,26 +413,53 @@ bool split_deepseek_steps(const SplitFast *first, const SplitFast *second, const
     return first == &split_digits3 && second == &split_deepseek_cjk && third == &split_deepseek;
 }
 
-size_t split_deepseek_words(const char *text, size_t size, size_t from, size_t *ends, size_t max) {
-    const AsciiRules rules = {.digits = 3, .apart = true};
-    size_t count = 0;
-    while (max - count >= WINDOW) {
-        const size_t words = window_ends(text, size, &from, &rules, ends + count);
-        if (!words) break;
-        count += words;
+/* Past the characters that the first two splits leave in one piece with the one at `at`; *word: the third one makes one
+ * word of it. */
+INLINE size_t skip_deepseek_piece(Text text, size_t at, bool *word) {
+    size_t length;
+    *word = is_deepseek_cjk(text, at);
+    if (*word) {
+        for (;; at += 3) {
+            at = skip_ideographs(text, at, IDEOGRAPHS_DEEPSEEK);
+            if (!is_deepseek_cjk(text, at)) return at;
+            *word = *word && set_at(text, at, &length) & SET_LETTER_MARK;
+        }
     }
-    return count;
+    for (;;) {
+        at = skip_to_digit(text, at);
+        if (at >= text.size || is_deepseek_cjk(text, at) || set_at(text, at, &length) & UNICODE_N) return at;
+        at += length;
+    }
 }
 
-static bool is_digit(uint8_t byte) { return (uint8_t)(byte - '0') <= 9; }
+/* The end of the word at `at`, which all of the three splits make. */
+INLINE size_t match_deepseek_steps(Text text, size_t at, size_t *piece) {
+    size_t length, end = at;
+    for (int i = 0; i < 3 && set_at(text, end, &length) & UNICODE_N; i++) end += length;
+    if (end > at) return end;
+    if (at >= *piece) {
+        bool word;
+        *piece = skip_deepseek_piece(text, at, &word);
+        if (word) return *piece;
+    }
+    text.size = *piece; /* the third split sees no more */
+    end = match_deepseek(text, at);
+    if (end) return end;
+    for (end = at; end < text.size && (end == at || !match_deepseek(text, end)); end += length)
+        set_at(text, end, &length);
+    return end;
+}
 
-size_t split_deepseek_cut(const char *data, size_t size, size_t from) {
+size_t split_deepseek_words(const char *data, size_t size, size_t from, size_t *piece, size_t *ends, size_t max) {
+    static const AsciiRules rules = {.digits = 3, .apart = true};
     const Text text = {(const uint8_t *)data, size};
-    size_t at = skip_bytes(text, from, 0, '0', '9');
-    do {
-        at = skip_to_digit(text, at + 1);
-    } while (at < size && (text.data[at] >= 0x80 || text.data[at - 1] >= 0x80 || is_digit(text.data[at - 1])));
-    return at < size ? at : size;
+    size_t count = 0;
+    while (from < size && count < max) {
+        const size_t words = max - count >= WINDOW ? window_ends(data, size, &from, &rules, ends + count) : 0;
+        count += words;
+        if (!words) ends[count++] = from = match_deepseek_steps(text, from, piece);
+    }
+    return count;
 }
 
 /* --- Which pattern is which ----------------------------------------------------------------------------------- */

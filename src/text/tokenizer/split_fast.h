@@ -25,7 +25,6 @@ extern const SplitFast split_gpt2;
 
 /* DeepSeek's three splits in a row: digits, ideographs, words. */
 bool split_deepseek_steps(const SplitFast *first, const SplitFast *second, const SplitFast *third);
-/* The ends of the next words from `from` < size on that all three together make, `max` ≥ 64 at most; 0: the text there
- * has to pass them one by one, up to split_deepseek_cut(), where all of them cut. A word begins at `from`. */
-size_t split_deepseek_words(const char *text, size_t size, size_t from, size_t *ends, size_t max);
-size_t split_deepseek_cut(const char *text, size_t size, size_t from);
+/* The ends of the next words from `from` < size on that all three together make, `max` ≥ 64 at most; returns their
+ * number, at least 1. *piece: 0 in the first call for a text; then where the text ends that the third split gets. */
+size_t split_deepseek_words(const char *text, size_t size, size_t from, size_t *piece, size_t *ends, size_t max);
