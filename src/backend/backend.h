@@ -122,7 +122,9 @@ typedef struct SequenceChunk {
     int adapter; /* LoRA adapter of the sequence, from 1 on; 0: none. Operations do not look at it; a backend that
                     replays recorded steps tells them apart by it (begin) */
     int span_count;
-    const BidirectionalSpan *spans; /* in order, without overlap; each lies within the chunk */
+    /* In order, without overlap. Each lies within the chunk; where the attention appends no keys (Attention.k), it may
+     * reach beyond, to keys that were appended before. */
+    const BidirectionalSpan *spans;
 } SequenceChunk;
 
 /* What bidirectional spans are to a layer. */
@@ -489,8 +491,11 @@ typedef struct Attention {
     const Rope *rope;            /* NULL: none */
     const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
     KeySelection selection;      /* with softcap 0, pages in full precision and no spans only */
-    float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
-    const float *v;    /* [rows, kv_heads·value_dim]; k and v NULL: another layer has already appended them */
+    /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten. q and out NULL: keys and values are
+     * appended and nothing is computed (backends with set_rows). */
+    float *q, *k;
+    /* [rows, kv_heads·value_dim]; k and v NULL: they were appended before, by another layer or by an earlier call */
+    const float *v;
     const float *gate; /* [rows, heads·value_dim] logits whose sigmoid multiplies the result; NULL: none */
     float *q_latent;   /* [rows, heads·value_dim] scores are q·k + q_latent·v; may be overwritten; NULL: q·k */
     float *out;        /* [rows, heads·value_dim] */

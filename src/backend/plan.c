@@ -205,6 +205,7 @@ static void plan_attention(Backend *backend, const Attention *a) {
     expect(backend, a->window >= 0, "attention window", a->window, 0);
     expect(backend, !a->norm_full || !a->norm_last, "norms of whole projections after the rotation", 1, 0);
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
+    equal(backend, "queries without results", a->q == NULL, a->out == NULL);
     check_selection(backend, a);
 }
 

@@ -20,6 +20,7 @@ static const Command command = {"chat", "MODEL", "A conversation with a model in
     "together, Ctrl-C stops an answer or drops a line, Ctrl-D leaves.\n"};
 
 static const char slash_help[] = "/image FILE         the next message begins with this image\n"
+                                 "/video FILE         the next message begins with this video (GIF, WebP, MJPEG)\n"
                                  "/audio FILE         the next message begins with this audio\n"
                                  "/retry              answer the last message again\n"
                                  "/undo               take the last message and its answer back\n"
@@ -91,15 +92,16 @@ static bool add_message(Chat *chat, const char *role, Slice content, Error *erro
     return true;
 }
 
-static void add_media(Chat *chat, bool audio, const char *path) {
+static void add_media(Chat *chat, ContentKind kind, const char *path) {
+    const char *name = kind == CONTENT_AUDIO ? "audio" : kind == CONTENT_VIDEO ? "videos" : "images";
     Buffer file = {0};
     Error error = {0};
     ContentPart *part = &chat->media[chat->media_count];
     if (chat->media_count == IMAGES_MAX)
         printf("at most %d files\n", IMAGES_MAX);
-    else if (audio ? !engine_audio(chat->model->engine) : !engine_vision(chat->model->engine))
-        printf("this model takes no %s\n", audio ? "audio" : "images");
-    else if ((audio ? session_read_audio : session_read_image)(path, &file, part, &error))
+    else if (!prompt_media_takes(chat->model, kind))
+        printf("this model takes no %s\n", name);
+    else if (session_read_media(kind, path, &file, part, &error))
         printf("(file %zu of the next message)\n", ++chat->media_count);
     else
         printf("%s\n", error.text);
@@ -115,9 +117,8 @@ static void write_content(const ChatMessage *message, Buffer *out) {
     }
     buffer_byte(out, '[');
     for (const ContentPart *part = message->parts; part < text; part++) {
-        buffer_text(out,
-            part->kind == CONTENT_IMAGE ? "{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image;base64,"
-                                        : "{\"type\": \"audio_url\", \"audio_url\": {\"url\": \"data:audio;base64,");
+        const char *name = part->kind == CONTENT_AUDIO ? "audio" : part->kind == CONTENT_VIDEO ? "video" : "image";
+        buffer_printf(out, "{\"type\": \"%s_url\", \"%s_url\": {\"url\": \"data:%s;base64,", name, name, name);
         base64_encode(part->media.bytes, out);
         buffer_text(out, "\"}}, ");
     }
@@ -147,6 +148,46 @@ static void save(const Chat *chat, const char *path) {
 
 /* ---- /load ---- */
 
+/* The file of a data URL becomes one of the next message. */
+static bool load_file(Chat *chat, ContentKind kind, const Json *url, Error *error) {
+    const Slice mark = SLICE(";base64,");
+    const Slice text = url && url->type == JSON_STRING ? json_slice(url) : (Slice){0};
+    size_t at = 0, size = 0;
+    while (at + mark.size <= text.size && memcmp(text.data + at, mark.data, mark.size) != 0) at++;
+    if (at + mark.size > text.size || !slice_starts(text, SLICE("data:")) || chat->media_count == IMAGES_MAX)
+        return fail(error, ERROR_FORMAT, "a file that is no data URL in base64, or more than %d", IMAGES_MAX);
+    const Slice code = {text.data + at + mark.size, text.size - at - mark.size};
+    uint8_t *bytes = malloc(base64_bytes_max(code.size) + 1);
+    if (!bytes) return fail(error, ERROR_MEMORY, "no memory for a file");
+    if (!base64_decode(code, bytes, &size)) {
+        free(bytes);
+        return fail(error, ERROR_FORMAT, "a file is not base64");
+    }
+    chat->media[chat->media_count++] =
+        (ContentPart){.kind = kind, .media = {.bytes = {(const char *)bytes, size}, .part = "file", .field = "file"}};
+    return true;
+}
+
+/* Files and a text, as /save writes them. */
+static bool load_content(Chat *chat, const Json *content, Slice *text, Error *error) {
+    static const struct {
+        const char *name;
+        ContentKind kind;
+    } files[] = {{"image_url", CONTENT_IMAGE}, {"video_url", CONTENT_VIDEO}, {"audio_url", CONTENT_AUDIO}};
+    *text = (Slice){"", 0};
+    if (content->type == JSON_STRING) *text = json_slice(content);
+    if (content->type != JSON_ARRAY) return true;
+    for (JSON_EACH(part, content)) {
+        const Json *words = json_get(part, "text");
+        if (words && words->type == JSON_STRING) *text = json_slice(words);
+        for (size_t i = 0; i < COUNT_OF(files); i++) {
+            const Json *file = json_get(part, files[i].name);
+            if (file && !load_file(chat, files[i].kind, json_get(file, "url"), error)) return false;
+        }
+    }
+    return true;
+}
+
 static bool load_messages(Chat *chat, const Json *list, Error *error) {
     static const char *const roles[] = {"system", "user", "assistant"};
     if (list->type != JSON_ARRAY) return fail(error, ERROR_FORMAT, "not a list of messages");
@@ -155,9 +196,11 @@ static bool load_messages(Chat *chat, const Json *list, Error *error) {
         const char *known = NULL;
         for (size_t i = 0; role && role->type == JSON_STRING && i < COUNT_OF(roles); i++)
             if (slice_is(json_slice(role), roles[i])) known = roles[i];
-        if (!known || !content || content->type != JSON_STRING)
-            return fail(error, ERROR_FORMAT, "a message needs a role (system, user, assistant) and a text as content");
-        if (!add_message(chat, known, json_slice(content), error)) return false;
+        if (!known || !content || (content->type != JSON_STRING && content->type != JSON_ARRAY))
+            return fail(error, ERROR_FORMAT,
+                "a message needs a role (system, user, assistant) and as content a text or a list of parts");
+        Slice text;
+        if (!load_content(chat, content, &text, error) || !add_message(chat, known, text, error)) return false;
     }
     return true;
 }
@@ -169,6 +212,7 @@ static void load(Chat *chat, const char *path) {
     Arena arena = {0};
     Error why = {0};
     const size_t before = chat->count;
+    forget_media(chat);
     const Json *list =
         file_read(path, FILE_BYTES_MAX, &text, &why) ? json_parse(&arena, buffer_view(&text), &why) : NULL;
     if (list && load_messages(chat, list, &why)) {
@@ -178,6 +222,7 @@ static void load(Chat *chat, const char *path) {
         chat->count = count;
         printf("(%zu messages from %s)\n", count, path);
     } else {
+        forget_media(chat);
         forget_messages(chat, before);
         printf("cannot load %s: %s\n", path, why.text);
     }
@@ -279,9 +324,11 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error
         if (!add_message(chat, "system", slice_of(line + 8), error)) return false;
         printf("(a new conversation with this system message)\n");
     } else if (!strncmp(line, "/image ", 7)) {
-        add_media(chat, false, line + 7);
+        add_media(chat, CONTENT_IMAGE, line + 7);
+    } else if (!strncmp(line, "/video ", 7)) {
+        add_media(chat, CONTENT_VIDEO, line + 7);
     } else if (!strncmp(line, "/audio ", 7)) {
-        add_media(chat, true, line + 7);
+        add_media(chat, CONTENT_AUDIO, line + 7);
     } else if (!strncmp(line, "/save ", 6)) {
         save(chat, line + 6);
     } else if (!strncmp(line, "/load ", 6)) {

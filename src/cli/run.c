@@ -58,24 +58,33 @@ static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error
 }
 
 /* What stands before the prompt: paths of files; NULL: none. */
+enum { ATTACHED_MAX = 3 };
 typedef struct Attached {
-    const char *image, *audio;
+    const char *image, *video, *audio;
 } Attached;
 
 /* A file's bytes stay allocated in `files`. */
-static bool read_attached(const Attached *attached, Buffer files[2], ContentPart *parts, size_t *count, Error *error) {
-    if (attached->image && !session_read_image(attached->image, &files[0], &parts[(*count)++], error)) return false;
-    return !attached->audio || session_read_audio(attached->audio, &files[1], &parts[(*count)++], error);
+static bool read_attached(
+    const Attached *attached, Buffer files[ATTACHED_MAX], ContentPart *parts, size_t *count, Error *error) {
+    const struct {
+        ContentKind kind;
+        const char *path;
+    } all[ATTACHED_MAX] = {
+        {CONTENT_IMAGE, attached->image}, {CONTENT_VIDEO, attached->video}, {CONTENT_AUDIO, attached->audio}};
+    for (int i = 0; i < ATTACHED_MAX; i++)
+        if (all[i].path && !session_read_media(all[i].kind, all[i].path, &files[i], &parts[(*count)++], error))
+            return false;
+    return true;
 }
 
 static bool answer(const char *directory, const char *system, const Attached *attached, bool raw,
     const EngineArguments *engine, const SamplingArguments *sampling, const Buffer *prompt, bool stats, Error *error) {
     ChatModel *model = session_open(directory, engine, error);
     if (!model) return false;
-    Buffer system_text = {0}, user_text = {0}, text = {0}, files[2] = {{0}};
+    Buffer system_text = {0}, user_text = {0}, text = {0}, files[ATTACHED_MAX] = {{0}};
     session_clean(slice_of(system ? system : ""), &system_text);
     session_clean(buffer_view(prompt), &user_text);
-    ContentPart parts[3];
+    ContentPart parts[ATTACHED_MAX + 1];
     size_t count = 0;
     bool ok = (!system_text.failed && !user_text.failed) || fail(error, ERROR_MEMORY, "no memory for the prompt");
     ok = ok && read_attached(attached, files, parts, &count, error);
@@ -92,8 +101,7 @@ static bool answer(const char *directory, const char *system, const Attached *at
     buffer_free(&system_text);
     buffer_free(&user_text);
     buffer_free(&text);
-    buffer_free(&files[0]);
-    buffer_free(&files[1]);
+    for (int i = 0; i < ATTACHED_MAX; i++) buffer_free(&files[i]);
     chat_model_close(model);
     return ok;
 }
@@ -108,6 +116,8 @@ int command_run(int argc, char **argv) {
         {"--system", "-s", OPTION_TEXT, &system, 0, 0, "TEXT", "system message"},
         {"--image", NULL, OPTION_TEXT, &attached.image, 0, 0, "FILE",
             "an image before the prompt, for models that take images"},
+        {"--video", NULL, OPTION_TEXT, &attached.video, 0, 0, "FILE",
+            "a video before the prompt (GIF, WebP, MJPEG), for models that take videos"},
         {"--audio", NULL, OPTION_TEXT, &attached.audio, 0, 0, "FILE",
             "audio before the prompt, for models that take audio"},
         {"--raw", NULL, OPTION_FLAG, &raw, 0, 0, NULL, "continue the prompt as it stands, without a chat template"},
@@ -121,8 +131,9 @@ int command_run(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, prompt = {0};
-    const bool plain = !raw || (!attached.image && !attached.audio);
-    const bool ok = (plain || fail(&error, ERROR_USAGE, "--image and --audio need the chat template: no --raw")) &&
+    const bool plain = !raw || (!attached.image && !attached.video && !attached.audio);
+    const bool ok =
+        (plain || fail(&error, ERROR_USAGE, "--image, --video and --audio need the chat template: no --raw")) &&
         named_resolve(arguments.values[0], progress_on_terminal(), &directory, NULL, &error) &&
         read_prompt(&arguments, &prompt, &error) &&
         answer(directory.data, system, &attached, raw, &engine, &sampling, &prompt, stats, &error);

@@ -124,20 +124,29 @@ void session_clean(Slice text, Buffer *out) {
     }
 }
 
-bool session_read_image(const char *path, Buffer *file, ContentPart *part, Error *error) {
+/* Whether it can be read. */
+static bool check_media(ContentKind kind, Slice bytes, Error *error) {
     int width, height;
-    if (!file_read(path, IMAGE_BYTES_MAX, file, error)) return false;
-    *part = (ContentPart){.kind = CONTENT_IMAGE, .media = {.bytes = buffer_view(file), .part = path, .field = path}};
-    return image_size(part->media.bytes, &width, &height, error) || fail_while(error, "%s", path);
+    Audio audio;
+    Video video;
+    if (kind == CONTENT_IMAGE) return image_size(bytes, &width, &height, error);
+    if (kind == CONTENT_AUDIO) {
+        if (!audio_decode(bytes, AUDIO_SECONDS_MAX, &audio, error)) return false;
+        audio_free(&audio);
+        return true;
+    }
+    if (!video_open(bytes, &video, error)) return false;
+    video_close(&video);
+    return true;
 }
 
-bool session_read_audio(const char *path, Buffer *file, ContentPart *part, Error *error) {
-    Audio audio;
-    if (!file_read(path, AUDIO_BYTES_MAX, file, error)) return false;
-    *part = (ContentPart){.kind = CONTENT_AUDIO, .media = {.bytes = buffer_view(file), .part = path, .field = path}};
-    if (!audio_decode(part->media.bytes, AUDIO_SECONDS_MAX, &audio, error)) return fail_while(error, "%s", path);
-    audio_free(&audio);
-    return true;
+bool session_read_media(ContentKind kind, const char *path, Buffer *file, ContentPart *part, Error *error) {
+    const size_t most = kind == CONTENT_IMAGE ? IMAGE_BYTES_MAX
+        : kind == CONTENT_AUDIO               ? AUDIO_BYTES_MAX
+                                              : VIDEO_BYTES_MAX;
+    if (!file_read(path, most, file, error)) return false;
+    *part = (ContentPart){.kind = kind, .media = {.bytes = buffer_view(file), .part = path, .field = path}};
+    return check_media(kind, part->media.bytes, error) || fail_while(error, "%s", path);
 }
 
 /* arena: of the images and the audio. */

@@ -119,9 +119,8 @@ NODISCARD bool session_answer(const ChatModel *model, const SessionPrompt *promp
 
 void session_print_stats(const SessionAnswer *answer, FILE *out);
 
-/* A content part with a file's image or audio, whose bytes are allocated in `file`. */
-NODISCARD bool session_read_image(const char *path, Buffer *file, ContentPart *part, Error *error);
-NODISCARD bool session_read_audio(const char *path, Buffer *file, ContentPart *part, Error *error);
+/* A content part with a file's image, audio or video, whose bytes are allocated in `file`. */
+NODISCARD bool session_read_media(ContentKind kind, const char *path, Buffer *file, ContentPart *part, Error *error);
 
 /* Appends text as UTF-8: what is not becomes U+FFFD. */
 void session_clean(Slice text, Buffer *out);

@@ -523,7 +523,7 @@ static void encode_media(Engine *engine) {
     const bool turn = engine->resources && engine->under_way == 0;
     if (turn) resources_begin_step(engine->resources);
     const int64_t start = clock_ns();
-    if (!media_cache_work(engine->media, item, &error)) {
+    if (!media_cache_work(engine->media, item, scheduler_media_s(&engine->scheduler), &error)) {
         log_error("an image or audio could not be encoded: %s", error.text);
         request_fail(request, &error);
     }
@@ -659,7 +659,7 @@ static bool plan_media(Engine *engine, const EngineOptions *options, Error *erro
     const bool device = backend_on_device(options->backend.device);
     const uint64_t most = device ? 0 : (budget && budget < all ? budget : all) / MEDIA_MEMORY_SHARE;
     MediaMemory *memory = &engine->media_memory;
-    if (!media_memory(engine->model, model_context(engine->model), most, memory, error)) return false;
+    if (!media_memory(engine->model, model_context(engine->model), most, device, memory, error)) return false;
     if (!device) engine->media_host_bytes = (size_t)(memory->encoder_bytes + memory->cache_bytes);
     return true;
 }

@@ -116,7 +116,7 @@ static bool count_media(const EngineOptions *o, const Model *model, EnginePlan *
     const uint64_t all = plan->machine.memory, budget = plan->request.budget;
     const uint64_t most = device ? 0 : (budget && budget < all ? budget : all) / MEDIA_MEMORY_SHARE;
     MediaMemory memory;
-    if (!media_memory(model, model_context(model), most, &memory, error)) return false;
+    if (!media_memory(model, model_context(model), most, device, &memory, error)) return false;
     const uint64_t bytes = memory.encoder_bytes + memory.cache_bytes;
     *(device ? &plan->model.gpu_work_bytes : &plan->model.media_bytes) += bytes;
     plan->model.media_tokens = memory.tokens_max;

@@ -1,5 +1,6 @@
 #include "engine/media.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,19 +101,19 @@ struct MediaCache {
     int largest; /* tokens of the largest image so far */
     CachedRows *first;
     size_t bytes;
-    bool working; /* an item was begun: */
-    uint8_t digest[SHA256_BYTES];
-    double layer_s; /* time of a layer of the item; 0: not known yet */
+    MediaItem *item;            /* the item that was begun, retained; NULL: none */
+    double row_s[ENCODE_KINDS]; /* time of a row of the image by kind of slice; 0: not known yet */
+    double part_s;              /* time of a part of the clip */
 };
 
-bool media_memory(const Model *model, int tokens_max, uint64_t most, MediaMemory *out, Error *error) {
+bool media_memory(const Model *model, int tokens_max, uint64_t most, bool device, MediaMemory *out, Error *error) {
     const VisionSpec *vision = model_spec(model)->vision;
     *out = (MediaMemory){.cache_bytes = vision || model_spec(model)->audio ? MEDIA_CACHE_BYTES : 0};
     if (!vision) return true;
     out->cache_bytes = most && most < MEDIA_CACHE_BYTES ? most : MEDIA_CACHE_BYTES;
     out->tokens_max = encoder_tokens_max(vision, tokens_max);
     for (;;) {
-        if (!encoder_bytes(vision, out->tokens_max, &out->encoder_bytes, error)) return false;
+        if (!encoder_bytes(vision, out->tokens_max, device, &out->encoder_bytes, error)) return false;
         if (most == 0 || out->encoder_bytes <= most || out->tokens_max <= MEDIA_TOKENS_LEAST) return true;
         out->tokens_max = max_int(out->tokens_max / 2, MEDIA_TOKENS_LEAST);
     }
@@ -157,6 +158,7 @@ void media_cache_close(MediaCache *cache) {
         next = entry->next;
         drop(cache, entry);
     }
+    media_item_release(cache->item);
     encoder_close(cache->encoder);
     audio_encoder_close(cache->audio_encoder);
     free(cache);
@@ -220,32 +222,54 @@ static bool keep_rows(MediaCache *cache, const MediaItem *item, Error *error) {
     return true;
 }
 
-static bool begin_item(MediaCache *cache, const MediaItem *item, Error *error) {
+static bool begin_item(MediaCache *cache, MediaItem *item, Error *error) {
+    media_item_release(cache->item);
+    media_item_retain(item);
+    cache->item = item;
+    cache->part_s = 0;
+    memset(cache->row_s, 0, sizeof cache->row_s);
     if (media_item_is_audio(item)) return audio_encoder_begin(cache->audio_encoder, &item->audio, error);
     cache->largest = max_int(cache->largest, item->tokens);
     const Image *second = item->second.rgb ? &item->second : NULL;
     return encoder_begin(cache->encoder, &item->image, second, &item->layout, error);
 }
 
-static bool continue_item(MediaCache *cache, const MediaItem *item, int layers, bool *done, Error *error) {
-    if (media_item_is_audio(item)) return audio_encoder_continue(cache->audio_encoder, layers, done, error);
-    return encoder_continue(cache->encoder, layers, done, error);
+static void end_item(MediaCache *cache) {
+    media_item_release(cache->item);
+    cache->item = NULL;
 }
 
-bool media_cache_work(MediaCache *cache, MediaItem *item, Error *error) {
-    enum { LAYERS_FIRST = 1, LAYERS_MOST = 1024 };
-    if (!cache->working || memcmp(cache->digest, item->digest, sizeof item->digest) != 0) {
-        cache->working = begin_item(cache, item, error);
-        memcpy(cache->digest, item->digest, sizeof item->digest);
-        cache->layer_s = 0;
-        return cache->working;
-    }
-    const double fitting = cache->layer_s > 0 ? MEDIA_SLICE_MS * 1e-3 / cache->layer_s : LAYERS_FIRST;
-    const int layers = fitting < 1 ? 1 : fitting > LAYERS_MOST ? LAYERS_MOST : (int)fitting;
+/* How many units of this time fit. */
+static int units_within(double seconds, double unit_s, int least) {
+    enum { MOST = 1 << 20 };
+    return unit_s > 0 ? (int)fmin(fmax(seconds / unit_s, least), MOST) : least;
+}
+
+/* Computes a slice of the item that takes about so long. */
+static bool continue_item(MediaCache *cache, double seconds, bool *done, Error *error) {
     const int64_t start = clock_ns();
-    bool done = false;
-    const bool ok = continue_item(cache, item, layers, &done, error);
-    cache->layer_s = (double)(clock_ns() - start) * 1e-9 / layers;
-    cache->working = ok && !done;
-    return ok && (!done || keep_rows(cache, item, error));
+    if (media_item_is_audio(cache->item)) {
+        const int parts = units_within(seconds, cache->part_s, 1);
+        const bool ok = audio_encoder_continue(cache->audio_encoder, parts, done, error);
+        cache->part_s = (double)(clock_ns() - start) * 1e-9 / parts;
+        return ok;
+    }
+    double *row_s = &cache->row_s[encoder_next(cache->encoder)];
+    int rows = units_within(seconds, *row_s, MEDIA_ROWS_LEAST);
+    const bool ok = encoder_continue(cache->encoder, &rows, done, error);
+    /* A few last rows say little of others. */
+    if (*row_s == 0 || rows >= MEDIA_ROWS_LEAST) *row_s = (double)(clock_ns() - start) * 1e-9 / rows;
+    return ok;
+}
+
+bool media_cache_work(MediaCache *cache, MediaItem *item, double seconds, Error *error) {
+    const int64_t end_ns = clock_ns() + (int64_t)(seconds * 1e9);
+    bool ok = true, done = false;
+    if (!cache->item || memcmp(cache->item->digest, item->digest, sizeof item->digest) != 0)
+        ok = begin_item(cache, item, error);
+    for (int64_t left; ok && !done && (left = end_ns - clock_ns()) > 0;)
+        ok = continue_item(cache, (double)left * 1e-9, &done, error);
+    if (ok && done) ok = keep_rows(cache, cache->item, error);
+    if (!ok || done) end_item(cache);
+    return ok;
 }

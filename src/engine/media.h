@@ -12,7 +12,8 @@ enum {
     MEDIA_CACHE_BYTES = 256 << 20, /* memory for rows, or MEDIA_MEMORY_SHARE, if that is less; at least one item fits */
     MEDIA_MEMORY_SHARE = 8,        /* part of the memory, an eighth, that encoding the largest image may take */
     MEDIA_TOKENS_LEAST = 64,       /* images of so many tokens are taken with any memory */
-    MEDIA_SLICE_MS = 100,          /* largest time for which steps of other requests wait for an encoder, about */
+    MEDIA_SLICE_MS = 100,          /* time for which an encoder works where no answers wait for it, about */
+    MEDIA_ROWS_LEAST = 32,         /* rows of a slice, however slow: fewer cost nearly as much */
 };
 
 /* An image or a clip of audio as its encoder takes it. Constant; shared by reference. */
@@ -61,8 +62,9 @@ typedef struct MediaMemory {
 } MediaMemory;
 
 /* What the model's vision part needs; zeros: it has none. tokens_max: the most that an image may have; fewer if the
- * encoder would take more than `most` bytes (0: it may). */
-NODISCARD bool media_memory(const Model *model, int tokens_max, uint64_t most, MediaMemory *out, Error *error);
+ * encoder would take more than `most` bytes (0: it may). device: it runs on a GPU. */
+NODISCARD bool media_memory(
+    const Model *model, int tokens_max, uint64_t most, bool device, MediaMemory *out, Error *error);
 /* The model takes images, audio or both. to: backend of the first layer, borrowed; options: its own. */
 NODISCARD MediaCache *media_cache_open(
     const Model *model, Backend *to, const BackendOptions *options, const MediaMemory *memory, Error *error);
@@ -79,5 +81,5 @@ int media_cache_row_sets(const MediaCache *cache, const MediaItem *item);
 int64_t media_cache_set_floats(const MediaCache *cache, const MediaItem *item);
 /* The item's rows, [sets][tokens, width], valid until media_cache_work(); NULL: they must be encoded. */
 const float *media_cache_rows(MediaCache *cache, const MediaItem *item);
-/* Works on the item's rows for about MEDIA_SLICE_MS; another item that was begun starts again later. */
-NODISCARD bool media_cache_work(MediaCache *cache, MediaItem *item, Error *error);
+/* Works on the item's rows for about so long; another item that was begun starts again later. */
+NODISCARD bool media_cache_work(MediaCache *cache, MediaItem *item, double seconds, Error *error);

@@ -13,7 +13,7 @@
  * beside running choices, which stand still that long, so many that a step takes about as long as ANSWER_STEPS + 1
  * steps without prompts, STEP_MS_LEAST to STEP_MS; beside other prompts so many that it takes PROMPTS_MS, which is how
  * long a new request waits, and STEP_MS where a prompt ends with it. Pages of a prompt on disk are read before its
- * first row, for a limited time between steps.
+ * first row, and images are encoded, for a limited time between steps.
  *
  * Decode rows. Where the runner's decode arithmetic differs from that of prefill (runner_decode_rows_max), rows after
  * the prompt are decode rows in every step, also when they are computed again or are jump-ahead tokens: so the bits of
@@ -36,9 +36,11 @@ enum {
     STEP_MS = 300,
     STEP_MS_LEAST = 200, /* steps of 100 ms read prompts a fifth slower, for their weights are unpacked more often */
     ANSWER_STEPS = 2,
-    PREFILL_LEAST = 64, /* prompt tokens of a step however slow they are: fewer cost nearly as much */
-    PREFILL_UNIT = 32,  /* prompt tokens of a slow machine's step are a multiple of it */
-    DISK_MS = 20,       /* per step, for reading pages from disk; at least one page is read */
+    MEDIA_MS_LEAST = 10, /* beside running choices images are encoded for half of a step's time, so long at least, and
+                            STEP_MS at most */
+    PREFILL_LEAST = 64,  /* prompt tokens of a step however slow they are: fewer cost nearly as much */
+    PREFILL_UNIT = 32,   /* prompt tokens of a slow machine's step are a multiple of it */
+    DISK_MS = 20,        /* per step, for reading pages from disk; at least one page is read */
 };
 
 typedef struct RequestList {
@@ -134,6 +136,8 @@ void scheduler_admit(Scheduler *scheduler);                   /* engine thread *
 /* The oldest request that reads its prompt and comes to an image whose rows must be encoded first; *item: the image.
  * NULL: none. */
 Request *scheduler_next_media(Scheduler *scheduler, MediaItem **item);
+/* How long the engine may encode images before the next step. */
+double scheduler_media_s(const Scheduler *scheduler);
 /* Plans a step; slice_count 0: there is nothing to run. */
 void scheduler_plan(Scheduler *scheduler, StepPlan *plan);
 /* Plans the step after one under way whose tokens the backend samples, for the same choices less those that certainly

@@ -43,6 +43,21 @@ Request *scheduler_next_media(Scheduler *s, MediaItem **item) {
     return NULL;
 }
 
+/* Time of a step of so many running choices alone; 0: not measured yet. */
+static double answers_step_s(const Scheduler *s, int answers) {
+    const StepCosts *costs = &s->speculation.costs;
+    return costs->unit_s * (double)costs->cost[min_int(answers, STEP_COSTS_ROWS)];
+}
+
+double scheduler_media_s(const Scheduler *s) {
+    int answers = 0;
+    for (const Request *r = s->active.first; r; r = r->next)
+        for (int i = 0; i < r->choice_count; i++) answers += r->choices[i].state == CHOICE_RUNNING;
+    const double step = answers_step_s(s, answers);
+    if (answers == 0 || step <= 0) return MEDIA_SLICE_MS * 1e-3;
+    return fmin(fmax(step / 2, MEDIA_MS_LEAST * 1e-3), STEP_MS * 1e-3);
+}
+
 /* Tokens that are not in its cache. */
 static int tokens_left(const StepCandidate *candidate) {
     return sequence_tokens(candidate->request, candidate->choice) -
@@ -156,9 +171,8 @@ static int prefill_limit(Scheduler *s, const StepCandidate *oldest) {
         const int few = rows_within(s, STEP_MS * 1e-3);
         return tokens_left(shortest) <= few / 2 ? few : rows_within(s, PROMPTS_MS * 1e-3);
     }
-    const StepCosts *costs = &s->speculation.costs;
-    if (costs->unit_s == 0) return rows_within(s, STEP_MS * 1e-3); /* no step without prompts yet */
-    const double step = costs->unit_s * (double)costs->cost[min_int(answers, STEP_COSTS_ROWS)];
+    const double step = answers_step_s(s, answers);
+    if (step == 0) return rows_within(s, STEP_MS * 1e-3); /* no step without prompts yet */
     return rows_within(s, fmin(fmax(ANSWER_STEPS * step, STEP_MS_LEAST * 1e-3), STEP_MS * 1e-3));
 }
 

@@ -31,7 +31,7 @@ struct AudioEncoder {
     float *x, *y;                /* backend memory: inputs and results of a product, TILE rows */
 
     int count; /* rows of the clip */
-    int layer; /* the next layer */
+    int part;  /* the next part of the layers */
 };
 
 int audio_rows(const AudioSpec *spec, int samples) {
@@ -276,12 +276,19 @@ static bool convolution(const AudioEncoder *e, const ConformerLayer *layer, Erro
     return true;
 }
 
-static bool compute_layer(const AudioEncoder *e, const ConformerLayer *layer, Error *error) {
-    if (!feed_forward(e, &layer->ffn[0], error) || !attention(e, layer, error) || !convolution(e, layer, error) ||
-        !feed_forward(e, &layer->ffn[1], error))
-        return false;
-    norm_clipped(e, layer->norm, e->hidden, e->hidden);
-    return true;
+enum { LAYER_PARTS = 4 };
+
+static bool compute_part(const AudioEncoder *e, int part, Error *error) {
+    const ConformerLayer *layer = &e->layers[part / LAYER_PARTS];
+    switch (part % LAYER_PARTS) {
+    case 0: return feed_forward(e, &layer->ffn[0], error);
+    case 1: return attention(e, layer, error);
+    case 2: return convolution(e, layer, error);
+    default:
+        if (!feed_forward(e, &layer->ffn[1], error)) return false;
+        norm_clipped(e, layer->norm, e->hidden, e->hidden);
+        return true;
+    }
 }
 
 /* The rows that complete those of a clip: all paddings are computed as one. */
@@ -323,17 +330,17 @@ static bool finish(AudioEncoder *e, Error *error) {
 
 bool audio_encoder_begin(AudioEncoder *e, const Audio *audio, Error *error) {
     CHECK(audio_rows(e->spec, audio->count) > 0 && audio->count <= (int)(e->spec->seconds_max * AUDIO_RATE));
-    e->layer = 0;
+    e->part = 0;
     if (e->spec->mel.bins > 0) return embed_mel(e, audio, error);
     embed_raw(e, audio);
     return true;
 }
 
-bool audio_encoder_continue(AudioEncoder *e, int layers, bool *done, Error *error) {
-    const int end = min_int(e->layer + layers, e->spec->layer_count);
+bool audio_encoder_continue(AudioEncoder *e, int parts, bool *done, Error *error) {
+    const int all = LAYER_PARTS * e->spec->layer_count, end = min_int(e->part + parts, all);
     bool ok = true;
-    for (; ok && e->layer < end; e->layer++) ok = compute_layer(e, &e->layers[e->layer], error);
-    *done = ok && end == e->spec->layer_count;
+    for (; ok && e->part < end; e->part++) ok = compute_part(e, e->part, error);
+    *done = ok && end == all;
     return ok && (!*done || finish(e, error));
 }
 

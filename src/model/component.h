@@ -24,6 +24,10 @@ typedef struct ComponentCost {
     uint64_t operations;   /* multiplications and additions of products with weights */
 } ComponentCost;
 
+/* What a call of an attention component computes: all of it; or the keys and values of its rows alone; or the rest,
+ * once the keys and values that its rows see are in the cache. Backends with set_rows. */
+typedef enum AttentionPart { ATTENTION_ALL, ATTENTION_KEYS, ATTENTION_QUERIES } AttentionPart;
+
 /* A forward pass of one component over rows of a step. Pointers are borrowed; floats are the backend's memory. */
 typedef struct ComponentCall {
     Backend *backend;
@@ -46,6 +50,7 @@ typedef struct ComponentCall {
     float scale;
     int micro_batch;     /* for expert providers */
     bool begun;          /* begin() was called with the same call */
+    AttentionPart part;  /* attention alone */
     const Step *adapted; /* the step, if some of its rows have an adapter; NULL: none has */
     int first;           /* the first row of `rows` in the step */
     float *low_rank;     /* work for updates of adapters, behind `work`; undefined without `adapted` */

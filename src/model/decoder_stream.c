@@ -1,7 +1,6 @@
 #include "model/decoder_stream.h"
 
 #include <limits.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/math.h"
@@ -30,47 +29,7 @@ void stream_end(StreamSchedule *schedule) {
 
 int stream_span_rows_max(const StreamSchedule *schedule) { return schedule->tile_rows ? schedule->tile_rows : INT_MAX; }
 
-/* ---- some rows of a step as a step ---- */
-
-/* The memory of such a step. */
-typedef struct Tile {
-    SequenceChunk chunks[LAYER_TILE_ROWS_MAX];
-    int32_t positions[POSITION_DIMS_MAX * LAYER_TILE_ROWS_MAX];
-} Tile;
-
-/* The rows [begin, end) of a chunk, with the spans among them. */
-static SequenceChunk chunk_rows(const SequenceChunk *chunk, int begin, int end) {
-    SequenceChunk own = *chunk;
-    own.position = chunk->position + begin - chunk->row;
-    own.rows = end - begin;
-    while (own.span_count > 0 && own.spans[0].end <= own.position) own.spans++, own.span_count--;
-    while (own.span_count > 0 && own.spans[own.span_count - 1].begin >= own.position + own.rows) own.span_count--;
-    return own;
-}
-
-static Step step_rows(const Step *step, int first, int rows, Tile *tile) {
-    Step own = *step;
-    const int left = step->decode_rows - first;
-    own.rows = rows;
-    own.decode_rows = left < 0 ? 0 : min_int(left, rows);
-    own.tokens += first;
-    for (int d = 0; d < step->position_dims; d++)
-        memcpy(tile->positions + d * rows, step->positions + (int64_t)d * step->rows + first,
-            (size_t)rows * sizeof *tile->positions);
-    own.positions = tile->positions;
-    own.chunks = tile->chunks;
-    own.chunk_count = 0;
-    for (int i = 0; i < step->chunk_count; i++) {
-        const SequenceChunk *chunk = &step->chunks[i];
-        const int begin = chunk->row > first ? chunk->row : first;
-        const int end = min_int(chunk->row + chunk->rows, first + rows);
-        if (begin >= end) continue;
-        SequenceChunk *part = &tile->chunks[own.chunk_count++];
-        *part = chunk_rows(chunk, begin, end);
-        part->row = begin - first;
-    }
-    return own;
-}
+/* ---- prefetching and tiles ---- */
 
 /* Rows of the tile that begins at `first`: at most tile_rows, and no bidirectional span is cut, since its rows see keys
  * of later ones. */
@@ -88,8 +47,6 @@ static int tile_size(const Step *step, int first, int tile_rows) {
     CHECK(end > first); /* spans have at most stream_span_rows_max() rows */
     return end - first;
 }
-
-/* ---- prefetching and tiles ---- */
 
 /* Requests what the next layer would read if this component changed nothing; that is right for most experts. */
 static void prefetch_layer(const Stage *stage, int i, const Rows *rows) {
@@ -119,7 +76,7 @@ static void stream_component(const Stage *stage, int i, int c, const Rows *rows)
 
 static void stream_tiles(const Stage *stage, int i, int c, const Step *step) {
     for (int first = 0, rows; first < step->rows; first += rows) {
-        Tile tile;
+        StepRows tile;
         rows = tile_size(step, first, stage->tile_rows);
         const Step own = step_rows(step, first, rows, &tile);
         stage->backend->ops->set_rows(stage->backend, &own);
@@ -176,7 +133,7 @@ bool stream_two_batches(const Stage *stage, const Step *step) {
     if (!stage->schedule->two_batch_overlap || step->chunk_count < 2 || step->chunk_count > MICRO_BATCH_CHUNKS_MAX ||
         stage->tile_rows != step->rows || step->rows > LAYER_TILE_ROWS_MAX || step->embedding_count > 0)
         return false;
-    Tile tiles[PROVIDER_MICRO_BATCHES];
+    StepRows tiles[PROVIDER_MICRO_BATCHES];
     Step steps[PROVIDER_MICRO_BATCHES];
     Rows rows[PROVIDER_MICRO_BATCHES];
     Stage stages[PROVIDER_MICRO_BATCHES];

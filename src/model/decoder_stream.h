@@ -3,16 +3,16 @@
 #pragma once
 #include "model/autotuner.h"
 #include "model/bound.h"
+#include "model/step_rows.h"
 #include "weights/expert_cache.h"
 
 enum {
-    LAYER_TILE_ROWS_MAX = 512,   /* most StreamSchedule.tile_rows */
     MICRO_BATCH_CHUNKS_MAX = 64, /* most chunks of a step that is computed as two micro-batches */
 };
 
 typedef struct StreamSchedule {
     /* The first backend computes a layer for so many rows at a time: activations stay small, and experts that the first
-     * tile read serve all others. 0: for all rows at once. */
+     * tile read serve all others. At most LAYER_TILE_ROWS_MAX; 0: for all rows at once. */
     int tile_rows;
     bool can_prefetch;          /* steps have memory for prefetching */
     const ExpertCache *experts; /* NULL: there is nothing to choose, steps are computed in order */

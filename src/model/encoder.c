@@ -9,16 +9,19 @@
 #include "model/decoder_internal.h"
 #include "model/model_internal.h"
 #include "model/positions.h"
+#include "model/slice_walk.h"
 #include "model/step_builder.h"
 
 enum {
-    PATCH_TILE = 512,     /* patches whose values are in memory at once */
-    WINDOW_PAGES_MAX = 8, /* pages of a window */
+    PATCH_TILE = SLICE_ROWS_MAX, /* patches whose values are in memory at once */
+    WINDOW_PAGES_MAX = 8,        /* pages of a window */
 };
 
 struct Encoder {
     const VisionSpec *spec;
     Backend *backend;
+    bool sliced;  /* it computes rows of components; otherwise whole layers */
+    int rows_max; /* rows of a step: SLICE_ROWS_MAX or all patches */
     Bound bound;
     Weight patch, pair;                                   /* bound; pair rows 0: there is none */
     const Norm *pixel_norm, *embedding_norm, *patch_norm; /* bound; NULL: none */
@@ -38,11 +41,16 @@ struct Encoder {
     float *staging;             /* [2][tokens_max, width] host memory */
     int32_t *zeros;             /* [tokens_max] */
 
-    ImageLayout layout; /* layout of the image that was begun */
+    /* The image that was begun. */
+    const Image *image, *second; /* borrowed; second NULL: none */
+    ImageLayout layout;
     BidirectionalSpan span;
     const Step *step;        /* all of its patches as one sequence */
     const Step *window_step; /* each window as a sequence; NULL: no layer has windows */
-    int layer;               /* the next layer */
+    StepRows slice;          /* memory of a slice's step */
+    int embedded;            /* patches */
+    SlicePlace place;        /* the next rows of a layer */
+    int merger, merged;      /* the merger whose turn it is, and rows that it has made; merger −1: a layer's turn */
 };
 
 /* Elements of a row for the text model. */
@@ -56,6 +64,12 @@ int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) {
 }
 
 /* ---- computing: the plan backend counts the scratch of the same calls ---- */
+
+/* Begins a step for operations that read neither positions nor the cache. */
+static void begin_rows(Encoder *e, int rows) {
+    const Step own = e->sliced ? step_rows(e->step, 0, min_int(rows, e->step->rows), &e->slice) : *e->step;
+    e->backend->ops->begin(e->backend, &own);
+}
 
 static void walk_layers(const Encoder *e, const Step *step, int from, int to) {
     const BackendOps *ops = e->backend->ops;
@@ -75,34 +89,63 @@ static void walk_layers(const Encoder *e, const Step *step, int from, int to) {
         }
 }
 
-/* The mean of each group's rows, in their place: the first rows of all groups lie together, then the second ones … */
-static void average_rows(const Encoder *e, const Merger *merger, float *rows) {
+/* Some of the groups whose patches are merged: x has their rows, `each` blocks of `count` rows that are `stride` floats
+ * apart, or one group's rows behind the other's. */
+typedef struct Groups {
+    int first, count;
+    float *x;
+    int64_t stride;
+} Groups;
+
+static Groups groups_at(const Encoder *e, int first, int count) {
+    const int64_t hidden = e->spec->tower.hidden, each = e->layout.patches / e->layout.tokens;
+    const bool spread = e->spec->rule.order == PATCHES_SPREAD;
+    return (Groups){.first = first,
+        .count = count,
+        .x = e->residual + (spread ? first : first * each) * hidden,
+        .stride = (spread ? e->layout.tokens : count) * hidden};
+}
+
+/* Moves on to their normed rows, which lie close together. */
+static void norm_groups(const Encoder *e, const Norm *norm, Groups *groups) {
     const BackendOps *ops = e->backend->ops;
-    const int64_t hidden = e->spec->tower.hidden, block = e->layout.tokens * hidden;
     const int each = e->layout.patches / e->layout.tokens;
-    for (int i = 1; i < each; i++) ops->add(e->backend, e->layout.tokens, hidden, rows, rows + i * block, 1, NULL);
-    ops->logits(e->backend, block, rows, merger->average / (float)each, 0);
+    const int64_t block = groups->count * (int64_t)e->spec->tower.hidden;
+    float *normed = ops->scratch(e->backend, each * block);
+    for (int i = 0; i < each; i++)
+        ops->norm(e->backend, groups->count, groups->x + i * groups->stride, norm, normed + i * block);
+    groups->x = normed;
+    groups->stride = block;
+}
+
+/* The mean of each group's rows, in the place of the first block. */
+static void average_groups(const Encoder *e, const Merger *merger, const Groups *groups) {
+    const BackendOps *ops = e->backend->ops;
+    const int64_t hidden = e->spec->tower.hidden;
+    const int each = e->layout.patches / e->layout.tokens;
+    for (int i = 1; i < each; i++)
+        ops->add(e->backend, groups->count, hidden, groups->x, groups->x + i * groups->stride, 1, NULL);
+    ops->logits(e->backend, groups->count * hidden, groups->x, merger->average / (float)each, 0);
 }
 
 /* (rows − shift) · factors. */
-static void standardise(const Encoder *e, const Merger *merger, float *rows) {
+static void standardise(const Encoder *e, const Merger *merger, const Groups *groups) {
     const BackendOps *ops = e->backend->ops;
     const int64_t hidden = e->spec->tower.hidden;
-    float *shifts = ops->scratch(e->backend, e->layout.tokens * hidden);
-    const Multiply product = {.rows = e->layout.tokens,
+    float *shifts = ops->scratch(e->backend, groups->count * hidden);
+    const Multiply product = {.rows = groups->count,
         .width = hidden,
-        .x = rows,
+        .x = groups->x,
         .activation = {.kind = ACT_NONE},
         .y = merger->factors.data,
-        .out = rows};
-    ops->gather(e->backend, e->layout.tokens, e->zeros, merger->shift.data, hidden, shifts);
-    ops->add(e->backend, e->layout.tokens, hidden, rows, shifts, -1, NULL);
+        .out = groups->x};
+    ops->gather(e->backend, groups->count, e->zeros, merger->shift.data, hidden, shifts);
+    ops->add(e->backend, groups->count, hidden, groups->x, shifts, -1, NULL);
     ops->multiply(e->backend, &product);
 }
 
-static void compute_stage(const Encoder *e, const MergerStage *stage, const float *x, float *out) {
+static void compute_stage(const Encoder *e, const MergerStage *stage, int rows, const float *x, float *out) {
     const BackendOps *ops = e->backend->ops;
-    const int rows = e->layout.tokens;
     if (stage->gate.rows) {
         const Glu glu = {.rows = rows,
             .x = x,
@@ -122,31 +165,34 @@ static void compute_stage(const Encoder *e, const MergerStage *stage, const floa
     if (activation.kind != ACT_NONE) ops->activate(e->backend, rows * stage->weight.rows, out, activation, out);
 }
 
-static void merge(const Encoder *e, int number) {
+/* The most groups that are merged at once. */
+static int groups_max(const Encoder *e) {
+    return max_int(e->rows_max / (e->spec->rule.merge * e->spec->rule.merge), 1);
+}
+
+/* Makes the rows of `count` groups. */
+static void merge(Encoder *e, int number, int first, int count) {
     const Merger *merger = &e->mergers[number];
     const BackendOps *ops = e->backend->ops;
-    const int64_t hidden = e->spec->tower.hidden;
-    ops->begin(e->backend, e->step);
-    float *x = e->residual;
-    if (merger->norm) {
-        x = ops->scratch(e->backend, e->layout.patches * hidden);
-        ops->norm(e->backend, e->layout.patches, e->residual, merger->norm, x);
-    }
-    if (merger->average != 0) average_rows(e, merger, x);
-    if (merger->shift.rows) standardise(e, merger, x);
+    begin_rows(e, count);
+    Groups groups = groups_at(e, first, count);
+    if (merger->norm) norm_groups(e, merger->norm, &groups);
+    if (merger->average != 0) average_groups(e, merger, &groups);
+    if (merger->shift.rows) standardise(e, merger, &groups);
+    const float *x = groups.x;
     for (int i = 0; i < merger->stage_count; i++) {
         const MergerStage *stage = &merger->stages[i];
-        const int64_t floats = e->layout.tokens * stage->weight.rows;
-        float *out = i + 1 < merger->stage_count ? ops->scratch(e->backend, floats)
-                                                 : e->rows + number * e->tokens_max * row_width(e->spec);
-        compute_stage(e, stage, x, out);
+        float *out = i + 1 < merger->stage_count
+            ? ops->scratch(e->backend, count * stage->weight.rows)
+            : e->rows + (number * (int64_t)e->tokens_max + first) * row_width(e->spec);
+        compute_stage(e, stage, count, x, out);
         x = out;
     }
 }
 
 /* Adds the embedded patches of a tile to their positions; then their norm. weight: patch or pair. */
-static void embed_tile(const Encoder *e, const Weight *weight, int first, int count) {
-    e->backend->ops->begin(e->backend, e->step);
+static void embed_tile(Encoder *e, const Weight *weight, int first, int count) {
+    begin_rows(e, count);
     if (e->pixel_norm) e->backend->ops->norm(e->backend, count, e->pixels, e->pixel_norm, e->pixels);
     const MatmulAdd product = {.rows = count,
         .x = e->pixels,
@@ -156,10 +202,6 @@ static void embed_tile(const Encoder *e, const Weight *weight, int first, int co
         .residual = e->residual + first * e->spec->tower.hidden};
     e->backend->ops->matmul_add(e->backend, &product);
     if (e->patch_norm) e->backend->ops->norm(e->backend, count, product.residual, e->patch_norm, product.residual);
-}
-
-static bool submit(const Encoder *e, Error *error) {
-    return e->backend->ops->wait(e->backend, e->backend->ops->submit(e->backend), error);
 }
 
 /* ---- windows ---- */
@@ -243,44 +285,44 @@ static bool make_step(Encoder *e, Error *error) {
     return e->step != NULL;
 }
 
-static bool embed_patches(Encoder *e, const Image *image, const Image *second, Error *error) {
+/* Embeds the next patches; returns their number. */
+static int embed_patches(Encoder *e, int most) {
     const BackendOps *ops = e->backend->ops;
-    const Weight *weight = second ? &e->pair : &e->patch;
+    const Weight *weight = e->second ? &e->pair : &e->patch;
     const size_t values = (size_t)weight->cols, hidden = (size_t)e->spec->tower.hidden;
     const ImageRule *rule = &e->spec->rule;
-    bool ok = true;
-    for (int first = 0, count; ok && first < e->layout.patches; first += count) {
-        count = min_int(e->layout.patches - first, PATCH_TILE);
-        image_patch_values(rule, &e->layout, image, first, count, values, e->values);
-        if (second) image_patch_values(rule, &e->layout, second, first, count, values, e->values + e->patch.cols);
-        for (int i = 0; i < count; i++) {
-            int row, column;
-            image_patch_place(rule, &e->layout, first + i, &row, &column);
-            position_read(
-                &e->spec->positions, &e->layout, row, column, e->spec->tower.hidden, e->places + (size_t)i * hidden);
-        }
-        ops->upload(e->backend, e->pixels, e->values, (size_t)count * values * sizeof(float));
-        ops->upload(
-            e->backend, e->residual + (size_t)first * hidden, e->places, (size_t)count * hidden * sizeof(float));
-        embed_tile(e, weight, first, count);
-        ok = submit(e, error);
+    const int first = e->embedded, count = min_int(most, e->layout.patches - first);
+    image_patch_values(rule, &e->layout, e->image, first, count, values, e->values);
+    if (e->second) image_patch_values(rule, &e->layout, e->second, first, count, values, e->values + e->patch.cols);
+    for (int i = 0; i < count; i++) {
+        int row, column;
+        image_patch_place(rule, &e->layout, first + i, &row, &column);
+        position_read(
+            &e->spec->positions, &e->layout, row, column, e->spec->tower.hidden, e->places + (size_t)i * hidden);
     }
-    return ok;
+    ops->upload(e->backend, e->pixels, e->values, (size_t)count * values * sizeof(float));
+    ops->upload(e->backend, e->residual + (size_t)first * hidden, e->places, (size_t)count * hidden * sizeof(float));
+    embed_tile(e, weight, first, count);
+    e->embedded += count;
+    return count;
 }
 
 bool encoder_begin(Encoder *e, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
     CHECK(image->width == layout->width && image->height == layout->height);
     CHECK(!second || (e->pair.rows && second->width == layout->width && second->height == layout->height));
     CHECK(layout->patches <= e->patches_max && layout->tokens <= e->tokens_max);
+    e->image = image;
+    e->second = second;
     e->layout = *layout;
-    e->layer = 0;
+    e->embedded = e->merged = 0;
+    e->place = (SlicePlace){0};
+    e->merger = e->spec->tower.layer_count > 0 ? -1 : 0; /* without layers patches are merged as they are embedded */
     kv_sequence_close(e->kv, &e->sequence);
     const int reserved = e->windows_max ? e->plan.context : layout->patches;
     if (e->kv &&
         (!kv_sequence_open(e->kv, NULL, &e->sequence, error) || !kv_reserve(e->kv, &e->sequence, reserved, error)))
         return false;
-    return make_step(e, error) && (!e->windows_max || make_window_step(e, error)) &&
-        embed_patches(e, image, second, error);
+    return make_step(e, error) && (!e->windows_max || make_window_step(e, error));
 }
 
 /* Whether merger `number` takes the results of the layers before layer `end`. */
@@ -288,33 +330,78 @@ static bool merges_before(const VisionSpec *spec, int number, int end) {
     return end == (number ? spec->deepstack[number - 1].layer + 1 : spec->tower.layer_count);
 }
 
-bool encoder_continue(Encoder *e, int layers, bool *done, Error *error) {
-    const int all = e->spec->tower.layer_count, mergers = 1 + e->spec->deepstack_count;
-    const int end = min_int(e->layer + layers, all);
-    bool ok = true;
-    if (all == 0) { /* patches are merged as they are embedded */
-        merge(e, 0);
-        ok = submit(e, error);
+/* The first merger from `number` on that takes the results of the layers before layer `end`; −1: none does. */
+static int merger_before(const Encoder *e, int number, int end) {
+    for (int i = number; i <= e->spec->deepstack_count; i++)
+        if (merges_before(e->spec, i, end)) return i;
+    return -1;
+}
+
+static SliceWalk slice_walk_of(Encoder *e) {
+    return (SliceWalk){.bound = &e->bound,
+        .entries = e->kv ? kv_entries(e->kv) : e->plan.entries,
+        .backend = e->backend,
+        .residual = e->residual,
+        .memory = &e->slice};
+}
+
+EncoderWork encoder_next(const Encoder *e) {
+    if (e->embedded < e->layout.patches) return ENCODE_PATCHES;
+    if (e->merger >= 0) return ENCODE_TOKENS;
+    if (!e->sliced) return ENCODE_LAYERS;
+    const SliceWalk walk = {.bound = &e->bound};
+    switch (slice_kind(&walk, &e->place)) {
+    case SLICE_KEYS: return ENCODE_KEYS;
+    case SLICE_QUERIES: return is_windowed(e, e->place.layer) ? ENCODE_WINDOWS : ENCODE_ATTENTION;
+    default: return ENCODE_ROWS;
     }
-    while (ok && e->layer < end) {
-        int to = end;
-        for (int i = 1; i < mergers; i++) {
-            const int merged = e->spec->deepstack[i - 1].layer + 1;
-            if (merged > e->layer) to = min_int(to, merged);
-        }
-        for (int i = e->layer; i < to; i++) /* layers that attend alike */
-            if (is_windowed(e, i) != is_windowed(e, e->layer)) to = i;
-        walk_layers(e, is_windowed(e, e->layer) ? e->window_step : e->step, e->layer, to);
-        ok = submit(e, error);
-        e->layer = to;
-        for (int i = 0; ok && i < mergers; i++) {
-            if (!merges_before(e->spec, i, to)) continue;
-            merge(e, i);
-            ok = submit(e, error);
-        }
+}
+
+/* Computes whole layers, up to one behind which rows are merged, and as long as they attend alike. */
+static void compute_layers(Encoder *e, int layers) {
+    const int from = e->place.layer;
+    int to = from;
+    do to++;
+    while (to - from < layers && is_windowed(e, to) == is_windowed(e, from) && merger_before(e, 0, to) < 0);
+    walk_layers(e, is_windowed(e, from) ? e->window_step : e->step, from, to);
+    e->place.layer = to;
+}
+
+/* Computes rows of a component, or whole layers; returns their number. */
+static int compute_slice(Encoder *e, int rows) {
+    const int layer = e->place.layer;
+    if (e->sliced) {
+        const SliceWalk walk = slice_walk_of(e);
+        rows = slice_forward(&walk, is_windowed(e, layer) ? e->window_step : e->step, rows, &e->place);
+    } else {
+        compute_layers(e, rows / e->layout.patches);
+        rows = (e->place.layer - layer) * e->layout.patches;
     }
-    *done = ok && e->layer == all;
-    return ok;
+    if (e->place.layer > layer) e->merger = merger_before(e, 0, e->place.layer);
+    return rows;
+}
+
+static int merge_slice(Encoder *e, int rows) {
+    const int count = min_int(min_int(rows, groups_max(e)), e->layout.tokens - e->merged);
+    merge(e, e->merger, e->merged, count);
+    e->merged += count;
+    if (e->merged == e->layout.tokens) {
+        e->merger = merger_before(e, e->merger + 1, e->place.layer);
+        e->merged = 0;
+    }
+    return count;
+}
+
+bool encoder_continue(Encoder *e, int *rows, bool *done, Error *error) {
+    const int most = max_int(*rows, 1);
+    if (e->embedded < e->layout.patches)
+        *rows = embed_patches(e, min_int(most, PATCH_TILE));
+    else if (e->merger >= 0)
+        *rows = merge_slice(e, most);
+    else
+        *rows = compute_slice(e, most);
+    *done = e->embedded == e->layout.patches && e->merger < 0 && e->place.layer == e->spec->tower.layer_count;
+    return e->backend->ops->wait(e->backend, e->backend->ops->submit(e->backend), error);
 }
 
 /* The staged rows in the order of the grid. */
@@ -431,31 +518,38 @@ static void close_parts(Encoder *e) {
  * memory of keys and values of all patches. */
 static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, size_t *kv_bytes, Error *error) {
     size_t bytes = 0;
-    Encoder planned = {.spec = e->spec, .patches_max = e->patches_max, .tokens_max = e->tokens_max};
-    planned.backend = plan_open(e->patches_max, error);
-    bool ok = planned.backend && bind_parts(&planned, error) && alloc_parts(&planned, error);
+    Encoder *planned = calloc(1, sizeof *planned);
+    if (!planned) return fail(error, ERROR_MEMORY, "no memory for an encoder");
+    planned->spec = e->spec;
+    planned->patches_max = e->patches_max;
+    planned->tokens_max = e->tokens_max;
+    planned->rows_max = e->rows_max;
+    planned->sliced = e->sliced;
+    planned->backend = plan_open(e->rows_max, error);
+    bool ok = planned->backend && bind_parts(planned, error) && alloc_parts(planned, error);
     if (ok) {
         const int merge2 = e->spec->rule.merge * e->spec->rule.merge;
-        planned.layout = (ImageLayout){.rows = e->spec->rule.merge,
+        planned->layout = (ImageLayout){.rows = e->spec->rule.merge,
             .columns = e->patches_max / e->spec->rule.merge,
             .grid_rows = 1,
             .grid_columns = e->patches_max / merge2,
             .patches = e->patches_max,
             .tokens = e->patches_max / merge2};
-        ok = make_step(&planned, error);
+        ok = make_step(planned, error);
     }
     if (ok) {
-        embed_tile(
-            &planned, planned.pair.rows ? &planned.pair : &planned.patch, 0, min_int(e->patches_max, PATCH_TILE));
+        const Step rows = e->sliced ? step_rows(planned->step, 0, e->rows_max, &planned->slice) : *planned->step;
         if (number < 0)
-            walk_layers(&planned, planned.step, 0, e->spec->tower.layer_count);
+            walk_layers(planned, &rows, 0, e->spec->tower.layer_count);
         else
-            merge(&planned, number);
-        ok = plan_result(planned.backend, &bytes, error);
+            merge(planned, number, 0, min_int(groups_max(e), planned->layout.tokens));
+        embed_tile(
+            planned, planned->pair.rows ? &planned->pair : &planned->patch, 0, min_int(e->patches_max, PATCH_TILE));
+        ok = plan_result(planned->backend, &bytes, error);
     }
     *scratch_bytes = bytes > *scratch_bytes ? bytes : *scratch_bytes;
-    *kv_bytes = ok && e->spec->tower.layer_count ? kv_bytes_for(&planned.plan, NULL, e->patches_max) : 0;
-    close_parts(&planned);
+    *kv_bytes = ok && e->spec->tower.layer_count ? kv_bytes_for(&planned->plan, NULL, e->patches_max) : 0;
+    encoder_close(planned);
     return ok;
 }
 
@@ -466,10 +560,12 @@ static bool plan_steps(Encoder *e, size_t *scratch_bytes, size_t *kv_bytes, Erro
     return true;
 }
 
-static void set_sizes(Encoder *e, const VisionSpec *spec, int tokens_max) {
+static void set_sizes(Encoder *e, const VisionSpec *spec, int tokens_max, bool device) {
     e->spec = spec;
     e->tokens_max = encoder_tokens_max(spec, tokens_max);
     e->patches_max = e->tokens_max * spec->rule.merge * spec->rule.merge;
+    e->sliced = !device;
+    e->rows_max = device ? e->patches_max : min_int(e->patches_max, SLICE_ROWS_MAX);
     if (spec->rule.window > 0) e->windows_max = windows_of(&spec->rule, e->tokens_max);
 }
 
@@ -480,41 +576,48 @@ int encoder_tokens_max(const VisionSpec *spec, int tokens_max) {
     return (int)min_i64((frame > image ? frame : image) / each, tokens_max);
 }
 
-bool encoder_bytes(const VisionSpec *spec, int tokens_max, uint64_t *bytes, Error *error) {
-    Encoder e = {0};
+static Encoder *encoder_new(const VisionSpec *spec, int tokens_max, bool device, Error *error) {
+    Encoder *e = calloc(1, sizeof *e);
+    if (e)
+        set_sizes(e, spec, tokens_max, device);
+    else
+        fail(error, ERROR_MEMORY, "no memory for an encoder");
+    return e;
+}
+
+bool encoder_bytes(const VisionSpec *spec, int tokens_max, bool device, uint64_t *bytes, Error *error) {
+    Encoder *e = encoder_new(spec, tokens_max, device, error);
     size_t scratch, kv;
-    set_sizes(&e, spec, tokens_max);
-    if (!plan_steps(&e, &scratch, &kv, error)) return false;
-    const uint64_t columns = (uint64_t)(spec->pair.rows ? spec->pair.cols : spec->patch.cols);
-    const uint64_t hidden = (uint64_t)spec->tower.hidden, width = (uint64_t)row_width(spec);
-    const uint64_t tile = PATCH_TILE * (2 * columns + hidden);
-    const uint64_t rows = (uint64_t)e.tokens_max * width * (uint64_t)(3 + spec->deepstack_count);
-    const uint64_t patches = (uint64_t)e.patches_max * (hidden + POSITION_DIMS_MAX);
-    *bytes = scratch + kv + (tile + rows + patches) * sizeof(float);
-    return true;
+    const bool ok = e && plan_steps(e, &scratch, &kv, error);
+    if (ok) {
+        const uint64_t columns = (uint64_t)(spec->pair.rows ? spec->pair.cols : spec->patch.cols);
+        const uint64_t hidden = (uint64_t)spec->tower.hidden, width = (uint64_t)row_width(spec);
+        const uint64_t tile = PATCH_TILE * (2 * columns + hidden);
+        const uint64_t rows = (uint64_t)e->tokens_max * width * (uint64_t)(3 + spec->deepstack_count);
+        const uint64_t patches = (uint64_t)e->patches_max * (hidden + POSITION_DIMS_MAX);
+        *bytes = scratch + kv + (tile + rows + patches) * sizeof(float);
+    }
+    encoder_close(e);
+    return ok;
 }
 
 static bool open_parts(Encoder *e, const BackendOptions *options, Error *error) {
     BackendOptions own = *options;
-    own.rows_max = e->patches_max;
+    own.rows_max = e->rows_max;
     size_t kv_bytes;
     own.precise = true; /* patches differ by little, and a tower's results are read by every later token */
     if (!plan_steps(e, &own.scratch_bytes, &kv_bytes, error)) return false;
     e->backend = backend_open(&own, error);
+    CHECK(!e->backend || !e->sliced || e->backend->ops->set_rows);
     return e->backend && bind_parts(e, error) && alloc_parts(e, error) &&
         (e->spec->tower.layer_count == 0 ||
             (e->kv = kv_open(&e->plan, kv_bytes_for(&e->plan, NULL, e->plan.context), error)) != NULL);
 }
 
 Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) {
-    const VisionSpec *spec = model_spec(model)->vision;
-    Encoder *e = calloc(1, sizeof *e);
-    if (!e) {
-        fail(error, ERROR_MEMORY, "no memory for an encoder");
-        return NULL;
-    }
-    set_sizes(e, spec, tokens_max);
-    if (open_parts(e, options, error)) return e;
+    const bool device = backend_on_device(options->device);
+    Encoder *e = encoder_new(model_spec(model)->vision, tokens_max, device, error);
+    if (!e || open_parts(e, options, error)) return e;
     encoder_close(e);
     return NULL;
 }

@@ -312,8 +312,8 @@ static void fence_attention(Backend *backend, const Attention *op) {
     if (op->rope) fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
     if (op->sinks) fence_own_floats(f, op->sinks, op->heads, "sinks that were not bound");
     fence_own(f, op->kv.base, 1, "pages of somebody else");
-    fence_own(f, op->q, sizeof *op->q, "queries");
-    fence_own(f, op->out, sizeof *op->out, "what attention writes");
+    if (op->q) fence_own(f, op->q, sizeof *op->q, "queries");
+    if (op->q) fence_own(f, op->out, sizeof *op->out, "what attention writes");
     if (op->k) fence_own(f, op->k, sizeof *op->k, "keys");
     if (op->v) fence_own(f, op->v, sizeof *op->v, "values");
     if (op->gate) fence_own(f, op->gate, sizeof *op->gate, "gates");

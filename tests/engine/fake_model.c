@@ -282,14 +282,15 @@ bool encoder_begin(Encoder *encoder, const Image *image, const Image *second, co
     return false;
 }
 int encoder_tokens_max(const VisionSpec *spec, int tokens_max) { return tokens_max; }
-bool encoder_bytes(const VisionSpec *spec, int tokens_max, uint64_t *bytes, Error *error) { return false; }
-bool encoder_continue(Encoder *encoder, int layers, bool *done, Error *error) { return false; }
+bool encoder_bytes(const VisionSpec *spec, int tokens_max, bool device, uint64_t *bytes, Error *error) { return false; }
+EncoderWork encoder_next(const Encoder *encoder) { return ENCODE_PATCHES; }
+bool encoder_continue(Encoder *encoder, int *rows, bool *done, Error *error) { return false; }
 void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
 AudioEncoder *audio_encoder_open(const Model *model, const BackendOptions *options, Error *error) { return NULL; }
 void audio_encoder_close(AudioEncoder *encoder) {}
 int audio_rows(const AudioSpec *spec, int samples) { return 0; }
 bool audio_encoder_begin(AudioEncoder *encoder, const Audio *audio, Error *error) { return false; }
-bool audio_encoder_continue(AudioEncoder *encoder, int layers, bool *done, Error *error) { return false; }
+bool audio_encoder_continue(AudioEncoder *encoder, int parts, bool *done, Error *error) { return false; }
 void audio_encoder_take(AudioEncoder *encoder, Backend *to, float *rows) {}
 int model_layers(const Model *model) { return 1; }
 void model_drop_host_pages(const Model *model, int first) {}

@@ -1,5 +1,5 @@
 /* Audio models against transformers: rows of a clip, logits of a prompt around it in one step, in chunks and in single
- * steps. Slices of layers give the bits of the whole. */
+ * steps. Parts of layers give the bits of the whole. */
 #include "base/file.h"
 #include "compare.h"
 #include "model/audio_encoder.h"
@@ -44,13 +44,13 @@ static bool open_clip(const char *name, double seconds_max, Audio *audio) {
     return ok;
 }
 
-/* The clip's rows, computed in slices of `layers`, in memory of `to`. */
-static float *encode(AudioEncoder *encoder, const Audio *audio, int64_t floats, int layers, Backend *to) {
+/* The clip's rows, computed in slices of `parts`, in memory of `to`. */
+static float *encode(AudioEncoder *encoder, const Audio *audio, int64_t floats, int parts, Backend *to) {
     Error error = {0};
     bool done = false;
     float *rows = to->ops->alloc(to, (size_t)floats * sizeof(float), MEMORY_STEP, &error);
     bool ok = rows && audio_encoder_begin(encoder, audio, &error);
-    while (ok && !done) ok = audio_encoder_continue(encoder, layers, &done, &error);
+    while (ok && !done) ok = audio_encoder_continue(encoder, parts, &done, &error);
     if (ok) audio_encoder_take(encoder, to, rows);
     TEST_MSG(ok, "%s", error.text);
     return rows;
@@ -161,7 +161,7 @@ static void check_clip(
         const int64_t token = json_get(f->root, "audio_token")->integer, count = (int64_t)prompt.count * prompt.hidden;
         float *rows = encode(encoder, &audio, count, 1, backend), *again = encode(encoder, &audio, count, 100, backend);
         float *values = downloaded(backend, rows, count), *others = downloaded(backend, again, count);
-        TEST_MSG(!memcmp(values, others, (size_t)count * sizeof *values), "%s on %s: slices of a layer", name, cpu);
+        TEST_MSG(!memcmp(values, others, (size_t)count * sizeof *values), "%s on %s: parts of a layer", name, cpu);
         check_rows(name, values, count, backend->exact, cpu);
         int found = 0;
         const Json *last = json_get(f->root, "last_token"); /* the last row has another token */

@@ -273,7 +273,7 @@ def check_memory(directory):
     for name, value in (("preprocessor_config.json", fixture["processor"]), ("config.json", fixture["config"])):
         with open(os.path.join(directory, name), "w") as file:
             json.dump(value, file)
-    small, large = Image.new("RGB", (640, 640), (9, 90, 200)), Image.new("RGB", (2240, 2240), (9, 90, 200))
+    small, large = Image.new("RGB", (640, 640), (9, 90, 200)), Image.new("RGB", (3200, 3200), (9, 90, 200))
     budget = ("--ctx-size", 1 << 16, "--slots", 1, "-t", 2, "--memory-budget", "400M")
     plan = subprocess.run(
         [os.path.join(ROOT, "build", "apus"), "info", directory, "--fit", *map(str, budget)],
@@ -281,12 +281,12 @@ def check_memory(directory):
         text=True,
     )
     told = [line for line in plan.stdout.splitlines() if line.startswith("images")]
-    check(len(told) == 1 and "up to 4096 tokens" in told[0], f"the plan: {told} {plan.stderr}")
+    check(len(told) == 1 and "up to 8192 tokens" in told[0], f"the plan: {told} {plan.stderr}")
     with Server(directory, *budget) as server:
         check(server.chat(user(small, "x"), max_tokens=1)[0] == 200, "an image that fits")
         status, body = server.chat(user(large, "x"), max_tokens=1)
         message = body.get("error", {}).get("message", "")
-        check(status == 400 and "takes 4900 tokens" in message and "allows 4096" in message, f"memory: {body}")
+        check(status == 400 and "takes 10000 tokens" in message and "allows 8192" in message, f"memory: {body}")
         check("--memory-budget" in message, f"memory: {body}")
         server.wait_idle()
         metrics = server.request("GET", "/metrics")[2].decode()
@@ -314,6 +314,15 @@ def check_video(server, name):
     check(turned[0] == one[0] and turned[2] != one[2], f"{name}: the order of frames")
     two = answer(server, user(joined, video(encoded(frames[0], "GIF", save_all=True)), picture(1), "x"))
     check(two[0] > one[0], f"{name}: two videos and an image: {two[0]} tokens")
+    url = joined["video_url"]["url"]
+    asked = [{"type": "input_text", "text": "Look: "}, {"type": "input_video", "video_url": url}]
+    items = [{"role": "user", "content": [*asked, {"type": "input_text", "text": "?"}]}]
+    fields = {"model": server.name, "input": items, "max_output_tokens": 1, "temperature": 0}
+    status, _, raw = server.request("POST", "/v1/responses", fields)
+    check(status == 200 and json.loads(raw)["usage"]["input_tokens"] == one[0], f"{name}: input_video: {raw[:200]}")
+    fields["input"][0]["content"][1]["fps"] = 2
+    status, _, raw = server.request("POST", "/v1/responses", fields)
+    check(status == 400 and b"content[1].fps" in raw, f"{name}: a field of a video: {raw[:200]}")
     webp = encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:], duration=500, lossless=True)
     check(answer(server, user(video(webp), "?"))[0] > 0, f"{name}: WebP")
     if name.startswith("smolvlm"):  # one frame per second
@@ -334,6 +343,26 @@ def check_video(server, name):
     status, body = server.chat(user(*[joined] * 5), max_tokens=1)
     check(status == 400 and ("4 videos" in str(body) or "context" in str(body)), f"{name}: five videos: {body}")
     check(server.alive() and server.wait_idle(), f"{name}: the server lives")
+
+
+def check_command(directory, name):
+    """`apus run` with files before the prompt."""
+    apus = os.path.join(ROOT, "build", "apus")
+    still, moving = os.path.join(directory, "a.png"), os.path.join(directory, "b.gif")
+    picture(1).save(still)
+    picture(2, 90, 60).save(moving, save_all=True, append_images=[picture(3, 90, 60)], duration=500)
+    for given, told in (
+        (("--image", still), None),
+        (("--video", moving), None),
+        (("--image", still, "--video", moving), None),
+        (("--video", still), "these bytes are no video"),
+        (("--image", moving + "x"), "No such file"),
+        (("--video", moving, "--raw"), "need the chat template"),
+        (("--audio", still), "a.png"),
+    ):
+        run = subprocess.run([apus, "run", directory, "-n", "2", *given, "What?"], capture_output=True, text=True)
+        ok = run.returncode == 0 and "tokens" not in run.stderr if told is None else told in run.stderr
+        check(ok and (told is None) == (run.returncode == 0), f"{name}: run {given}: {run.returncode} {run.stderr[-300:]}")
 
 
 def main():
@@ -366,6 +395,9 @@ def main():
                 check_refused(server, name)
     with tempfile.TemporaryDirectory() as directory:
         check_memory(directory)
+    with tempfile.TemporaryDirectory() as directory:
+        write_tiny_vision(directory, "qwen3-vl")
+        check_command(directory, "qwen3-vl")
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_vision(directory, "qwen3-vl")
         with Server(directory, "--allow-media-from", "127.0.0.1,localhost") as server:

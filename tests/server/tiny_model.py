@@ -158,6 +158,8 @@ PLACEHOLDERS = {
     "glm4v": "<|begin_of_image|><|image|><|end_of_image|>",
     "lfm2_vl": "<image>",
     "paligemma": None,  # without a template in its files
+    "pixtral": "[IMG]",
+    "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen3_vl": "<|vision_start|><|image_pad|><|vision_end|>",
     "qwen3_vl_moe": "<|vision_start|><|image_pad|><|vision_end|>",

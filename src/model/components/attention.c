@@ -94,7 +94,7 @@ static void norm_heads(const ComponentCall *call, const Norm *norm, int64_t widt
     ops->multiply(call->backend, &op);
 }
 
-/* What happens between the products and the attention operation; k NULL: the entry is another component's. */
+/* What happens between the products and the attention operation. q NULL: not of queries; k NULL: of them alone. */
 static bool needs_preparation(const AttentionComponent *attention) {
     return attention->v_norm || attention->clip != 0 || attention->head_norm || attention->query_scaling.scale != 0;
 }
@@ -105,16 +105,16 @@ static void prepare(const AttentionComponent *attention, const ComponentCall *ca
     const int64_t width = v_width(attention);
     if (attention->clip != 0) {
         const Activation clamp = {.kind = ACT_CLAMP, .a = -attention->clip, .b = attention->clip};
-        ops->activate(call->backend, rows * q_width, q, clamp, q);
+        if (q) ops->activate(call->backend, rows * q_width, q, clamp, q);
         if (k) ops->activate(call->backend, rows * k_width, k, clamp, k);
         if (k) ops->activate(call->backend, rows * width, v, clamp, v);
     }
     if (k && attention->v_norm)
         ops->norm(call->backend, (int)(rows * width / attention->v_norm->width), attention->v.rows ? v : k,
             attention->v_norm, v);
-    if (attention->head_norm) norm_heads(call, attention->head_norm, q_width, attention->q_factors, q);
+    if (q && attention->head_norm) norm_heads(call, attention->head_norm, q_width, attention->q_factors, q);
     if (k && attention->head_norm) norm_heads(call, attention->head_norm, k_width, attention->k_factors, k);
-    if (attention->query_scaling.scale != 0)
+    if (q && attention->query_scaling.scale != 0)
         ops->scale_queries(call->backend, call->rows, q_width, &attention->query_scaling, q);
 }
 
@@ -133,15 +133,15 @@ static void convolve(
     *v = conv.part[1].out;
 }
 
-/* q, k and v with bounds; work: room for twice the input. */
+/* q, k and v with bounds, those that are not NULL; work: room for twice the input. */
 static void project_clipped(
     const AttentionComponent *attention, const ComponentCall *call, float *q, float *k, float *v, float *work) {
     const Clip *clips = attention->clips;
     float *clipped = work + call->rows * attention->q.cols;
     component_norm_input(call, work);
-    component_clipped(call, &attention->q, &clips[0], work, clipped, q);
-    component_clipped(call, &attention->k, &clips[1], work, clipped, k);
-    component_clipped(call, &attention->v, &clips[2], work, clipped, v);
+    if (q) component_clipped(call, &attention->q, &clips[0], work, clipped, q);
+    if (k) component_clipped(call, &attention->k, &clips[1], work, clipped, k);
+    if (v) component_clipped(call, &attention->v, &clips[2], work, clipped, v);
 }
 
 static void gate_heads(const AttentionComponent *attention, const ComponentCall *call, const float *gate, float *x) {
@@ -157,26 +157,26 @@ static void gate_heads(const AttentionComponent *attention, const ComponentCall 
 static void attention_forward(const Component *component, const ComponentCall *call) {
     const AttentionComponent *attention = &component->attention;
     const BackendOps *ops = call->backend->ops;
-    const bool fills = attention->k.rows > 0, gated = attention->gate.rows > 0;
-    float *q = call->work;
-    float *k = q + call->rows * attention->q.rows;
-    float *v = k + call->rows * attention->k.rows;
-    float *gate = v + call->rows * v_width(attention);
-    float *attended = gate + call->rows * attention->gate.rows;
+    const bool fills = attention->k.rows > 0 && call->part != ATTENTION_QUERIES;
+    const bool attends = call->part != ATTENTION_KEYS, gated = attends && attention->gate.rows > 0;
+    float *const q_at = call->work, *const k_at = q_at + call->rows * attention->q.rows;
+    float *const v_at = k_at + call->rows * attention->k.rows, *const gate = v_at + call->rows * v_width(attention);
+    float *const attended = gate + call->rows * attention->gate.rows;
+    float *q = attends ? q_at : NULL, *k = fills ? k_at : NULL, *v = fills ? v_at : NULL;
 
     Matmul project = {.rows = call->rows, .decode_rows = call->decode_rows, .x = call->x, .norm = call->norm};
-    project_add(&project, &attention->q, q);
+    if (attends) project_add(&project, &attention->q, q);
     if (fills) project_add(&project, &attention->k, k);
-    if (attention->v.rows) project_add(&project, &attention->v, v);
+    if (fills && attention->v.rows) project_add(&project, &attention->v, v);
     if (gated) project_add(&project, &attention->gate, gate);
 
     Attention op = attention->op;
     op.kv = *call->entry;
     op.q = q;
-    op.k = fills ? k : NULL;
-    op.v = fills ? v : NULL;
+    op.k = k;
+    op.v = v;
     op.gate = gated && !attention->head_gate ? gate : NULL;
-    op.out = attended;
+    op.out = attends ? attended : NULL;
     op.selection.chosen = call->chosen;
 
     const MatmulAdd output = {.rows = call->rows,
@@ -186,8 +186,8 @@ static void attention_forward(const Component *component, const ComponentCall *c
         .norm = call->output_norm,
         .scale = call->scale * attention->value_scale,
         .residual = call->residual};
-    if (ops->attention_block && !call->adapted && !attention->sub_norm && !attention->clips && !attention->head_gate &&
-        !attention->conv.taps && !needs_preparation(attention)) {
+    if (ops->attention_block && call->part == ATTENTION_ALL && !call->adapted && !attention->sub_norm &&
+        !attention->clips && !attention->head_gate && !attention->conv.taps && !needs_preparation(attention)) {
         const AttentionBlock block = {project, op, output};
         ops->attention_block(call->backend, &block);
         return;
@@ -198,12 +198,14 @@ static void attention_forward(const Component *component, const ComponentCall *c
     else
         component_matmul(call, &project);
     if (attention->conv.taps) {
+        CHECK(call->part == ATTENTION_ALL);
         convolve(attention, call, &k, &v, clipped);
         op.k = k;
         op.v = v;
     }
-    prepare(attention, call, q, op.k, v);
+    prepare(attention, call, q, k, v);
     ops->attention(call->backend, &op);
+    if (!attends) return;
     if (attention->head_gate) gate_heads(attention, call, gate, attended);
     if (attention->sub_norm) ops->norm(call->backend, call->rows, attended, attention->sub_norm, attended);
     if (attention->clips)

@@ -161,22 +161,37 @@ static bool join_stills(MessageBuilder *b, Slice list, const char *field, Slice 
     return true;
 }
 
+/* A data URL of the type video/jpeg may have a list of images. */
+static bool add_video(
+    MessageBuilder *b, Slice url, ChatMedia *media, const char *part, const char *field, ApiError *error) {
+    Slice data;
+    const bool list =
+        slice_starts(url, SLICE("data:video/jpeg;")) && part_data_url(url, &data) && memchr(data.data, ',', data.size);
+    if (!list) return add_url(b, CONTENT_VIDEO, url, media, part, field, error);
+    return join_stills(b, data, field, &media->bytes, error) && add(b, CONTENT_VIDEO, media, part, field, error);
+}
+
 bool video_read_url(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
     static const char *const outer[] = {"type", "video_url"}, *const inner[] = {"url"};
     ChatMedia media = {.type = SLICE("video_url")};
     char object[API_PARAM_MAX], field[API_PARAM_MAX];
-    Slice url, data;
+    Slice url;
     snprintf(object, sizeof object, "%.100s.video_url", param);
     snprintf(field, sizeof field, "%.110s.url", object);
     const Json *value = member_get(part, "video_url");
     if (!value) return api_missing(object, error);
-    if (!part_check_members(part, outer, COUNT_OF(outer), param, error) ||
-        !api_type(value, JSON_OBJECT, object, error) ||
-        !part_check_members(value, inner, COUNT_OF(inner), object, error) ||
-        !member_read_text(value, "url", object, &url, error))
-        return false;
-    const bool list =
-        slice_starts(url, SLICE("data:video/jpeg;")) && part_data_url(url, &data) && memchr(data.data, ',', data.size);
-    if (!list) return add_url(b, CONTENT_VIDEO, url, &media, param, field, error);
-    return join_stills(b, data, field, &media.bytes, error) && add(b, CONTENT_VIDEO, &media, param, field, error);
+    return part_check_members(part, outer, COUNT_OF(outer), param, error) &&
+        api_type(value, JSON_OBJECT, object, error) &&
+        part_check_members(value, inner, COUNT_OF(inner), object, error) &&
+        member_read_text(value, "url", object, &url, error) && add_video(b, url, &media, param, field, error);
+}
+
+bool video_read_responses(MessageBuilder *b, const Json *part, const char *param, ApiError *error) {
+    static const char *const known[] = {"type", "video_url"};
+    ChatMedia media = {.type = SLICE("input_video")};
+    char field[API_PARAM_MAX];
+    Slice url;
+    snprintf(field, sizeof field, "%.100s.video_url", param);
+    return part_check_members(part, known, COUNT_OF(known), param, error) &&
+        member_read_text(part, "video_url", param, &url, error) && add_video(b, url, &media, param, field, error);
 }

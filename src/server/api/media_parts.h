@@ -15,5 +15,7 @@ NODISCARD bool audio_read_url(MessageBuilder *builder, const Json *part, const c
 /* {"video_url": {"url"}} (vLLM); of a data URL of the type video/jpeg the data may be several images, separated by
  * commas. */
 NODISCARD bool video_read_url(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
+/* {"video_url"}, the same in the shape of input_image (Responses). */
+NODISCARD bool video_read_responses(MessageBuilder *builder, const Json *part, const char *param, ApiError *error);
 /* An array of base64 texts (Ollama); param: its path. */
 NODISCARD bool image_read_list(MessageBuilder *builder, const Json *list, const char *param, ApiError *error);

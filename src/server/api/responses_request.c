@@ -12,8 +12,8 @@
 static const PartType text_types[] = {{"input_text", CONTENT_TEXT, "text", NULL},
     {"output_text", CONTENT_TEXT, "text", NULL}, {"text", CONTENT_TEXT, "text", NULL},
     {"refusal", CONTENT_TEXT, "refusal", NULL}, {"input_image", CONTENT_IMAGE, NULL, image_read_responses},
-    {"input_audio", CONTENT_AUDIO, NULL, audio_read_input}, {"input_file", CONTENT_FILE, NULL, file_read_responses},
-    {0}};
+    {"input_video", CONTENT_VIDEO, NULL, video_read_responses}, {"input_audio", CONTENT_AUDIO, NULL, audio_read_input},
+    {"input_file", CONTENT_FILE, NULL, file_read_responses}, {0}};
 
 /* ---- input ---- */
 

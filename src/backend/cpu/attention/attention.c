@@ -149,7 +149,7 @@ static void prepare_head(const Job *job, const SequenceChunk *chunk, int row, in
     const CpuKernels *rows = job->cpu->kernels;
     const int width = l->head_dim, position = chunk->position + row - chunk->row;
     float energy = 0;
-    for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
+    for (int h = kv_head * job->group; op->q && h < (kv_head + 1) * job->group; h++) {
         float *q = op->q + ((int64_t)row * op->heads + h) * width;
         if (op->q_norm && !op->norm_full && !op->norm_last) rows->norm_row(q, op->q_norm, q);
         rotate_head(job, row, q);
@@ -176,7 +176,7 @@ static void prepare_head(const Job *job, const SequenceChunk *chunk, int row, in
 static void norm_whole_row(const Job *job, int64_t row) {
     const Attention *op = job->op;
     float *q = op->q + row * op->heads * job->layout->head_dim;
-    if (op->q_norm) job->cpu->kernels->norm_row(q, op->q_norm, q);
+    if (op->q && op->q_norm) job->cpu->kernels->norm_row(q, op->q_norm, q);
     if (!op->k) return;
     float *k = op->k + row * job->layout->kv_heads * job->layout->head_dim;
     if (op->k_norm) job->cpu->kernels->norm_row(k, op->k_norm, k);
@@ -459,6 +459,7 @@ static void attention_task(void *argument, int index, int count) {
     Pool *pool = job->cpu->pool;
     const Space space = thread_space(job, index);
     prepare_rows(job, index, count);
+    if (!job->op->q) return;
     if (count > 1) pool_barrier(pool, index);
     /* Spans one after the other, each for all kv heads: their pages lie beside each other. */
     const int64_t tiles = job->shared ? job->items / job->spans : job->items;
@@ -483,9 +484,10 @@ static int64_t plan_job(Job *job) {
     int64_t visits = 0;
     for (int i = 0; i < step->chunk_count; i++) {
         const SequenceChunk *chunk = &step->chunks[i];
-        const int end = chunk->position + chunk->rows,
-                  begin = attention_range(chunk, job->op->window, job->op->chunked, job->op->span_rule, chunk->position)
-                              .first;
+        const Attention *op = job->op;
+        const int position = chunk->position, last_position = position + chunk->rows - 1;
+        const int begin = attention_range(chunk, op->window, op->chunked, op->span_rule, position).first;
+        const int end = attention_range(chunk, op->window, op->chunked, op->span_rule, last_position).end;
         first = begin < first ? begin : first;
         last = end > last ? end : last;
         visits += (int64_t)chunk->rows * (end - begin);

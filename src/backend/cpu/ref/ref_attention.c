@@ -220,15 +220,17 @@ void ref_attention(Backend *backend, const Attention *a) {
     Attending work = {.a = a, .step = &r->step, .decoded = calloc((size_t)chunks, sizeof *work.decoded)};
     bool ready = work.decoded;
     for (int i = 0; ready && i < chunks; i++) {
-        const int end = r->step.chunks[i].position + r->step.chunks[i].rows;
+        const SequenceChunk *chunk = &r->step.chunks[i];
+        const int last = chunk->position + chunk->rows - 1;
+        const int end = attention_range(chunk, a->window, a->chunked, a->span_rule, last).end;
         work.longest = end > work.longest ? end : work.longest;
-        ready = decode_run(r, a, &r->step.chunks[i], &work.decoded[i]);
+        ready = decode_run(r, a, chunk, &work.decoded[i]);
     }
     if (ready)
         work.spare = ref_take(r, pool_threads(r->pool) * (work.longest + (int64_t)a->heads * a->kv.layout.head_dim));
     if (work.spare) {
         if (a->k) append(a, &r->step, work.spare);
-        pool_run(r->pool, attend_task, &work);
+        if (a->q) pool_run(r->pool, attend_task, &work);
     }
     r->starved = r->starved || !work.spare;
     for (int i = 0; work.decoded && i < chunks; i++) free(work.decoded[i].heads);
