@@ -362,7 +362,7 @@ def check_command(directory, name):
     ):
         run = subprocess.run([apus, "run", directory, "-n", "2", *given, "What?"], capture_output=True, text=True)
         ok = run.returncode == 0 and "tokens" not in run.stderr if told is None else told in run.stderr
-        check(ok and (told is None) == (run.returncode == 0), f"{name}: run {given}: {run.returncode} {run.stderr[-300:]}")
+        check(ok and (told is None) == (run.returncode == 0), f"{name}: run {given}: {run.stderr[-300:]}")
 
 
 def main():

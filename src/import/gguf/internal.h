@@ -151,15 +151,23 @@ Slice gguf_string_next(const uint8_t **at); /* walks the strings of an array */
 
 /* --- The encoder of images (vision.c) -------------------------------------------------------------------------- */
 
+enum { GGUF_DEEPSTACK_MAX = 8 };
+
 typedef struct GgufVision {
     GgufFile file;
     const struct VisionKind *kind;
     int64_t hidden, inner, layers, heads, pixels, patch, factor; /* factor: patches that become one row, on a side */
+    int64_t rows;                                                /* elements of a row of the text model */
+    int64_t full_every;  /* layers between two without windows, the latter included */
+    int64_t window;      /* pixels */
+    int64_t sections[3]; /* pairs of the text's rope that turn by time, row and column */
+    int deepstack_count;
+    int64_t deepstack[GGUF_DEEPSTACK_MAX]; /* layers */
     double eps;
+    bool has_audio; /* which is not converted */
     size_t count;
-    struct TensorHeader *headers;
-    const GgufTensor **sources;
-    int *changes; /* VisionChange */
+    struct TensorHeader *headers; /* [count] */
+    struct VisionOutput *outputs; /* [count] */
 } GgufVision;
 
 /* The encoder for a text model. */

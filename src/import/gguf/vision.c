@@ -1,201 +1,138 @@
 /* The encoder of images that llama.cpp keeps in a file of its own ("mmproj", architecture clip) beside the language
- * model's: its tensors as a further shard, its fields around those of the text. Names: gguf-py, tensor_mapping.py; what
- * the converter does: convert_hf_to_gguf.py, the vision classes. */
+ * model's: its tensors as a further shard, its fields around those of the text. */
+#include "import/gguf/vision.h"
+
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "import/gguf/internal.h"
+#include "base/log.h"
 #include "tensor/safetensors.h"
-
-typedef enum VisionChange {
-    VISION_AS_IT_IS,
-    VISION_PLUS_ONE,
-    VISION_BARE,  /* the name ends in "_weight" */
-    VISION_PAIRED /* in each head the rows of a rotation lie side by side */
-} VisionChange;
-
-typedef struct VisionName {
-    const char *gguf, *module;
-    bool bias;
-    VisionChange change;
-} VisionName;
-
-#define LAYER "encoder.layers.*."
-
-static const VisionName siglip[] = {
-    {"v.patch_embd", "embeddings.patch_embedding", true, VISION_AS_IT_IS},
-    {"v.position_embd", "embeddings.position_embedding", false, VISION_AS_IT_IS},
-    {"v.blk.*.ln1", LAYER "layer_norm1", true, VISION_AS_IT_IS},
-    {"v.blk.*.ln2", LAYER "layer_norm2", true, VISION_AS_IT_IS},
-    {"v.blk.*.attn_q", LAYER "self_attn.q_proj", true, VISION_AS_IT_IS},
-    {"v.blk.*.attn_k", LAYER "self_attn.k_proj", true, VISION_AS_IT_IS},
-    {"v.blk.*.attn_v", LAYER "self_attn.v_proj", true, VISION_AS_IT_IS},
-    {"v.blk.*.attn_out", LAYER "self_attn.out_proj", true, VISION_AS_IT_IS},
-    {"v.blk.*.ffn_up", LAYER "mlp.fc1", true, VISION_AS_IT_IS},
-    {"v.blk.*.ffn_down", LAYER "mlp.fc2", true, VISION_AS_IT_IS},
-    {"v.post_ln", "post_layernorm", true, VISION_AS_IT_IS},
-    {0},
-};
-static const VisionName gemma3[] = {
-    {"mm.input_projection", "mm_input_projection", false, VISION_BARE},
-    {"mm.soft_emb_norm", "mm_soft_emb_norm", false, VISION_PLUS_ONE},
-    {0},
-};
-static const VisionName idefics3[] = {{"mm.model.fc", "modality_projection.proj", false, VISION_AS_IT_IS}, {0}};
-
-#define BLOCK "transformer.layers.*."
-
-static const VisionName pixtral_tower[] = {
-    {"v.patch_embd", "patch_conv", false, VISION_AS_IT_IS},
-    {"v.pre_ln", "ln_pre", false, VISION_AS_IT_IS},
-    {"v.blk.*.ln1", BLOCK "attention_norm", false, VISION_AS_IT_IS},
-    {"v.blk.*.ln2", BLOCK "ffn_norm", false, VISION_AS_IT_IS},
-    {"v.blk.*.attn_q", BLOCK "attention.q_proj", false, VISION_PAIRED},
-    {"v.blk.*.attn_k", BLOCK "attention.k_proj", false, VISION_PAIRED},
-    {"v.blk.*.attn_v", BLOCK "attention.v_proj", false, VISION_AS_IT_IS},
-    {"v.blk.*.attn_out", BLOCK "attention.o_proj", false, VISION_AS_IT_IS},
-    {"v.blk.*.ffn_gate", BLOCK "feed_forward.gate_proj", false, VISION_AS_IT_IS},
-    {"v.blk.*.ffn_up", BLOCK "feed_forward.up_proj", false, VISION_AS_IT_IS},
-    {"v.blk.*.ffn_down", BLOCK "feed_forward.down_proj", false, VISION_AS_IT_IS},
-    {0},
-};
-static const VisionName pixtral[] = {
-    {"mm.1", "linear_1", true, VISION_AS_IT_IS},
-    {"mm.2", "linear_2", true, VISION_AS_IT_IS},
-    {0},
-};
-static const VisionName mistral3[] = {
-    {"mm.input_norm", "norm", false, VISION_AS_IT_IS},
-    {"mm.patch_merger", "patch_merger.merging_layer", false, VISION_AS_IT_IS},
-    {"mm.1", "linear_1", false, VISION_AS_IT_IS},
-    {"mm.2", "linear_2", false, VISION_AS_IT_IS},
-    {0},
-};
-
-/* How images become patches. */
-typedef enum VisionStyle {
-    STYLE_FIXED, /* each becomes one of the tower's size */
-    STYLE_TILES, /* large ones are cut into tiles of that size */
-    STYLE_WITHIN /* each keeps its shape within that size */
-} VisionStyle;
-
-typedef enum VisionPart { VISION_TOWER, VISION_PROJECTOR, VISION_PARTS } VisionPart;
-
-/* A projector of clip.projector_type, and the text model that it belongs to. */
-typedef struct VisionKind {
-    const char *projector, *with; /* with: a tensor that only this one of the projector's has, or NULL */
-    const char *texts[2];         /* architectures of the text model */
-    const char *model_type, *class_name, *tower_type, *processor;
-    int64_t factor; /* where the file has none; 0: there is none */
-    VisionStyle style;
-    const char *homes[VISION_PARTS]; /* beginning of the modules' names */
-    const VisionName *names[VISION_PARTS];
-} VisionKind;
-
-static const VisionKind kinds[] = {
-    {.projector = "gemma3",
-        .texts = {"gemma3"},
-        .model_type = "gemma3",
-        .class_name = "Gemma3ForConditionalGeneration",
-        .tower_type = "siglip_vision_model",
-        .processor = "Gemma3ImageProcessor",
-        .factor = 4,
-        .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
-        .names = {siglip, gemma3}},
-    {.projector = "idefics3",
-        .texts = {"llama"},
-        .model_type = "smolvlm",
-        .class_name = "SmolVLMForConditionalGeneration",
-        .tower_type = "smolvlm_vision",
-        .processor = "SmolVLMImageProcessor",
-        .factor = 2,
-        .style = STYLE_TILES,
-        .homes = {"vision_model.", "connector."},
-        .names = {siglip, idefics3}},
-    {.projector = "pixtral",
-        .with = "mm.patch_merger.weight",
-        .texts = {"llama", "mistral3"},
-        .model_type = "mistral3",
-        .class_name = "Mistral3ForConditionalGeneration",
-        .tower_type = "pixtral",
-        .processor = "PixtralImageProcessor",
-        .factor = 2,
-        .style = STYLE_WITHIN,
-        .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
-        .names = {pixtral_tower, mistral3}},
-    {.projector = "pixtral",
-        .texts = {"llama"},
-        .model_type = "pixtral",
-        .class_name = "LlavaForConditionalGeneration",
-        .tower_type = "pixtral",
-        .processor = "PixtralImageProcessor",
-        .style = STYLE_WITHIN,
-        .homes = {"vision_tower.vision_model.", "multi_modal_projector."},
-        .names = {pixtral_tower, pixtral}},
-};
 
 /* A row of the text model's embedding, which has it too. */
 static const char image_break[] = "v.token_embd.img_break";
 
-/* --- Reading ---------------------------------------------------------------------------------------------------- */
+/* --- Fields ----------------------------------------------------------------------------------------------------- */
 
-static bool whole(const GgufFile *file, const char *key, int64_t most, int64_t *value, Error *error) {
+enum { SIZE_MAX_OF = 1 << 20, LAYERS_MAX_OF = 1024, WINDOW_USUAL = 112 };
+
+bool gguf_vision_whole(const GgufFile *file, const char *key, int64_t most, int64_t *value, Error *error) {
     if (!gguf_integer(file, key, value)) return fail(error, ERROR_FORMAT, "clip%s is missing", key);
     return (*value > 0 && *value <= most) ||
         fail(error, ERROR_FORMAT, "clip%s is %lld, must be 1 to %lld", key, (long long)*value, (long long)most);
 }
 
+/* The same, with a value for files that do not have the key. */
+static bool whole_or(
+    const GgufFile *file, const char *key, int64_t absent, int64_t most, int64_t *value, Error *error) {
+    *value = absent;
+    return !gguf_value(file, key) || gguf_vision_whole(file, key, most, value, error);
+}
+
+static bool belongs(const VisionKind *kind, const GgufFile *text) {
+    for (size_t i = 0; i < COUNT_OF(kind->texts) && kind->texts[i]; i++)
+        if (slice_is(text->architecture, kind->texts[i])) return true;
+    return false;
+}
+
+static bool fail_kind(Slice projector, Error *error) {
+    char known[256] = "";
+    size_t length = 0;
+    for (size_t i = 0; i < gguf_vision_kind_count; i++) {
+        const char *name = gguf_vision_kinds[i].projector;
+        if (i > 0 && strcmp(name, gguf_vision_kinds[i - 1].projector) == 0) continue;
+        const int written = snprintf(known + length, sizeof known - length, "%s%s", i ? ", " : "", name);
+        if (written < 0 || (size_t)written >= sizeof known - length) break;
+        length += (size_t)written;
+    }
+    return fail(error, ERROR_UNSUPPORTED, "clip.projector_type %.*s is not supported; supported are %s",
+        SLICE_SHOWN(projector), known);
+}
+
 static bool find_kind(GgufVision *v, const GgufFile *text, Error *error) {
     Slice projector;
+    const VisionKind *other = NULL;
     if (!slice_is(v->file.architecture, "clip"))
         return fail(
             error, ERROR_UNSUPPORTED, "general.architecture is %.*s, must be clip", SLICE_SHOWN(v->file.architecture));
     if (!gguf_string(&v->file, ".vision.projector_type", &projector) &&
         !gguf_string(&v->file, ".projector_type", &projector))
         return fail(error, ERROR_FORMAT, "clip.projector_type is missing");
-    for (size_t i = 0; i < COUNT_OF(kinds) && !v->kind; i++)
-        if (slice_is(projector, kinds[i].projector) && (!kinds[i].with || gguf_tensor(&v->file, kinds[i].with)))
-            v->kind = &kinds[i];
-    if (!v->kind)
-        return fail(error, ERROR_UNSUPPORTED,
-            "clip.projector_type %.*s is not supported: gemma3, idefics3 and pixtral are", SLICE_SHOWN(projector));
-    for (size_t i = 0; i < COUNT_OF(v->kind->texts) && v->kind->texts[i]; i++)
-        if (slice_is(text->architecture, v->kind->texts[i])) return true;
+    for (size_t i = 0; i < gguf_vision_kind_count && !v->kind; i++) {
+        const VisionKind *kind = &gguf_vision_kinds[i];
+        if (!slice_is(projector, kind->projector) || (kind->with && !gguf_tensor(&v->file, kind->with))) continue;
+        if (belongs(kind, text))
+            v->kind = kind;
+        else if (!other)
+            other = kind;
+    }
+    if (v->kind) return true;
+    if (!other) return fail_kind(projector, error);
     return fail(error, ERROR_UNSUPPORTED, "clip.projector_type %s belongs to a %s model, not to a %.*s",
-        v->kind->projector, v->kind->texts[0], SLICE_SHOWN(text->architecture));
+        other->projector, other->texts[0], SLICE_SHOWN(text->architecture));
 }
 
 /* The size of a group of patches that become one row. */
 static bool read_factor(GgufVision *v, Error *error) {
-    const char *key = v->kind->style == STYLE_WITHIN ? ".vision.spatial_merge_size" : ".vision.projector.scale_factor";
+    const VisionKind *kind = v->kind;
     const int64_t side = v->pixels / v->patch;
-    v->factor = v->kind->factor;
-    if (!v->factor) return true;
-    if (gguf_value(&v->file, key) && !whole(&v->file, key, side, &v->factor, error)) return false;
-    return v->kind->style == STYLE_WITHIN || side % v->factor == 0 ||
-        fail(error, ERROR_FORMAT, "clip%s %lld does not divide %lld patches", key, (long long)v->factor,
+    const bool divides = kind->style == STYLE_FIXED || kind->style == STYLE_TILES;
+    v->factor = kind->factor;
+    if (!kind->factor_key || !v->factor) return true;
+    if (!whole_or(&v->file, kind->factor_key, v->factor, side, &v->factor, error)) return false;
+    return !divides || side % v->factor == 0 ||
+        fail(error, ERROR_FORMAT, "clip%s %lld does not divide %lld patches", kind->factor_key, (long long)v->factor,
             (long long)side);
 }
 
+/* Layers whose results are merged into rows, too. */
+static bool read_deepstack(GgufVision *v, Error *error) {
+    static const char key[] = ".vision.is_deepstack_layers";
+    for (int64_t i = 0; gguf_value(&v->file, key) && i < v->layers; i++) {
+        bool merged;
+        if (!gguf_flag(&v->file, key, (uint64_t)i, (uint64_t)v->layers, &merged))
+            return fail(error, ERROR_FORMAT, "clip%s is not one flag for each layer", key);
+        if (!merged) continue;
+        if (v->deepstack_count == GGUF_DEEPSTACK_MAX)
+            return fail(error, ERROR_UNSUPPORTED, "clip%s has more than %d layers", key, GGUF_DEEPSTACK_MAX);
+        v->deepstack[v->deepstack_count++] = i;
+    }
+    return true;
+}
+
+static bool read_sections(GgufVision *v, const GgufFile *text, Error *error) {
+    static const char key[] = ".rope.dimension_sections";
+    const GgufValue *value = gguf_value(text, key);
+    for (size_t i = 0; i < COUNT_OF(v->sections); i++)
+        if (!value || !gguf_element(text, key, i, value->count, &v->sections[i]) || v->sections[i] < 0 ||
+            v->sections[i] > SIZE_MAX_OF)
+            return fail(error, ERROR_FORMAT, "the text model's rope.dimension_sections has no number %zu", i);
+    return true;
+}
+
+static bool read_style(GgufVision *v, const GgufFile *text, Error *error) {
+    if (v->kind->mrope && !read_sections(v, text, error)) return false;
+    if (v->kind->style == STYLE_QWEN2_5)
+        return gguf_vision_whole(&v->file, ".vision.n_wa_pattern", LAYERS_MAX_OF, &v->full_every, error) &&
+            whole_or(&v->file, ".vision.window_size", WINDOW_USUAL, SIZE_MAX_OF, &v->window, error);
+    return v->kind->style != STYLE_QWEN3 || read_deepstack(v, error);
+}
+
 static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
-    enum { SIZE_MAX_OF = 1 << 20, LAYERS_MAX_OF = 1024 };
     const GgufFile *file = &v->file;
-    int64_t hidden = 0, projected;
+    int64_t hidden = 0;
     bool chosen = false;
-    if (!whole(file, ".vision.embedding_length", SIZE_MAX_OF, &v->hidden, error) ||
-        !whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
-        !whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
-        !whole(file, ".vision.attention.head_count", SIZE_MAX_OF, &v->heads, error) ||
-        !whole(file, ".vision.image_size", SIZE_MAX_OF, &v->pixels, error) ||
-        !whole(file, ".vision.patch_size", SIZE_MAX_OF, &v->patch, error) ||
-        !whole(file, ".vision.projection_dim", SIZE_MAX_OF, &projected, error))
+    if (!gguf_vision_whole(file, ".vision.embedding_length", SIZE_MAX_OF, &v->hidden, error) ||
+        !gguf_vision_whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
+        !gguf_vision_whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
+        !gguf_vision_whole(file, ".vision.attention.head_count", SIZE_MAX_OF, &v->heads, error) ||
+        !gguf_vision_whole(file, ".vision.image_size", SIZE_MAX_OF, &v->pixels, error) ||
+        !gguf_vision_whole(file, ".vision.patch_size", SIZE_MAX_OF, &v->patch, error) ||
+        !gguf_vision_whole(file, ".vision.projection_dim", SIZE_MAX_OF, &v->rows, error))
         return false;
-    const char *activation = v->kind->style == STYLE_WITHIN ? ".use_silu" : ".use_gelu";
-    if (!gguf_bool(file, activation, &chosen) || !chosen)
+    const char *activation = v->kind->activation;
+    if (activation && (!gguf_bool(file, activation, &chosen) || !chosen))
         return fail(error, ERROR_UNSUPPORTED, "clip%s is not true", activation);
     if (!gguf_number(file, ".vision.attention.layer_norm_epsilon", &v->eps) || !(v->eps > 0))
         return fail(error, ERROR_FORMAT, "clip.vision.attention.layer_norm_epsilon is missing");
@@ -203,20 +140,27 @@ static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
         return fail(error, ERROR_FORMAT, "clip.vision.embedding_length %lld is not %lld heads of an even size",
             (long long)v->hidden, (long long)v->heads);
     (void)gguf_integer(text, ".embedding_length", &hidden);
-    if (projected != hidden)
+    if (v->rows != hidden)
         return fail(error, ERROR_FORMAT,
-            "clip.vision.projection_dim is %lld, but the text model's embeddings have %lld", (long long)projected,
+            "clip.vision.projection_dim is %lld, but the text model's embeddings have %lld", (long long)v->rows,
             (long long)hidden);
-    return read_factor(v, error);
+    return read_factor(v, error) && read_style(v, text, error);
+}
+
+/* --- Tensors ---------------------------------------------------------------------------------------------------- */
+
+/* A name with the number of its block; part NULL: nothing follows. */
+static void write_name(char name[128], const char *pattern, int64_t block, const char *joint, const char *part) {
+    const char *star = strchr(pattern, '*');
+    const int length = star ? (int)(star - pattern) : (int)strlen(pattern);
+    int at = snprintf(name, 128, "%.*s", length, pattern);
+    if (star && at < 128) at += snprintf(name + at, (size_t)(128 - at), "%lld%s", (long long)block, star + 1);
+    if (part && at < 128) snprintf(name + at, (size_t)(128 - at), "%s%s", joint, part);
 }
 
 static const GgufTensor *part_find(const GgufVision *v, const char *pattern, int64_t block, const char *part) {
-    char name[96];
-    const char *star = strchr(pattern, '*');
-    if (star)
-        snprintf(name, sizeof name, "%.*s%lld%s.%s", (int)(star - pattern), pattern, (long long)block, star + 1, part);
-    else
-        snprintf(name, sizeof name, "%s.%s", pattern, part);
+    char name[128];
+    write_name(name, pattern, block, ".", part);
     return gguf_tensor(&v->file, name);
 }
 
@@ -229,66 +173,158 @@ static const char *written_as(const GgufVision *v, const char *pattern, int64_t 
     return !exchanged ? pattern : strcmp(pattern, up) == 0 ? down : up;
 }
 
-static bool add_part(
-    GgufVision *v, const char *home, const VisionName *name, int64_t block, const char *part, Error *error) {
-    const char *pattern = written_as(v, name->gguf, block), *star = strchr(name->module, '*');
-    const GgufTensor *tensor = part_find(v, pattern, block, part);
-    if (!tensor) {
-        const char *at = strchr(pattern, '*');
-        if (!at) return fail(error, ERROR_FORMAT, "tensor %s.%s is missing", pattern, part);
-        return fail(error, ERROR_FORMAT, "tensor %.*s%lld%s.%s is missing", (int)(at - pattern), pattern,
-            (long long)block, at + 1, part);
-    }
+const GgufTensor *gguf_vision_find(const GgufVision *v, const char *pattern, int64_t block, const char *part) {
+    return part_find(v, written_as(v, pattern, block), block, part);
+}
+
+static bool fail_missing(const GgufVision *v, const char *pattern, int64_t block, const char *part, Error *error) {
+    char name[128];
+    write_name(name, written_as(v, pattern, block), block, ".", part);
+    return fail(error, ERROR_FORMAT, "tensor %s is missing", name);
+}
+
+/* Adds a source to an output. All have one type and one shape. */
+static bool add_source(
+    const GgufVision *v, VisionOutput *output, const char *pattern, int64_t block, const char *part, Error *error) {
+    const GgufTensor *tensor = gguf_vision_find(v, pattern, block, part), *first = output->sources[0];
+    if (!tensor) return fail_missing(v, pattern, block, part, error);
     if (tensor->info->bits)
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is of type %s: F32, F16 and BF16 are supported here",
             SLICE_SHOWN(tensor->name), tensor->info->name);
-    const char *joint = name->change == VISION_BARE ? "_" : ".";
-    char *text = star ? arena_printf(&v->file.arena, "%s%.*s%lld%s%s%s", home, (int)(star - name->module), name->module,
-                            (long long)block, star + 1, joint, part)
-                      : arena_printf(&v->file.arena, "%s%s%s%s", home, name->module, joint, part);
-    if (!text) return fail(error, ERROR_MEMORY, "no memory for the names");
-    const bool plus = name->change == VISION_PLUS_ONE;
-    TensorHeader *header = &v->headers[v->count];
-    *header = (TensorHeader){.name = text, .dtype = plus ? DTYPE_F32 : tensor->info->dtype, .rank = tensor->dim_count};
-    for (int i = 0; i < tensor->dim_count; i++) header->shape[i] = tensor->dims[tensor->dim_count - 1 - i];
-    v->sources[v->count] = tensor;
-    v->changes[v->count++] = name->change;
-    if (name->change != VISION_PAIRED || (tensor->rows == v->hidden && tensor->dim_count == 2)) return true;
+    if (first && (first->info != tensor->info || first->bytes != tensor->bytes))
+        return fail(error, ERROR_FORMAT, "tensors %.*s and %.*s differ in type or size", SLICE_SHOWN(first->name),
+            SLICE_SHOWN(tensor->name));
+    output->sources[output->count++] = tensor;
+    return true;
+}
+
+static bool add_sources(
+    const GgufVision *v, VisionOutput *output, const VisionName *name, int64_t block, const char *part, Error *error) {
+    if (!add_source(v, output, name->gguf, block, part, error)) return false;
+    if (output->change == VISION_FUSED)
+        return add_source(v, output, "v.blk.*.attn_k", block, part, error) &&
+            add_source(v, output, "v.blk.*.attn_v", block, part, error);
+    return output->change != VISION_FRAMES || strcmp(part, "weight") != 0 ||
+        add_source(v, output, name->gguf, block, "weight.1", error);
+}
+
+/* Type and shape of what the sources become. */
+static bool set_header(
+    const GgufVision *v, VisionOutput *output, const char *part, TensorHeader *header, Error *error) {
+    const GgufTensor *tensor = output->sources[0];
+    const size_t element = dtype_bytes(tensor->info->dtype);
+    int64_t *shape = header->shape;
+    header->dtype = output->change == VISION_PLUS_ONE ? DTYPE_F32 : tensor->info->dtype;
+    header->rank = tensor->dim_count;
+    for (int i = 0; i < tensor->dim_count; i++) shape[i] = tensor->dims[tensor->dim_count - 1 - i];
+    output->piece = tensor->bytes;
+    const bool image = header->rank == 4 && shape[1] == 3 && shape[2] == v->patch && shape[3] == v->patch;
+    if ((output->change == VISION_CHANNELS_LAST || output->count == 2) && !image)
+        return fail(error, ERROR_FORMAT, "tensor %.*s is no convolution of %lld × %lld pixels",
+            SLICE_SHOWN(tensor->name), (long long)v->patch, (long long)v->patch);
+    if (output->change == VISION_FUSED) shape[0] *= output->count;
+    if (output->change == VISION_CHANNELS_LAST) {
+        header->rank = 2;
+        shape[1] *= v->patch * v->patch;
+    }
+    if (output->count == 2) { /* [out, 3, frames, patch, patch] */
+        output->piece = element * (size_t)(v->patch * v->patch);
+        header->rank = 5;
+        shape[4] = v->patch;
+        shape[2] = output->count;
+    }
+    if (strchr(part, '_')) header->rank = 0; /* a bound */
+    if (output->change != VISION_PAIRED || (tensor->rows == v->hidden && tensor->dim_count == 2)) return true;
     return fail(error, ERROR_FORMAT, "tensor %.*s has %lld rows, must have %lld", SLICE_SHOWN(tensor->name),
         (long long)tensor->rows, (long long)v->hidden);
+}
+
+/* block: of the file; number: of the module. */
+static bool add_part(GgufVision *v, const char *home, const VisionName *name, int64_t block, int64_t number,
+    const char *part, Error *error) {
+    VisionOutput *output = &v->outputs[v->count];
+    TensorHeader *header = &v->headers[v->count];
+    const bool nameless = name->change == VISION_NAMELESS || name->change == VISION_OPTIONAL, bound = strchr(part, '_');
+    const char *joint = name->change == VISION_BARE ? "_" : name->change == VISION_LINEAR && !bound ? ".linear." : ".";
+    const char *source = nameless && !part_find(v, name->gguf, block, part) ? NULL : part;
+    char text[128];
+    *output = (VisionOutput){.change = name->change};
+    *header = (TensorHeader){0};
+    if (!add_sources(v, output, name, block, source, error) || !set_header(v, output, part, header, error))
+        return false;
+    write_name(text, name->module, number, joint, nameless ? NULL : part);
+    header->name = arena_printf(&v->file.arena, "%s%s", home, text);
+    v->count++;
+    return header->name || fail(error, ERROR_MEMORY, "no memory for the names");
+}
+
+static bool add_block(
+    GgufVision *v, const char *home, const VisionName *name, int64_t block, int64_t number, Error *error) {
+    static const char *const bounds[] = {"input_min", "input_max", "output_min", "output_max"};
+    bool ok = add_part(v, home, name, block, number, "weight", error) &&
+        (!name->bias || add_part(v, home, name, block, number, "bias", error));
+    if (name->change != VISION_LINEAR || !part_find(v, name->gguf, block, bounds[0])) return ok;
+    for (size_t i = 0; i < COUNT_OF(bounds); i++) ok = ok && add_part(v, home, name, block, number, bounds[i], error);
+    return ok;
+}
+
+static bool add_name(GgufVision *v, const char *home, const VisionName *name, Error *error) {
+    const bool deepstack = name->change == VISION_DEEPSTACK;
+    const int64_t blocks = deepstack ? v->deepstack_count : strchr(name->gguf, '*') ? v->layers : 1;
+    if (name->change == VISION_OPTIONAL && !part_find(v, name->gguf, 0, "weight") && !part_find(v, name->gguf, 0, NULL))
+        return true;
+    for (int64_t i = 0; i < blocks; i++)
+        if (!add_block(v, home, name, deepstack ? v->deepstack[i] : i, i, error)) return false;
+    return true;
+}
+
+/* Tensors of an encoder of audio in the same file. */
+static bool is_audio(const GgufTensor *tensor) {
+    return slice_starts(tensor->name, slice_of("a.")) || slice_starts(tensor->name, slice_of("mm.a."));
+}
+
+static bool is_used(GgufVision *v, const GgufTensor *tensor) {
+    if (slice_is(tensor->name, image_break)) return v->kind->style == STYLE_WITHIN;
+    if (v->kind->style == STYLE_GEMMA4 && is_audio(tensor)) {
+        v->has_audio = true;
+        return true;
+    }
+    for (size_t i = 0; i < v->count; i++)
+        for (int k = 0; k < v->outputs[i].count; k++)
+            if (v->outputs[i].sources[k] == tensor) return true;
+    return false;
 }
 
 static bool list_tensors(GgufVision *v, Error *error) {
     const size_t most = v->file.tensor_count;
     Arena *arena = &v->file.arena;
     v->headers = arena_alloc(arena, most + 1, sizeof *v->headers);
-    v->sources = arena_alloc(arena, most + 1, sizeof *v->sources);
-    v->changes = arena_alloc(arena, most + 1, sizeof *v->changes);
-    if (!v->headers || !v->sources || !v->changes) return fail(error, ERROR_MEMORY, "no memory for the tensors");
-    for (int part = 0; part < VISION_PARTS; part++) {
-        const char *home = v->kind->homes[part];
-        for (const VisionName *name = v->kind->names[part]; name->gguf; name++) {
-            const int64_t blocks = strchr(name->gguf, '*') ? v->layers : 1;
-            for (int64_t block = 0; block < blocks; block++)
-                if (!add_part(v, home, name, block, "weight", error) ||
-                    (name->bias && !add_part(v, home, name, block, "bias", error)))
-                    return false;
-        }
-    }
-    for (size_t i = 0; i < v->file.tensor_count; i++) {
-        bool used = slice_is(v->file.tensors[i].name, image_break) && v->kind->style == STYLE_WITHIN;
-        for (size_t k = 0; k < v->count && !used; k++) used = v->sources[k] == &v->file.tensors[i];
-        if (!used)
+    v->outputs = arena_alloc(arena, most + 1, sizeof *v->outputs);
+    if (!v->headers || !v->outputs) return fail(error, ERROR_MEMORY, "no memory for the tensors");
+    for (int part = 0; part < VISION_PARTS; part++)
+        for (const VisionName *name = v->kind->names[part]; name && name->gguf; name++)
+            if (!add_name(v, v->kind->homes[part], name, error)) return false;
+    for (size_t i = 0; i < v->file.tensor_count; i++)
+        if (!is_used(v, &v->file.tensors[i]))
             return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that an encoder for %s has",
                 SLICE_SHOWN(v->file.tensors[i].name), v->kind->projector);
-    }
     return true;
+}
+
+/* Converters have written another length for Qwen2-VL. */
+static void measure_inner(GgufVision *v) {
+    const GgufTensor *up = gguf_vision_find(v, "v.blk.*.ffn_up", 0, "weight");
+    if (v->kind->style == STYLE_QWEN2 && up) v->inner = up->rows;
 }
 
 bool gguf_vision_open(GgufVision *v, const char *path, const GgufFile *text, Error *error) {
     *v = (GgufVision){0};
     if (!gguf_open(&v->file, path, error)) return false;
-    if (find_kind(v, text, error) && read_fields(v, text, error) && list_tensors(v, error)) return true;
+    if (find_kind(v, text, error) && read_fields(v, text, error) && list_tensors(v, error)) {
+        measure_inner(v);
+        if (v->has_audio) log_warn("%s: the encoder of audio is not converted", path);
+        return true;
+    }
     fail_while(error, "%s", path);
     gguf_close(&v->file);
     return false;
@@ -297,93 +333,6 @@ bool gguf_vision_open(GgufVision *v, const char *path, const GgufFile *text, Err
 void gguf_vision_close(GgufVision *v) { gguf_close(&v->file); }
 
 /* --- Writing ---------------------------------------------------------------------------------------------------- */
-
-/* Fields that are not the text's. */
-static bool is_outer(Slice key) {
-    return slice_is(key, "quantization") || slice_is(key, "quantization_config") || slice_is(key, "eos_token_id") ||
-        slice_is(key, "bos_token_id") || slice_is(key, "pad_token_id");
-}
-
-static long long group_count(const GgufVision *v) {
-    const int64_t side = v->pixels / v->patch / v->factor;
-    return side * side;
-}
-
-bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *error) {
-    Arena arena = {0};
-    const Json *root = json_parse(&arena, text, error);
-    if (root) {
-        buffer_printf(
-            out, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\"", v->kind->class_name, v->kind->model_type);
-        if (v->kind->style == STYLE_FIXED) buffer_printf(out, ", \"mm_tokens_per_image\": %lld", group_count(v));
-        if (v->kind->style == STYLE_TILES) buffer_printf(out, ", \"scale_factor\": %lld", (long long)v->factor);
-        if (v->kind->style == STYLE_WITHIN && v->factor)
-            buffer_printf(out, ", \"spatial_merge_size\": %lld", (long long)v->factor);
-        for (int part = 0; part < 2; part++) {
-            const char *separator = part ? "" : ",\n";
-            if (part) buffer_text(out, ",\n\"text_config\": {");
-            for (JSON_EACH_PAIR(key, value, root)) {
-                if (is_outer(json_slice(key)) == part || slice_is(json_slice(key), "architectures")) continue;
-                buffer_text(out, separator);
-                json_write_string(out, json_slice(key));
-                buffer_text(out, ": ");
-                json_write(out, value);
-                separator = ",\n";
-            }
-        }
-        buffer_printf(out,
-            "},\n\"vision_config\": {\"model_type\": \"%s\", \"hidden_size\": %lld, "
-            "\"intermediate_size\": %lld, \"num_hidden_layers\": %lld, \"num_attention_heads\": %lld, "
-            "\"num_channels\": 3, \"image_size\": %lld, \"patch_size\": %lld, ",
-            v->kind->tower_type, (long long)v->hidden, (long long)v->inner, (long long)v->layers, (long long)v->heads,
-            (long long)v->pixels, (long long)v->patch);
-        if (v->kind->style == STYLE_WITHIN)
-            buffer_printf(out, "\"head_dim\": %lld, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\"}}\n",
-                (long long)(v->hidden / v->heads));
-        else
-            buffer_printf(out,
-                "\"layer_norm_eps\": %.9g, \"hidden_act\": \"gelu_pytorch_tanh\", \"vision_use_head\": false}}\n",
-                v->eps);
-    }
-    arena_free(&arena);
-    return root && (!out->failed || fail(error, ERROR_MEMORY, "no memory for config.json"));
-}
-
-static bool put_three(Buffer *out, const GgufVision *v, const char *key, Error *error) {
-    const GgufValue *value = gguf_value(&v->file, key);
-    float numbers[3];
-    if (!value || !value->array || value->kind != GGUF_F32 || value->count != COUNT_OF(numbers))
-        return fail(error, ERROR_FORMAT, "clip%s is not three numbers", key);
-    memcpy(numbers, value->data, sizeof numbers);
-    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        if (!isfinite(numbers[i])) return fail(error, ERROR_FORMAT, "clip%s is not three numbers", key);
-        buffer_printf(out, "%s%.9g", i ? ", " : "", (double)numbers[i]);
-    }
-    return true;
-}
-
-bool gguf_vision_processor(Buffer *out, const GgufVision *v, Error *error) {
-    enum { TILES_ON_A_SIDE = 4 }; /* as the published models have it */
-    int64_t longest = TILES_ON_A_SIDE * v->pixels;
-    if (gguf_value(&v->file, ".vision.preproc_image_size") &&
-        !whole(&v->file, ".vision.preproc_image_size", 1 << 20, &longest, error))
-        return false;
-    buffer_printf(out, "{\"image_processor_type\": \"%s\", \"size\": ", v->kind->processor);
-    if (v->kind->style == STYLE_WITHIN)
-        buffer_printf(out, "{\"longest_edge\": %lld}, \"patch_size\": {\"height\": %lld, \"width\": %lld}",
-            (long long)v->pixels, (long long)v->patch, (long long)v->patch);
-    else if (v->kind->style == STYLE_TILES)
-        buffer_printf(out, "{\"longest_edge\": %lld}, \"max_image_size\": {\"longest_edge\": %lld}", (long long)longest,
-            (long long)v->pixels);
-    else
-        buffer_printf(out, "{\"height\": %lld, \"width\": %lld}", (long long)v->pixels, (long long)v->pixels);
-    buffer_text(out, ", \"image_mean\": [");
-    if (!put_three(out, v, ".vision.image_mean", error)) return false;
-    buffer_text(out, "], \"image_std\": [");
-    if (!put_three(out, v, ".vision.image_std", error)) return false;
-    buffer_text(out, "]}\n");
-    return !out->failed || fail(error, ERROR_MEMORY, "no memory for preprocessor_config.json");
-}
 
 static bool write_less_one(SafetensorsWriter *writer, const GgufTensor *tensor, Error *error) {
     const int64_t count = tensor->rows * tensor->cols;
@@ -406,15 +355,47 @@ static bool write_halves(SafetensorsWriter *writer, const GgufVision *v, const G
     return true;
 }
 
+/* Rows of patches: [3, patch, patch] becomes [patch, patch, 3]. */
+static bool write_channels_last(SafetensorsWriter *writer, const GgufTensor *tensor, Error *error) {
+    const size_t size = dtype_bytes(tensor->info->dtype), pixels = (size_t)(tensor->dims[0] * tensor->dims[1]);
+    const size_t row_bytes = 3 * pixels * size;
+    uint8_t *row = malloc(row_bytes);
+    bool ok = row || fail(error, ERROR_MEMORY, "no memory for tensor %.*s", SLICE_SHOWN(tensor->name));
+    for (int64_t r = 0; ok && r < tensor->dims[3]; r++) {
+        const uint8_t *from = tensor->data + (size_t)r * row_bytes;
+        for (size_t i = 0; i < 3 * pixels; i++) memcpy(row + i * size, from + (i % 3 * pixels + i / 3) * size, size);
+        ok = safetensors_write(writer, row, row_bytes, error);
+    }
+    free(row);
+    return ok;
+}
+
+static bool write_pieces(SafetensorsWriter *writer, const VisionOutput *output, Error *error) {
+    const size_t bytes = output->sources[0]->bytes;
+    for (size_t at = 0; at < bytes; at += output->piece)
+        for (int i = 0; i < output->count; i++)
+            if (!safetensors_write(writer, output->sources[i]->data + at, output->piece, error)) return false;
+    return true;
+}
+
+static bool write_output(SafetensorsWriter *writer, const GgufVision *v, const VisionOutput *output, Error *error) {
+    const GgufTensor *first = output->sources[0];
+    switch (output->change) {
+    case VISION_PLUS_ONE: return write_less_one(writer, first, error);
+    case VISION_PAIRED: return write_halves(writer, v, first, error);
+    case VISION_CHANNELS_LAST: return write_channels_last(writer, first, error);
+    default: return write_pieces(writer, output, error);
+    }
+}
+
 bool gguf_vision_weights(const GgufVision *v, const char *path, Error *error) {
     SafetensorsWriter *writer = safetensors_create(path, v->headers, v->count, error);
     bool ok = writer;
     for (size_t i = 0; ok && i < v->count; i++) {
-        const GgufTensor *tensor = v->sources[i];
-        ok = v->changes[i] == VISION_PLUS_ONE ? write_less_one(writer, tensor, error)
-            : v->changes[i] == VISION_PAIRED  ? write_halves(writer, v, tensor, error)
-                                              : safetensors_write(writer, tensor->data, tensor->bytes, error);
-        mapped_release(tensor->data, tensor->data + tensor->bytes);
+        const VisionOutput *output = &v->outputs[i];
+        ok = write_output(writer, v, output, error);
+        for (int k = 0; k < output->count; k++)
+            mapped_release(output->sources[k]->data, output->sources[k]->data + output->sources[k]->bytes);
     }
     if (ok && file_damaged(&v->file.map))
         ok = fail(error, ERROR_IO, "the file became shorter, or could not be read, while it was converted");
