@@ -32,6 +32,7 @@ static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *
     answer_open(
         &choice->parser, options->calls, g->model->reasoning, reasoning == PROMPT_REASONING_OPEN, options->tools);
     choice->parser.only_calls = options->only_calls;
+    choice->parser.formatted = options->formatted;
     return true;
 }
 

@@ -19,6 +19,7 @@ typedef struct GenerationOptions {
     const CallFormat *calls; /* as in answer_open() */
     const Json *tools;       /* as in answer_open(); borrowed until generation_close */
     bool only_calls;         /* calls are demanded: there is no content */
+    bool formatted;          /* an answer without calls has a format */
 } GenerationOptions;
 
 typedef struct Choice {

@@ -35,6 +35,7 @@ def models(root):
         "object": (call('{"a": "</parameter>"}'), tagged),
         "deep": (call("[" * 200 + "]" * 200), tagged),
         "number": (call("57"), tagged),
+        "quoted": (['{"a": "', "<tool_call><function=f></function></tool_call>", '"}'], tagged),
         "filter": (call("Oslo", "$filter"), tagged),
         "date": (call("2026-11-26"), tagged),
         "late": (["One line.\n", "<think>", "Hm.", "</think>", "\n\nDone."], "{#- <think> #}" + template(HERMES)),
@@ -147,6 +148,12 @@ def test_tagged_schemas(server):
     kept = {"properties": {"city": {"enum": ["Rome"]}, "list": listed}, "required": ["city"]}
     finish, calls, _ = ask(server, "oslo", **tool(kept, strict=False), max_tokens=300)
     check(calls and json.loads(calls[0])["city"] == "Rome", f"one keyword is left out, not the schema: {calls}")
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"properties": {"a": STRING}}}}
+    finish, content, _ = ask(server, "quoted", **tool({}, choice="auto"), response_format=form)
+    whole = '{"a": "<tool_call><function=f></function></tool_call>"}'
+    check(content == whole, f"a text of a format with a call's markers: {finish} {content}")
+    finish, calls, _ = ask(server, "oslo", **tool(city(STRING), choice="auto"), response_format=form)
+    check(calls == ['{"city": "Oslo"}'], f"a call beside a format: {finish} {calls}")
     finish, calls, _ = ask(server, "filter", **tool({"properties": {"$filter": STRING}, "required": ["$filter"]}))
     check(calls == ['{"$filter": "Oslo"}'], f"a name as it is: {calls}")
     finish, calls, _ = ask(server, "date", **tool(city({**STRING, "format": "date"})))

@@ -151,6 +151,7 @@ static void choose_calls(const Exchange *x, const ChatRequest *request, Generati
     options->calls = chat_model_calls(x->model);
     options->tools = request->chat.tools;
     options->only_calls = request->tools.mode == TOOLS_REQUIRED;
+    options->formatted = request->tools.mode == TOOLS_AUTO && request->format.field;
 }
 
 /* A prediction is a hint: it ends before a token that the model does not have, and at the length limit. */

@@ -215,7 +215,8 @@ bool format_constraint(const ResponseFormat *r, ChatModel *model, Constraint **c
     Error why = {0};
     *constraint = NULL;
     if (!r->field) return true;
-    *constraint = constraint_compile(model, r->kind, r->source, r->space, &why);
+    const GrammarKind kind = r->kind == GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_ANSWER : r->kind;
+    *constraint = constraint_compile(model, kind, r->source, r->space, &why);
     if (*constraint) return true;
     if (why.code == ERROR_MEMORY) return api_out_of_memory(error);
     return api_fail(error, 400, why.code == ERROR_UNSUPPORTED ? "unsupported_value" : "invalid_value", r->field,

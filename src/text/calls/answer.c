@@ -254,13 +254,20 @@ static Verdict try_bare(AnswerParser *p, AnswerEvents *out) {
 
 static bool step_content(AnswerParser *p, AnswerEvents *out) {
     if (p->trim) skip_blank(p);
-    if (p->calls && (p->calls->bare || p->calls->forgetful) && p->fresh) {
+    if (p->calls && (p->calls->bare || (p->calls->forgetful && !p->formatted)) && p->fresh) {
         const Verdict bare = try_bare(p, out);
         if (bare == VERDICT_MORE) return false;
         if (bare == VERDICT_YES) return true;
         p->fresh = false;
     }
     const Slice text = rest_of(p);
+    if (p->formatted && p->calls) { /* the beginning decides */
+        const Slice said = answer_from(text, answer_skip_blank(text, 0));
+        const Verdict call = said.size > 0 ? answer_match(said, p->calls->open) : VERDICT_MORE;
+        if (call == VERDICT_MORE && !p->last) return false;
+        if (call == VERDICT_NO) p->calls = NULL;
+        p->formatted = false;
+    }
     if (text.size > 0) p->trim = false;
     bool found = false;
     size_t size = p->calls ? answer_find(text, p->calls->open, &found) : text.size;

@@ -75,6 +75,7 @@ typedef struct AnswerParser {
     bool last;       /* the answer has ended */
     bool cut;        /* with `last`: the answer was cut by a limit, so that the beginning of a call is no text */
     bool only_calls; /* calls are demanded: text outside of calls and reasoning is dropped */
+    bool formatted;  /* an answer that does not begin with a call has a format, and no calls: it may contain markers */
     int calls_seen;
     bool unannounced;        /* the call that began last; more such may follow */
     AnswerEventKind message; /* harmony: kind of the message */

@@ -86,7 +86,7 @@ static void write_section(const CallRules *r, const char *name, bool open, Buffe
 void call_grammar_write(const CallRules *r, Buffer *out) {
     buffer_printf(out, "start: %s", r->announced && r->bare ? "marked | bare" : r->bare ? "bare" : "marked");
     if (r->otherwise.data) {
-        buffer_text(out, " | %json ");
+        buffer_text(out, " | " GRAMMAR_ANSWER " ");
         buffer_slice(out, r->otherwise);
     }
     buffer_byte(out, '\n');

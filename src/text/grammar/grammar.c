@@ -42,7 +42,10 @@ static bool compile_source(Grammar *g, GrammarKind kind, Slice source, GrammarSp
     case GRAMMAR_GBNF: return gbnf_compile(&g->rules, source, root);
     case GRAMMAR_LARK: return lark_compile(&g->rules, source, space, root);
     case GRAMMAR_JSON_SCHEMA:
-        return json_form_open(&form, &g->rules, space) && schema_compile(&form, NULL, source, root);
+    case GRAMMAR_JSON_ANSWER:
+        if (!json_form_open(&form, &g->rules, space)) return false;
+        form.closed = kind == GRAMMAR_JSON_ANSWER;
+        return schema_compile(&form, NULL, source, root);
     case GRAMMAR_JSON_OBJECT:
         if (!json_form_open(&form, &g->rules, space)) return false;
         *root = form.any_object;

@@ -72,6 +72,9 @@ size_t vocabulary_mask_words(const Vocabulary *vocabulary); /* of 64 bits, in a 
 
 typedef enum GrammarKind {
     GRAMMAR_JSON_SCHEMA, /* draft 2020-12; docs/grammar.md has the keywords */
+    /* The same, but an object has the properties that its schema names, and others only where the schema speaks of them
+     * (additionalProperties, patternProperties) or demands more than it names: models would invent some. */
+    GRAMMAR_JSON_ANSWER,
     GRAMMAR_JSON_OBJECT, /* any object; the source is ignored */
     GRAMMAR_REGEX,       /* ECMA-262; the whole text matches */
     GRAMMAR_GBNF,        /* llama.cpp's rules, from `root` */
@@ -86,6 +89,8 @@ typedef enum GrammarSpace { GRAMMAR_SPACE_FLEXIBLE, GRAMMAR_SPACE_NONE } Grammar
  * "typed" or ""; "lenient" or "" (unsupported keywords are ignored); the markers before a key, after it, before a value
  * and after it. */
 #define GRAMMAR_ARGUMENTS "%\1arguments"
+/* Likewise: a schema follows, which is read as GRAMMAR_JSON_ANSWER. */
+#define GRAMMAR_ANSWER "%\1answer"
 
 typedef struct Grammar Grammar;
 

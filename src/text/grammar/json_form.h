@@ -11,6 +11,7 @@ typedef struct JsonForm {
     Lex key;    /* any string in its one spelling */
     Expr comma, colon, space_expr;
     Rule any, any_object;
+    bool closed; /* objects have the properties that their schemas name: GRAMMAR_JSON_ANSWER */
 } JsonForm;
 
 NODISCARD bool json_form_open(JsonForm *form, Rules *rules, GrammarSpace space);

@@ -131,8 +131,8 @@ static Expr parse_regex(Lark *l) {
     return expr_lex(s->rules, pattern_whole(s->rules->lexicon, pattern, flags));
 }
 
-/* A schema as text; arguments: see schema_compile. */
-static Expr parse_schema(Lark *l, const ArgumentForm *arguments) {
+/* A schema as text; arguments: see schema_compile; closed: see JsonForm. */
+static Expr parse_schema(Lark *l, const ArgumentForm *arguments, bool closed) {
     Source *s = &l->source;
     JsonForm form;
     Rule root;
@@ -153,7 +153,9 @@ static Expr parse_schema(Lark *l, const ArgumentForm *arguments) {
     if (!source_accept(s, "}")) return broken(l, "a schema is not closed");
     if (l->terminal) return broken(l, "a terminal cannot hold a schema");
     const Slice text = {s->text.data + start, s->at - start};
-    if (!json_form_open(&form, s->rules, l->space) || !schema_compile(&form, arguments, text, &root)) return EXPR_NONE;
+    if (!json_form_open(&form, s->rules, l->space)) return EXPR_NONE;
+    form.closed = closed;
+    if (!schema_compile(&form, arguments, text, &root)) return EXPR_NONE;
     return expr_rule(s->rules, root);
 }
 
@@ -176,7 +178,7 @@ static Expr parse_arguments(Lark *l) {
         .value_end = buffer_view(&texts[VALUE_END])};
     Expr e = EXPR_NONE;
     if (ok && argument_syntax_named(buffer_view(&texts[SYNTAX]), &form.syntax))
-        e = parse_schema(l, &form);
+        e = parse_schema(l, &form, true);
     else if (ok)
         broken(l, "there is no such syntax of arguments");
     for (int i = 0; i < TEXTS; i++) buffer_free(&texts[i]);
@@ -241,7 +243,8 @@ static Expr parse_atom(Lark *l) {
     if (source_accept(s, "[")) return expr_optional(s->rules, parse_group(l, "]"));
     if (source_accept(s, "\"")) return spaced(l, parse_text(l));
     if (source_accept(s, "/")) return spaced(l, parse_regex(l));
-    if (source_accept(s, "%json")) return spaced(l, parse_schema(l, NULL));
+    if (source_accept(s, "%json")) return spaced(l, parse_schema(l, NULL, false));
+    if (source_accept(s, GRAMMAR_ANSWER)) return spaced(l, parse_schema(l, NULL, true));
     if (source_accept(s, GRAMMAR_ARGUMENTS)) return spaced(l, parse_arguments(l));
     if (source_peek(s) == '%' || source_peek(s) == '<' || source_peek(s) == '@') {
         source_fail(s, ERROR_UNSUPPORTED, "this is not supported");

@@ -144,10 +144,11 @@ static bool read_required(Object *o, const Json *schema) {
 /* The types of a key that no "properties" of the schema names. */
 static uint32_t argument_other_types(const Object *o) { return schema_member_types(o->s->root, (Slice){NULL, 0}); }
 
-/* Calls have the arguments that the tool names, unless the schema permits further ones or requires more than it names.
- */
+/* Calls and answers have the members that their schemas name, unless these permit further ones or require more than
+ * they name. */
 static bool is_closed(const Object *o) {
-    return o->set->place == PLACE_ARGUMENTS && o->has_properties && o->min <= o->own;
+    const bool closed = o->set->place == PLACE_ARGUMENTS || (o->s->form.closed && o->own > 0);
+    return closed && o->has_properties && o->min <= o->own;
 }
 
 static bool add_name(void *context, Slice name) { return property_add(context, name); }
