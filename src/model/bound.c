@@ -258,7 +258,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     const Spec *spec = bound->spec;
     const size_t count = (size_t)spec->layer_count;
     bound->layers = arena_alloc(&bound->arena, count, sizeof *bound->layers);
-    bound->place = arena_alloc(&bound->arena, count, sizeof *bound->place);
+    bound->place = arena_alloc(&bound->arena, count + 1, sizeof *bound->place); /* parts of an encoder have no layers */
     if (!bound->layers || !bound->place) return fail(error, ERROR_MEMORY, "no memory for the table of weights");
     Binder binder = {.bound = bound, .error = error};
     const Visitor visitor = {.weight = bind_weight,

@@ -158,9 +158,14 @@ static void check_devices(const Fixture *f, const char *directory) {
 
 /* ---- norms inside of components ---- */
 
+enum { SCALED_MAX = 64 };
+static void *scaled_data[SCALED_MAX];
+static int scaled_count;
+
 static Weight scaled(const Weight *weight, float factor) {
     float *data = malloc((size_t)(weight->rows * weight->cols) * sizeof *data);
-    if (!data) abort();
+    if (!data || scaled_count == SCALED_MAX) abort();
+    scaled_data[scaled_count++] = data;
     for (int64_t r = 0; r < weight->rows; r++) {
         weight_dequantize_row(weight, r, 0, weight->cols, data + r * weight->cols);
         for (int64_t i = 0; i < weight->cols; i++) data[r * weight->cols + i] *= factor;
@@ -199,6 +204,7 @@ static void check_sub_norms(const Fixture *f, const char *directory) {
         expect_logits(&c, with_sub_norms, 7, once, &cache);
         sub_factor = 4;
         expect_logits(&c, with_sub_norms, 7, more, &cache);
+        while (scaled_count > 0) free(scaled_data[--scaled_count]);
         TEST_MSG(with == !memcmp(once, more, bytes), "%s: %s norms inside", f->name, with ? "with" : "without");
     }
     free(once);

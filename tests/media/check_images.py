@@ -14,11 +14,13 @@ from pathlib import Path
 
 import make_images
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 ROOT = Path(__file__).resolve().parents[2]
 MODES = ("RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "I;16")
 KINDS = {"PNG": ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"), "JPEG": ("RGB", "L", "CMYK"), "WEBP": ("RGB", "RGBA")}
+
+ImageFile.MAXBLOCK = 1 << 24  # a progressive file of noise does not fit the usual buffer of Pillow's encoder
 
 
 def random_image(rng, mode):

@@ -21,6 +21,7 @@ static const Rule rules[] = {
     {{"granite", "granitemoe"}, "lm_head", RULE_8_BITS},
     {{"granitemoe", "granitemoehybrid"}, "block_sparse_moe.router.layer", RULE_8_BITS},
     {{"jamba"}, "router", RULE_8_BITS},
+    {{"laguna"}, "mlp.gate.proj", RULE_8_BITS},
     {{"lfm2_moe"}, "feed_forward.gate", RULE_8_BITS},
     {{"minimax", "minimax_m2", "minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"}, "block_sparse_moe.gate",
         RULE_8_BITS},
