@@ -456,10 +456,7 @@ def gemma_cases():
     }
     yield Case(
         "gemma3-wrapper",
-        wrapper(
-            gemma(80, 6, 2, 70, 4, 96, sliding_window=5, sliding_window_pattern=2, rope_scaling=linear),
-            vision_config={"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
-        ),
+        wrapper(gemma(80, 6, 2, 70, 4, 96, sliding_window=5, sliding_window_pattern=2, rope_scaling=linear)),
         drop=tied,
         extra=vision,
     )
