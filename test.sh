@@ -170,6 +170,7 @@ if [ "$mode" = long ]; then
     beside 2 gguf-export "$python" tests/import/check_export.py --count 1000
     beside 2 packed "$python" tests/model/check_packed.py --broken 1000
     wait
+    step requests build/test_speculation_requests 10000
     step app-long tests/app/run.sh long
     step release tests/cli/check_release.sh
     step real "$python" tests/real/check_real.py

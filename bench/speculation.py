@@ -2,10 +2,13 @@
 """Decode speed with draft tokens beside decoding without, by kind of answer:
 
     bench/speculation.py MODEL [--kinds edit,json,…] [--answers N] [--tokens N] [--temperature T] [--streams N]
-                         [--cpu ISA] [--draft-model MODEL] [--prediction] [--csv FILE]
+                         [--rounds N] [--cpu ISA] [--device NAME] [--draft-model MODEL] [--mtp] [--prediction]
+                         [--csv FILE]
 
 Two servers answer the same requests in turn; the answers must be equal. A row per kind: the median and the least of the
-ratios of decode times (timings.predicted_ms) over the answers, draft tokens and those accepted.
+ratios of decode times (timings.predicted_ms) over the answers and rounds, tokens per second without and with draft
+tokens (medians), draft tokens and those accepted. With --streams N, N answers at a time: the ratios are those of the
+time that all of them take, and tokens per second those of all together.
 --prediction sends the text to edit as `prediction` as well. MODEL: a name of tools/fetch_models.py, or a path.
 """
 
@@ -17,13 +20,16 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
 import apus_server  # noqa: E402
 
-FIELDS = ["model", "cpu", "kind", "temperature", "streams", "answers", "tokens", "speedup", "least", "drafted"]
-FIELDS += ["accepted", "commit", "command"]
+FIELDS = ["model", "cpu", "kind", "temperature", "streams", "answers", "tokens", "without_tok_s", "with_tok_s"]
+FIELDS += ["speedup", "least", "drafted", "accepted", "commit", "command"]
+COLUMNS = {"kind": "kind", "answers": "answers", "tokens": "tokens", "without_tok_s": "tok/s", "with_tok_s": "drafts"}
+COLUMNS |= {"speedup": "median", "least": "least", "drafted": "drafted", "accepted": "accepted"}
 
 CODE = '''import math
 
@@ -114,31 +120,52 @@ def ask(server, prompt, prediction, options, seed):
     return answer["choices"][0]["message"]["content"], answer["timings"]
 
 
+def as_many(pairs, count):
+    """At least so many, of which no two are equal."""
+    rounds = range(-(-count // len(pairs)))
+    more = [(f"{prompt}\n\n(Version {n + 1}.)" if n else prompt, text) for n in rounds for prompt, text in pairs]
+    return more[: max(count, len(pairs))]
+
+
+def ask_all(server, group, options, seed):
+    """Texts and timings of the answers, and the seconds that all of them took."""
+    began = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(len(group)) as pool:
+        jobs = [pool.submit(ask, server, *pair, options, seed + i) for i, pair in enumerate(group)]
+        answers = [job.result() for job in jobs]
+    return answers, time.perf_counter() - began
+
+
 def measure(servers, kind, pairs, options):
     """Each answer from both servers, in turn; with several streams all answers of a server at once."""
-    ratios, drafted, accepted, tokens = [], 0, 0, 0
-    for start in range(0, len(pairs), options.streams):
-        group = pairs[start : start + options.streams]
-        answers = []
-        for server in servers if (start // options.streams) % 2 else servers[::-1]:
-            with concurrent.futures.ThreadPoolExecutor(len(group)) as pool:
-                jobs = [pool.submit(ask, server, *pair, options, start + i) for i, pair in enumerate(group)]
-                answers.append((server, [job.result() for job in jobs]))
-        without = next(list_ for server, list_ in answers if server is servers[0])
-        with_drafts = next(list_ for server, list_ in answers if server is servers[1])
-        for (text, plain), (same, fast) in zip(without, with_drafts, strict=True):
+    ratios, speeds, drafted, accepted, tokens = [], ([], []), 0, 0, 0
+    groups = [pairs[start : start + options.streams] for start in range(0, len(pairs), options.streams)]
+    for turn, (number, group) in enumerate(enumerate(groups * options.rounds)):
+        seed = number % len(groups) * options.streams
+        results = [None, None]
+        for side in (0, 1) if turn % 2 else (1, 0):
+            results[side] = ask_all(servers[side], group, options, seed)
+        (without, plain_s), (with_drafts, fast_s) = results
+        for (text, _), (same, _) in zip(without, with_drafts, strict=True):
             if text != same:
                 raise RuntimeError(f"{kind}: the answers differ:\n{text}\n---\n{same}")
-            ratios.append(plain["predicted_ms"] / fast["predicted_ms"])
-            drafted += fast["draft_n"]
-            accepted += fast["draft_n_accepted"]
-            tokens += fast["predicted_n"]
+        if options.streams == 1:
+            plain_s, fast_s = (side[0][1]["predicted_ms"] / 1000 for side in (without, with_drafts))
+        count = sum(timings["predicted_n"] for _, timings in with_drafts)
+        ratios.append(plain_s / fast_s)
+        speeds[0].append(count / plain_s)
+        speeds[1].append(count / fast_s)
+        drafted += sum(timings["draft_n"] for _, timings in with_drafts)
+        accepted += sum(timings["draft_n_accepted"] for _, timings in with_drafts)
+        tokens += count
     return {
         "kind": kind,
-        "answers": len(ratios),
+        "answers": len(pairs) * options.rounds,
         "tokens": tokens,
-        "speedup": f"{statistics.median(ratios):.2f}",
-        "least": f"{min(ratios):.2f}",
+        "without_tok_s": f"{statistics.median(speeds[0]):.2f}",
+        "with_tok_s": f"{statistics.median(speeds[1]):.2f}",
+        "speedup": f"{statistics.median(ratios):.3f}",
+        "least": f"{min(ratios):.3f}",
         "drafted": drafted,
         "accepted": accepted,
     }
@@ -152,14 +179,19 @@ def main():
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cpu", default="auto")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--draft-model")
+    parser.add_argument("--mtp", action="store_true")
     parser.add_argument("--prediction", action="store_true")
     parser.add_argument("--csv")
     options = parser.parse_args()
     model = options.model if os.path.exists(options.model) else apus_server.model_path(options.model)
-    common = ["--cpu", options.cpu, "--ctx-size", 4096, "--slots", max(options.streams, 1), "--no-prefix-cache"]
+    common = ["--cpu", options.cpu, "--device", options.device, "--ctx-size", 4096, "--slots", options.streams]
+    common += ["--no-prefix-cache"]
     drafts = ["--draft-model", options.draft_model] if options.draft_model else []
+    drafts += ["--mtp"] if options.mtp else []
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
     rows = []
     with (
@@ -168,16 +200,15 @@ def main():
     ):
         ask(plain, "Hello", None, options, 0)
         ask(fast, "Hello", None, options, 0)
+        print(" ".join(f"{title:>12}" for title in COLUMNS.values()), flush=True)
         for kind in options.kinds.split(","):
-            row = measure([plain, fast], kind, prompts()[kind][: options.answers], options)
-            row |= {"model": options.model, "cpu": options.cpu, "temperature": options.temperature}
-            row |= {"streams": options.streams, "commit": commit.strip(), "command": " ".join(sys.argv)}
+            pairs = as_many(prompts()[kind][: options.answers], options.streams)
+            row = measure([plain, fast], kind, pairs, options)
+            row |= {"model": options.model, "cpu": options.cpu if options.device == "cpu" else options.device}
+            row |= {"temperature": options.temperature, "streams": options.streams}
+            row |= {"commit": commit.strip(), "command": " ".join(sys.argv)}
             rows.append(row)
-            print(
-                f"{kind:12} {row['speedup']:>6} × (least {row['least']}), {row['tokens']} tokens, "
-                f"{row['accepted']} of {row['drafted']} draft tokens accepted",
-                flush=True,
-            )
+            print(" ".join(f"{row[column]:>12}" for column in COLUMNS), flush=True)
     if options.csv:
         new = not os.path.exists(options.csv)
         with open(options.csv, "a", newline="") as file:

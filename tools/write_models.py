@@ -4,7 +4,7 @@ tests/family/errors.csv.
 
     python3 tools/write_models.py                # writes docs/models.md
     python3 tools/write_models.py --check        # fails if it is not current
-    python3 tools/write_models.py --measure      # runs build/test_golden first, which writes tests/family/errors.csv
+    python3 tools/write_models.py --measure      # first runs tests that write tests/family/errors.csv
 """
 
 import argparse
@@ -85,11 +85,13 @@ def gguf_model(name):
 def fixtures():
     """model_type → fixtures (name, JSON)."""
     out = {}
-    for name in sorted(os.listdir(DATA)):
+    names = os.listdir(DATA) + [os.path.join("assistant", n) for n in os.listdir(os.path.join(DATA, "assistant"))]
+    for name in sorted(names):
         if name.endswith(".json"):
             with open(os.path.join(DATA, name), encoding="utf-8") as f:
                 fixture = json.load(f)
-            out.setdefault(fixture["config"]["model_type"], []).append((name[: -len(".json")], fixture))
+            config = fixture["config"].get("assistant", fixture["config"])
+            out.setdefault(config["model_type"], []).append((name[: -len(".json")], fixture))
     return out
 
 
@@ -113,7 +115,9 @@ def line(model_type, family, text, own, measured):
     missing = [name for name, _ in own if name not in measured]
     if missing:
         sys.exit(f"tests/family/errors.csv lacks {', '.join(missing)}: run tools/write_models.py --measure")
-    references = sorted({"transformers" if f.get("reference") == "transformers" else "mlx-lm" for _, f in own})
+    references = sorted(
+        {"transformers" if f.get("reference") in ("transformers", "assistant") else "mlx-lm" for _, f in own}
+    )
     forms = sorted({form(v) for _, f in own for v in f["variants"]}, key=lambda v: (v not in FORMS, v))
     worst = max((measured[name] for name, _ in own), default=None)
     experts = any("experts" in t or "switch_mlp" in t for _, f in own for t in f["tensors"])
@@ -152,7 +156,8 @@ def measure():
     if os.path.exists(ERRORS):
         os.remove(ERRORS)
     environment = {**os.environ, "APUS_TEST_ERRORS": ERRORS}
-    subprocess.run([os.path.join(ROOT, "build", "test_golden")], cwd=ROOT, env=environment, check=True)
+    for test in ("test_golden", "test_assistant"):
+        subprocess.run([os.path.join(ROOT, "build", test)], cwd=ROOT, env=environment, check=True)
     with open(ERRORS) as f:
         lines = sorted(set(f))
     with open(ERRORS, "w") as f:

@@ -108,7 +108,7 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
     m->tokenizer = m->engine ? tokenizer_open(options->directory, error) : NULL;
     const char *draft = options->speculation.draft_directory;
     if (!m->tokenizer || !open_template(m, options->directory, error) ||
-        (draft && !check_draft_vocabulary(m, draft, error))) {
+        (draft && !engine_has_assistant(m->engine) && !check_draft_vocabulary(m, draft, error))) {
         chat_model_close(m);
         return NULL;
     }

@@ -1,7 +1,9 @@
 /* `apus bench drafts`: what speculative decoding gains on a model of any weights, with recorded acceptance. The answers
- * are the model's own; a scripted proposer takes their tokens where the recording says that a draft token was right,
- * and others where it was wrong. With a draft model or a multi-token prediction head, that runs as usual, and the
- * script replaces the tokens that it drafts: their time is in the measurement. */
+ * are the model's own, sampled at temperature 1, as a greedy text of random weights would repeat itself and its
+ * experts; a scripted proposer takes their tokens where the recording says that a draft token was right, and others
+ * where it was wrong. With a draft model or a multi-token prediction head, that runs as usual, and the script replaces
+ * the tokens that it drafts: their time is in the measurement. Two engines, without and with draft tokens, answer in
+ * turn. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +14,17 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/session.h"
+#include "engine/resources.h"
 #include "library/library.h"
 
-enum { ANSWERS_MAX = 64, POSITIONS_MAX = 1024, PROMPT = 64, FILE_BYTES_MAX = 1 << 22, TIMEOUT_MS = 1000 };
+enum {
+    ANSWERS_MAX = 64,
+    POSITIONS_MAX = 1024,
+    PROMPT = 64,  /* tokens */
+    WARM_UP = 16, /* tokens of an answer that is not measured */
+    FILE_BYTES_MAX = 1 << 22,
+    TIMEOUT_MS = 1000
+};
 
 /* A position of a recorded answer: the length of the match and the right tokens from here on of a lookup; of a draft
  * model or a head, whether its token was right. */
@@ -28,14 +38,18 @@ typedef struct Answer {
     Recorded at[POSITIONS_MAX];
     int32_t tokens[POSITIONS_MAX]; /* the model's, without draft tokens */
     int known;
-    double plain_s; /* decode time of this round without draft tokens */
 } Answer;
+
+/* Decode times of an answer in seconds. */
+typedef struct Times {
+    double plain, drafts;
+} Times;
 
 typedef struct Replay {
     bool lookup; /* the recording has lookups */
     int count, streams, vocab;
     Answer *answers; /* [count] */
-    Series ratios[ANSWERS_MAX];
+    Times times[ANSWERS_MAX][ROUNDS_MAX];
     uint64_t drafted[ANSWERS_MAX], accepted[ANSWERS_MAX];
 } Replay;
 
@@ -44,12 +58,12 @@ static const Command command = {"bench drafts", "MODEL",
     "The recording (bench/acceptance.csv) has, for answers of several kinds, which draft tokens were right: of "
     "lookups\n"
     "for --source lookup, otherwise of a small model, which stands for --mtp or --draft-model. The model may have any\n"
-    "weights (tools/make_bench_model.py): its own answers are replayed. A line for each kind: the median and the "
-    "least\n"
-    "of decode times without draft tokens over those with them.\n"
+    "weights (tools/make_bench_model.py): its own answers are replayed, without and with draft tokens in turn by two\n"
+    "engines, which both take memory. A line for each kind: the median and the least of decode times without draft\n"
+    "tokens over those with them, and the medians of tokens per second.\n"
     "Examples:\n"
-    "  apus bench drafts DIR --replay bench/acceptance.csv --mtp --kinds code,chat\n"
-    "  apus bench drafts DIR --replay bench/acceptance.csv --source lookup --kinds edit --stream-experts\n"};
+    "  apus bench drafts DIR --mtp --kinds code,chat\n"
+    "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2.3G\n"};
 
 /* ---- the recording ---- */
 
@@ -78,8 +92,8 @@ static bool read_pattern(const char *text, Answer *a) {
     return a->count > 1;
 }
 
-/* Lines of source,kind,answer,pattern. */
-static bool read_recording(const char *path, const char *source, const char *kinds, Replay *r, Error *error) {
+/* Lines of source,kind,answer,pattern; of each answer the first `most` tokens. */
+static bool read_recording(const char *path, const char *source, const char *kinds, int most, Replay *r, Error *error) {
     Buffer text = {0};
     bool ok = file_read(path, FILE_BYTES_MAX, &text, error);
     buffer_byte(&text, 0);
@@ -92,6 +106,7 @@ static bool read_recording(const char *path, const char *source, const char *kin
         Answer *a = &r->answers[r->count++];
         snprintf(a->kind, sizeof a->kind, "%s", kind);
         ok = read_pattern(line, a);
+        a->count = min_int(a->count, most);
         if (!ok) fail(error, ERROR_FORMAT, "%s: answer %s of %s cannot be read", path, number, kind);
     }
     buffer_free(&text);
@@ -117,22 +132,27 @@ static int script(void *context, uint64_t seed, int choice, int position, int ma
 
 /* ---- runs ---- */
 
-static Request *submit(Engine *engine, const Replay *r, int number, Error *error) {
+static Request *submit(Engine *engine, const Replay *r, int number, int tokens, Error *error) {
     int32_t prompt[PROMPT];
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = (int32_t)((uint32_t)(number * PROMPT + i) * 2654435761u >> 8) % r->vocab;
     const RequestOptions options = {.prompt = prompt,
         .prompt_count = PROMPT,
-        .max_tokens = r->answers[number].count,
+        .max_tokens = tokens,
         .choices = 1,
         .cache_off = true,
-        .sampling = {
-            .top_p = 1, .repetition_penalty = 1, .seed = (uint64_t)number, .ignore_eos = true, .logprobs = -1}};
+        .sampling = {.temperature = 1,
+            .top_p = 1,
+            .repetition_penalty = 1,
+            .seed = (uint64_t)number,
+            .ignore_eos = true,
+            .logprobs = -1}};
     return engine_submit(engine, &options, error);
 }
 
-/* Reads an answer; *seconds: its decode time. False with the error: it failed, or is another one. */
-static bool finish(Replay *r, Request *request, int number, bool plain, double *seconds, Error *error) {
+/* Reads an answer; *seconds: its decode time. What is read first is known. False with the error: it failed, or is
+ * another one. */
+static bool finish(Replay *r, Request *request, int number, double *seconds, Error *error) {
     Answer *a = &r->answers[number];
     TokenOut out[64];
     Finish finish = FINISH_NONE;
@@ -141,8 +161,10 @@ static bool finish(Replay *r, Request *request, int number, bool plain, double *
     while (finish == FINISH_NONE) {
         const int got = request_read(request, 0, out, COUNT_OF(out), TIMEOUT_MS, &finish);
         for (int i = 0; i < got; i++, count++) {
-            if (count < a->known) same = same && a->tokens[count] == out[i].id;
-            if (count >= a->known && plain) a->tokens[a->known++] = out[i].id;
+            if (count < a->known)
+                same = same && a->tokens[count] == out[i].id;
+            else
+                a->tokens[a->known++] = out[i].id;
         }
     }
     const RequestStats stats = request_stats(request);
@@ -156,48 +178,71 @@ static bool finish(Replay *r, Request *request, int number, bool plain, double *
     return finish == FINISH_LENGTH && same;
 }
 
-static bool run_all(Replay *r, const EngineOptions *options, bool plain, Error *error) {
-    Engine *engine = engine_open(options, error);
-    if (!engine) return false;
-    r->vocab = model_vocab(engine_model(engine));
+/* Answers `first` to `end`, together. tokens: of each, 0: all; seconds: [end - first]. */
+static bool answer(Replay *r, Engine *engine, int first, int end, int tokens, double *seconds, Error *error) {
+    Request *requests[ANSWERS_MAX] = {0};
     bool ok = true;
-    for (int first = 0; ok && first < r->count; first += r->streams) {
-        Request *requests[ANSWERS_MAX] = {0};
-        const int end = min_int(first + r->streams, r->count);
-        for (int i = first; ok && i < end; i++) ok = (requests[i] = submit(engine, r, i, error)) != NULL;
-        for (int i = first; i < end; i++) {
-            double seconds = 0;
-            ok = ok && finish(r, requests[i], i, plain, &seconds, error);
-            if (plain)
-                r->answers[i].plain_s = seconds;
-            else if (ok)
-                series_add(&r->ratios[i], r->answers[i].plain_s / seconds);
-            request_free(requests[i]);
-        }
+    for (int i = first; ok && i < end; i++)
+        ok = (requests[i] = submit(engine, r, i, tokens ? tokens : r->answers[i].count, error)) != NULL;
+    for (int i = first; i < end; i++) {
+        ok = ok && finish(r, requests[i], i, &seconds[i - first], error);
+        request_free(requests[i]);
     }
-    engine_close(engine);
     return ok;
 }
 
+/* Both engines in turn; the first answer without draft tokens is the known one. */
+static bool run_rounds(Replay *r, Engine *plain, Engine *drafts, int rounds, Error *error) {
+    double seconds[2][ANSWERS_MAX];
+    if (!answer(r, plain, 0, 1, WARM_UP, seconds[0], error) || !answer(r, drafts, 0, 1, WARM_UP, seconds[1], error))
+        return false;
+    memset(r->drafted, 0, sizeof r->drafted);
+    memset(r->accepted, 0, sizeof r->accepted);
+    for (int round = 0; round < rounds; round++)
+        for (int first = 0; first < r->count; first += r->streams) {
+            const int end = min_int(first + r->streams, r->count);
+            for (int turn = 0; turn < 2; turn++) {
+                const int with = (turn + round) % 2;
+                if (!answer(r, with ? drafts : plain, first, end, 0, seconds[with], error)) return false;
+            }
+            for (int i = first; i < end; i++)
+                r->times[i][round] = (Times){seconds[0][i - first], seconds[1][i - first]};
+        }
+    return true;
+}
+
 static void print_kinds(const Replay *r, int rounds) {
-    static Series kind;
+    static Series ratio, plain, drafts;
     for (int i = 0; i < r->count; i++) {
+        const char *kind = r->answers[i].kind;
         uint64_t drafted = 0, accepted = 0;
         int tokens = 0, before = 0;
-        while (strcmp(r->answers[before].kind, r->answers[i].kind)) before++;
+        while (strcmp(r->answers[before].kind, kind)) before++;
         if (before < i) continue;
-        kind.count = 0;
+        ratio.count = plain.count = drafts.count = 0;
         for (int k = i; k < r->count; k++) {
-            if (strcmp(r->answers[k].kind, r->answers[i].kind)) continue;
-            for (int n = 0; n < r->ratios[k].count; n++) series_add(&kind, r->ratios[k].value[n]);
+            if (strcmp(r->answers[k].kind, kind)) continue;
+            for (int n = 0; n < rounds; n++) {
+                const Times *times = &r->times[k][n];
+                series_add(&ratio, times->plain / times->drafts);
+                series_add(&plain, r->answers[k].count / times->plain);
+                series_add(&drafts, r->answers[k].count / times->drafts);
+            }
             drafted += r->drafted[k] / (uint64_t)rounds;
             accepted += r->accepted[k] / (uint64_t)rounds;
             tokens += r->answers[k].count;
         }
-        printf("%-12s %6.2f × (least %.2f), %d tokens, %llu of %llu draft tokens accepted\n", r->answers[i].kind,
-            series_median(&kind), series_at(&kind, 0), tokens, (unsigned long long)accepted,
-            (unsigned long long)drafted);
+        printf("%-12s %6.2f × (least %.2f), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n", kind,
+            series_median(&ratio), series_at(&ratio, 0), series_median(&plain), series_median(&drafts), tokens,
+            (unsigned long long)accepted, (unsigned long long)drafted);
     }
+}
+
+/* What the KV cache has room for: two engines share the memory. */
+static int context_of(const Replay *r) {
+    int longest = 0;
+    for (int i = 0; i < r->count; i++) longest = max_int(longest, r->answers[i].count);
+    return PROMPT + longest + DRAFT_TOKENS_MAX;
 }
 
 static bool replay(Replay *r, const EngineOptions *options, int rounds, Error *error) {
@@ -207,20 +252,24 @@ static bool replay(Replay *r, const EngineOptions *options, int rounds, Error *e
     drafts.speculation.lookup = false;
     drafts.speculation.script = script;
     drafts.speculation.script_context = r;
-    for (int round = 0; round < rounds; round++)
-        if (!run_all(r, &plain, true, error) || !run_all(r, &drafts, false, error)) return false;
-    print_kinds(r, rounds);
-    return true;
+    Engine *without = engine_open(&plain, error), *with = without ? engine_open(&drafts, error) : NULL;
+    if (with) r->vocab = model_vocab(engine_model(with));
+    const bool ok = with && run_rounds(r, without, with, rounds, error);
+    engine_close(with);
+    engine_close(without);
+    if (ok) print_kinds(r, rounds);
+    return ok;
 }
 
 int command_bench_drafts(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *recording = "bench/acceptance.csv", *kinds = "", *source = "model";
-    int rounds = 3, streams = 1;
+    int rounds = 3, streams = 1, tokens = 128;
     const Option options[] = {
         {"--replay", NULL, OPTION_TEXT, &recording, 0, 0, "FILE", "the recording (bench/acceptance.csv)"},
         {"--source", NULL, OPTION_TEXT, &source, 0, 0, "model|lookup", "what was recorded (model)"},
         {"--kinds", NULL, OPTION_TEXT, &kinds, 0, 0, "KIND,…", "of answers (all)"},
+        {"--tokens", "-n", OPTION_INT, &tokens, WARM_UP, POSITIONS_MAX, "N", "of an answer, at most (128)"},
         {"--rounds", "-r", OPTION_INT, &rounds, 1, ROUNDS_MAX, "N", "rounds (3)"},
         {"--streams", NULL, OPTION_INT, &streams, 1, ANSWERS_MAX, "N", "answers at once (1)"},
         ENGINE_OPTIONS(engine),
@@ -236,14 +285,17 @@ int command_bench_drafts(int argc, char **argv) {
     r = (Replay){
         .lookup = !strcmp(source, "lookup"), .streams = streams, .answers = calloc(ANSWERS_MAX, sizeof *r.answers)};
     bool ok = r.answers || fail(&error, ERROR_MEMORY, "no memory for the recording");
-    ok = ok && read_recording(recording, source, kinds, &r, &error) &&
+    ok = ok && read_recording(recording, source, kinds, tokens, &r, &error) &&
         library_resolve(arguments.values[0], progress_on_terminal(), &directory, &error) &&
         engine_options(&engine, directory.data, &request, &error);
     if (ok && !r.lookup && !request.model.mtp && !request.speculation.draft_directory)
         ok = fail(&error, ERROR_USAGE, "a recording of a model needs one: --mtp or --draft-model");
     if (ok) {
         request.slots = streams;
-        ok = replay(&r, &request, rounds, &error);
+        if (!request.model.context) request.model.context = context_of(&r);
+        request.resources = resources_open(request.backend.threads, &error);
+        ok = request.resources && replay(&r, &request, rounds, &error);
+        resources_close(request.resources);
     }
     buffer_free(&directory);
     free(r.answers);

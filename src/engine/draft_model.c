@@ -39,8 +39,9 @@ static RunnerOptions runner_options(const EngineOptions *options) {
     return runner;
 }
 
-static ModelOptions model_options(const EngineOptions *options) {
+static ModelOptions model_options(const EngineOptions *options, const Model *target) {
     ModelOptions own = options->model;
+    own.target = target;
     own.experts = (ExpertOptions){0};
     own.experts_used = own.device_layers = 0;
     own.mtp = false;
@@ -48,16 +49,18 @@ static ModelOptions model_options(const EngineOptions *options) {
 }
 
 bool draft_model_bytes(const EngineOptions *options, const Model *target, uint64_t *bytes, Error *error) {
-    ModelOptions tables = model_options(options);
+    ModelOptions tables = model_options(options, target);
     tables.weights = WEIGHTS_LAZY;
     tables.warn = NULL;
     const RunnerOptions own = runner_options(options);
     Model *model = model_open(options->speculation.draft_directory, &tables, error);
-    Runner *runner = model ? runner_open(model, &own, error) : NULL;
+    const bool assistant = model && model_is_assistant(model); /* it works in the target's memory */
+    Runner *runner = model && !assistant ? runner_open(model, &own, error) : NULL;
+    if (assistant) *bytes = model_weight_bytes(model);
     if (runner)
         *bytes = model_weight_bytes(model) + runner_scratch_bytes(runner) +
             draft_cache_bytes(options, runner_kv_plan(runner), min_int(model_context(model), model_context(target)));
-    const bool ok = runner || fail_while(error, "--draft-model");
+    const bool ok = runner || assistant || fail_while(error, "--draft-model");
     runner_close(runner);
     model_close(model);
     return ok;
@@ -77,21 +80,26 @@ static bool open_runner(DraftModel *d, const EngineOptions *options, Error *erro
         sampler_scratch_open(&d->scratch, d->vocab, error);
 }
 
-DraftModel *draft_model_open(const EngineOptions *options, const Model *target, Error *error) {
+Model *draft_model_load(const EngineOptions *options, const Model *target, Error *error) {
+    const ModelOptions own = model_options(options, target);
+    Model *model = model_open(options->speculation.draft_directory, &own, error);
+    if (!model) fail_while(error, "--draft-model");
+    return model;
+}
+
+DraftModel *draft_model_open(const EngineOptions *options, Model *model, const Model *target, Error *error) {
     DraftModel *d = calloc(1, sizeof *d);
     if (!d) {
         fail(error, ERROR_MEMORY, "no memory for a draft model");
+        model_close(model);
         return NULL;
     }
-    const ModelOptions own = model_options(options);
     d->resources = options->resources;
-    d->model = model_open(options->speculation.draft_directory, &own, error);
-    if (d->model) {
-        d->vocab = model_vocab(d->model);
-        d->context = min_int(model_context(d->model), model_context(target));
-        d->pace.weight_share = (double)model_weight_bytes(d->model) / (double)(model_weight_bytes(target) + 1);
-        if (open_runner(d, options, error)) return d;
-    }
+    d->model = model;
+    d->vocab = model_vocab(model);
+    d->context = min_int(model_context(model), model_context(target));
+    d->pace.weight_share = (double)model_weight_bytes(model) / (double)(model_weight_bytes(target) + 1);
+    if (open_runner(d, options, error)) return d;
     fail_while(error, "--draft-model");
     draft_model_close(d);
     return NULL;

@@ -14,8 +14,9 @@ typedef struct DraftSequence {
     KvSequence kv;                 /* the text from `base` on; without tables: nothing */
     int32_t fed[DRAFT_TOKENS_MAX]; /* [fed_count] draft tokens that a draft model has read behind that */
     int fed_count;
-    int base;      /* position of the first token that it has read; of a draft model 0 */
-    float *states; /* [state_count, hidden] of a head: final hidden states of the positions behind kv, owned */
+    int base; /* position of the first token that it has read; of a draft model 0; of an assistant that of states */
+    float *states; /* [state_count, hidden] of a head: final hidden states of the positions behind kv; of an assistant:
+                      that of the last position; owned */
     int state_count;
 } DraftSequence;
 
@@ -24,6 +25,7 @@ typedef struct DraftText {
     DraftSequence *sequence;
     void (*read)(const struct DraftText *text, int first, int count, int32_t *out); /* ids from a position on */
     const void *request, *choice;                                                   /* for read() */
+    const KvSequence *cache;                                                        /* of the target */
     const SamplingOptions *sampling;
     const int32_t *positions; /* [POSITION_DIMS_MAX][prompt_count] for a head: RoPE positions of the prompt; NULL: the
                                  place and position_offset */
@@ -39,8 +41,10 @@ typedef struct DraftText {
 size_t draft_cache_bytes(const EngineOptions *options, const KvPlan *plan, int context);
 /* Bytes that the draft model of options->speculation takes: weights, scratch and KV cache. Reads tables only. */
 NODISCARD bool draft_model_bytes(const EngineOptions *options, const Model *target, uint64_t *bytes, Error *error);
-/* Opens the model of options->speculation. The target's options are valid. */
-NODISCARD DraftModel *draft_model_open(const EngineOptions *options, const Model *target, Error *error);
+/* Loads the model of options->speculation, which may be an assistant (assistant.h). */
+NODISCARD Model *draft_model_load(const EngineOptions *options, const Model *target, Error *error);
+/* Takes the loaded model, also on failure. The target's options are valid. */
+NODISCARD DraftModel *draft_model_open(const EngineOptions *options, Model *model, const Model *target, Error *error);
 void draft_model_close(DraftModel *model); /* NULL is fine; all sequences are closed */
 /* Continues the texts, all in the same steps. Those whose text is not read yet are read on, as far as a step goes, and
  * get no tokens. False: the model cannot be used any more. */

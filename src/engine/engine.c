@@ -243,12 +243,13 @@ static void know_sums(Engine *engine, const StepPlan *plan, int output) {
     s->known.scale = plan->builder.scales[output];
 }
 
-/* Gives the final hidden states of a slice's first rows to the speculation, if it reads them. */
+/* Gives the final hidden states of those of a slice's first rows that have one to the speculation, if it reads them. */
 static void read_states(Engine *engine, const StepSlice *slice, int rows) {
     Speculation *s = &engine->scheduler.speculation;
     const size_t hidden = (size_t)model_hidden(engine->model);
-    if (slice->hidden_rows == 0 || slice->request->pooling || !speculation_reads(s)) return;
-    speculation_read(s, slice->request, slice->choice, slice->position, rows,
+    const int without = slice->rows - slice->hidden_rows;
+    if (rows <= without || slice->request->pooling || speculation_state_rows(s, 1, 0) == 0) return;
+    speculation_read(s, slice->request, slice->choice, slice->position + without, rows - without,
         runner_hidden_rows(engine->runner) + (size_t)slice->hidden_row * hidden);
 }
 
@@ -818,6 +819,7 @@ bool engine_kv_biased(const Engine *engine) {
     return biased;
 }
 
+bool engine_has_assistant(const Engine *engine) { return engine->scheduler.speculation.assistant; }
 bool engine_looks_up(const Engine *engine) { return engine->scheduler.speculation.options.lookup; }
 
 Pooling engine_pooling(const Engine *engine) { return engine->pooling; }

@@ -175,8 +175,10 @@ MediaMemory engine_media_memory(const Engine *engine);
 const AudioSpec *engine_audio(const Engine *engine);    /* NULL: the model takes no audio */
 const KvFormat *engine_kv_format(const Engine *engine); /* format for requests that name none */
 DType engine_kv_dtype(const Engine *engine);            /* type of full-precision pages */
-bool engine_looks_up(const Engine *engine);             /* whether prompt lookup is on */
-bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, which plain 4-bit codes do not survive */
+/* The draft model is an assistant, which has the model's own tokens. */
+bool engine_has_assistant(const Engine *engine);
+bool engine_looks_up(const Engine *engine);  /* whether prompt lookup is on */
+bool engine_kv_biased(const Engine *engine); /* keys hold a bias, which plain 4-bit codes do not survive */
 
 /* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,
  * ERROR_USAGE for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive

@@ -1,6 +1,7 @@
 #include "engine/expert_memory.h"
 
 #include "base/log.h"
+#include "base/math.h"
 #include "engine/resources.h"
 #include "engine/scheduler.h"
 #include "fit/fit.h"
@@ -18,6 +19,8 @@ RunnerOptions engine_runner_options(const EngineOptions *options) {
     if (options->pooling) /* only the last row is known beforehand */
         runner.hidden_rows_max = options->pooling == POOLING_LAST ? options->slots : runner.backend.rows_max;
     if (options->model.mtp) runner.hidden_rows_max = runner.backend.rows_max;
+    if (options->speculation.draft_directory) /* it may be an assistant */
+        runner.hidden_rows_max = max_int(runner.hidden_rows_max, decode_rows);
     return runner;
 }
 

@@ -73,7 +73,7 @@ bool scheduler_open(
     };
     /* Draft tokens never decide which arithmetic a row has. */
     const int room = most > 0 && !uniform_matmul ? min_int(drafts, most - options->slots) : drafts;
-    if (!open_steps(s, &capacity, error) || !speculation_open(&s->speculation, runner, options, room, error)) {
+    if (!open_steps(s, &capacity, error) || !speculation_open(&s->speculation, runner, kv, options, room, error)) {
         scheduler_close(s);
         return false;
     }

@@ -8,22 +8,35 @@ enum {
     PAUSE_STEPS = 64,          /* without drafts, after a step with them that had no device memory */
 };
 
-bool speculation_open(Speculation *s, const Runner *runner, const EngineOptions *options, int rows_max, Error *error) {
+static bool open_draft_model(
+    Speculation *s, const Runner *runner, KvCache *cache, const EngineOptions *options, Error *error) {
+    Model *model = draft_model_load(options, runner_model(runner), error);
+    if (!model) return false;
+    if (model_is_assistant(model))
+        s->assistant = assistant_open(options, model, runner, cache, error);
+    else
+        s->model = draft_model_open(options, model, runner_model(runner), error);
+    return s->assistant || s->model;
+}
+
+bool speculation_open(
+    Speculation *s, const Runner *runner, KvCache *cache, const EngineOptions *options, int rows_max, Error *error) {
     const Model *model = runner_model(runner);
     float fanout[STEP_COSTS_ROWS + 1];
     *s = (Speculation){.options = options->speculation, .rows_max = rows_max, .streamed = model_experts(model) != NULL};
     s->eos_count = model_eos(model, s->eos);
     s->vocab = model_vocab(model);
+    s->hidden = model_hidden(model);
     const bool experts = model_expert_fanout(model, STEP_COSTS_ROWS, fanout);
     step_costs_init(&s->costs, backend_on_device(options->backend.device), experts ? fanout : NULL);
     if (rows_max == 0) return true;
-    if (options->model.mtp) s->mtp = mtp_head_open(options, model, error);
-    if (options->speculation.draft_directory) s->model = draft_model_open(options, model, error);
-    return (s->mtp || !options->model.mtp) && (s->model || !options->speculation.draft_directory);
+    if (options->model.mtp) return (s->mtp = mtp_head_open(options, model, error)) != NULL;
+    return !options->speculation.draft_directory || open_draft_model(s, runner, cache, options, error);
 }
 
 void speculation_close(Speculation *s) {
     draft_model_close(s->model);
+    assistant_close(s->assistant);
     mtp_head_close(s->mtp);
     *s = (Speculation){0};
 }
@@ -35,23 +48,29 @@ static DraftSequence *draft_sequence(Request *request, AnswerChoice *choice) {
 void speculation_end(Speculation *s, Request *request, AnswerChoice *choice) {
     if (s->mtp)
         mtp_sequence_close(s->mtp, draft_sequence(request, choice));
+    else if (s->assistant)
+        assistant_sequence_close(draft_sequence(request, choice));
     else
         draft_sequence_close(s->model, draft_sequence(request, choice));
 }
 
 void speculation_begin(Speculation *s, Request *request, AnswerChoice *choice, bool last) {
-    if (!s->mtp) return;
+    DraftSequence *of_prompt = &request->draft_sequence, *own = &choice->draft.sequence;
+    if (!s->mtp && !s->assistant) return;
     if (!last) {
-        mtp_head_fork(s->mtp, &request->draft_sequence, &choice->draft.sequence);
+        if (s->mtp)
+            mtp_head_fork(s->mtp, of_prompt, own);
+        else
+            assistant_fork(s->assistant, of_prompt, own);
         return;
     }
-    choice->draft.sequence = request->draft_sequence;
-    request->draft_sequence = (DraftSequence){0};
+    *own = *of_prompt;
+    *of_prompt = (DraftSequence){0};
 }
 
 /* ---- proposing ---- */
 
-static bool has_model(const Speculation *s) { return (s->model || s->mtp) && !s->broken; }
+static bool has_model(const Speculation *s) { return (s->model || s->assistant || s->mtp) && !s->broken; }
 
 /* While a constraint keeps steps waiting, a step has one mask of it to wait for. */
 static bool can_draft(const DraftTarget *target) {
@@ -112,7 +131,11 @@ static void propose_script(Speculation *s, const DraftTarget *target) {
 /* ---- the draft model or the head ---- */
 
 static void give_up(Speculation *s, const Error *why) {
-    log_error("the %s is not used any more: %s", s->mtp ? "multi-token prediction head" : "draft model", why->text);
+    log_error("the %s is not used any more: %s",
+        s->mtp             ? "multi-token prediction head"
+            : s->assistant ? "assistant"
+                           : "draft model",
+        why->text);
     s->broken = true;
 }
 
@@ -129,6 +152,7 @@ static DraftText text_of(Request *r, AnswerChoice *choice) {
         .read = read_text,
         .request = r,
         .choice = choice,
+        .cache = choice ? &choice->kv : &r->kv,
         .sampling = &r->sampling,
         .positions = r->positions,
         .prompt_count = r->prompt_count,
@@ -137,12 +161,19 @@ static DraftText text_of(Request *r, AnswerChoice *choice) {
         .tokens = r->prompt_count + (choice ? choice->generated : 0)};
 }
 
-bool speculation_reads(const Speculation *s) { return s->mtp && !s->broken; }
+int speculation_state_rows(const Speculation *s, int rows, int drafts) {
+    if (s->broken) return 0;
+    return s->mtp ? rows : s->assistant ? 1 + drafts : 0;
+}
 
 void speculation_read(Speculation *s, Request *r, AnswerChoice *choice, int position, int rows, const float *states) {
     Error why = {0};
     const DraftText text = text_of(r, choice);
-    if (!mtp_head_read(s->mtp, &text, position, rows, states, &why)) give_up(s, &why);
+    if (s->assistant)
+        assistant_read(
+            s->assistant, text.sequence, position + rows - 1, states + (size_t)(rows - 1) * (size_t)s->hidden);
+    else if (!mtp_head_read(s->mtp, &text, position, rows, states, &why))
+        give_up(s, &why);
 }
 
 /* Draft tokens that the model should make for a target; 0: a looked-up draft is likelier, or none pays. */
@@ -179,12 +210,20 @@ static void take_drafts(Speculation *s, const DraftTarget *targets, const int *n
     }
 }
 
+static bool continue_texts(Speculation *s, DraftText *texts, int count, Error *error) {
+    if (s->mtp) return mtp_head_continue(s->mtp, texts, count, error);
+    if (s->assistant) return assistant_continue(s->assistant, texts, count, error);
+    return draft_model_continue(s->model, texts, count, error);
+}
+
 /* The model continues the answers where that pays; it is given up when it fails. */
 static void propose_model(Speculation *s, const DraftTarget *targets, int count, int streams, int rows) {
     DraftText texts[DRAFT_TOKENS_MAX];
     int number[DRAFT_TOKENS_MAX], chosen = 0;
     const double unit_s = s->costs.unit_s > 0 ? s->costs.unit_s : 1;
-    const double token_s = s->mtp ? mtp_head_seconds(s->mtp, unit_s) : draft_model_seconds(s->model, unit_s);
+    const double token_s = s->mtp ? mtp_head_seconds(s->mtp, unit_s)
+        : s->assistant            ? assistant_seconds(s->assistant, unit_s)
+                                  : draft_model_seconds(s->model, unit_s);
     const float token_cost = (float)(token_s / unit_s);
     for (int i = 0; i < count && chosen < DRAFT_TOKENS_MAX; i++) {
         Request *r = targets[i].request;
@@ -198,7 +237,7 @@ static void propose_model(Speculation *s, const DraftTarget *targets, int count,
     }
     Error why = {0};
     if (chosen == 0) return;
-    if (s->mtp ? mtp_head_continue(s->mtp, texts, chosen, &why) : draft_model_continue(s->model, texts, chosen, &why)) {
+    if (continue_texts(s, texts, chosen, &why)) {
         take_drafts(s, targets, number, texts, chosen, streams, rows, token_cost);
         return;
     }

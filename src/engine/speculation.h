@@ -3,6 +3,7 @@
  * verifies them as further rows of one step; each row is sampled with the random number that its position has, and
  * the first token that differs ends the run, so answers do not depend on drafts. Thread: the engine's. */
 #pragma once
+#include "engine/assistant.h"
 #include "engine/mtp_head.h"
 #include "engine/request.h"
 #include "engine/step_costs.h"
@@ -11,11 +12,13 @@ typedef struct Speculation {
     SpeculationOptions options;
     int rows_max;  /* draft tokens of a step; 0: off */
     bool streamed; /* experts are: only long matches are worth their reading */
-    int vocab;
-    DraftModel *model; /* NULL: none */
-    MtpHead *mtp;      /* NULL: none; excludes a draft model */
-    bool broken;       /* the draft model or the head has failed */
-    int pause_steps;   /* steps without drafts that remain */
+    int vocab, hidden;
+    /* At most one of the three is there. */
+    DraftModel *model;
+    Assistant *assistant;
+    MtpHead *mtp;
+    bool broken;     /* it has failed */
+    int pause_steps; /* steps without drafts that remain */
     int eos_count;
     int32_t eos[EOS_MAX];
     StepCosts costs;
@@ -29,13 +32,14 @@ typedef struct DraftTarget {
     int most; /* draft tokens */
 } DraftTarget;
 
-/* rows_max: the most draft tokens of a step that the runner can compute. */
-NODISCARD bool speculation_open(
-    Speculation *speculation, const Runner *runner, const EngineOptions *options, int rows_max, Error *error);
-/* Whether speculation_read() is wanted. */
-bool speculation_reads(const Speculation *speculation);
-/* A step has computed rows of a prompt (choice NULL) or of an answer with its prompt, which begin at a position;
- * states: [rows, hidden] their final hidden states. */
+/* rows_max: the most draft tokens of a step that the runner can compute. cache: of all sequences. */
+NODISCARD bool speculation_open(Speculation *speculation, const Runner *runner, KvCache *cache,
+    const EngineOptions *options, int rows_max, Error *error);
+/* Of a sequence's rows of a step, the last so many whose final hidden states speculation_read() wants. drafts: those of
+ * them that are draft tokens. */
+int speculation_state_rows(const Speculation *speculation, int rows, int drafts);
+/* A step has computed rows of a prompt (choice NULL) or of an answer with its prompt, at least one, which begin at a
+ * position; states: [rows, hidden] their final hidden states. */
 void speculation_read(
     Speculation *speculation, Request *request, AnswerChoice *choice, int position, int rows, const float *states);
 /* The choice begins behind its prompt; last: no other choice will. */

@@ -397,9 +397,7 @@ static void add_candidate(Scheduler *s, StepPlan *plan, const StepCandidate *can
         .output = plan->builder.step.output_count,
         .outputs = r->pooling ? 0 : wanted,
         .hidden_row = plan->builder.step.hidden_row_count,
-        .hidden_rows = r->pooling                ? wanted
-            : speculation_reads(&s->speculation) ? rows
-                                                 : 0};
+        .hidden_rows = r->pooling ? wanted : speculation_state_rows(&s->speculation, rows, drafts)};
     sequence_text(r, choice, kv->length, known, s->tokens);
     if (drafts > 0) memcpy(s->tokens + known, choice->draft.tokens, (size_t)drafts * sizeof *s->tokens);
     StepSequence sequence = {.rows = rows,

@@ -98,7 +98,7 @@ Spec *family_mtp(Loader *ld, Spec *spec, const MtpNames *names, LoadNorm *load_n
     snprintf(weight, sizeof weight, "%s.weight", names->projection);
     Spec *mtp = load_mtp(ld, spec, weight);
     if (!mtp) return NULL;
-    load_state_input(ld, mtp, names->projection, names->state_first);
+    load_state_input(ld, mtp, names->projection, mtp->hidden, names->state_first);
     mtp->input.token_norm = load_norm(ld, names->token_norm, spec->hidden, eps);
     mtp->input.state_norm = load_norm(ld, names->state_norm, spec->hidden, eps);
     mtp->final_norm = names->final_norm ? load_norm(ld, names->final_norm, spec->hidden, eps) : spec->final_norm;

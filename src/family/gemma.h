@@ -1,4 +1,4 @@
-/* What Gemma 3n and 4 share. */
+/* What Gemma 3n, Gemma 4 and its assistants share. */
 #pragma once
 #include "family/family.h"
 
@@ -25,3 +25,17 @@ typedef struct GemmaExperts {
 GemmaExperts gemma_experts(Loader *ld);
 /* Their weights and norms; dense: the network beside them. */
 MoeComponent gemma_moe(Loader *ld, const Dims *d, const GemmaExperts *experts, GluComponent dense);
+
+/* The config of Gemma 4. */
+typedef struct Gemma4 {
+    Dims d;
+    int full_head_dim, full_kv_heads, input_width;
+    GemmaExperts experts;
+    bool k_is_v, double_wide;
+    bool spans; /* tokens of an image see each other, in layers with a window alone */
+    Windows windows;
+    const Rope *full_rope, *sliding_rope;
+    GemmaSharing sharing; /* set by the caller, before the layers */
+} Gemma4;
+Gemma4 gemma4_config(Loader *ld, Spec *spec);
+void gemma4_layer(Loader *ld, Spec *spec, Gemma4 *s, int i);

@@ -11,18 +11,7 @@
 
 #include <math.h>
 
-typedef struct Gemma4 {
-    Dims d;
-    int full_head_dim, full_kv_heads, input_width;
-    GemmaExperts experts;
-    bool k_is_v, double_wide;
-    bool spans; /* tokens of an image see each other, in layers with a window alone */
-    Windows windows;
-    const Rope *full_rope, *sliding_rope;
-    GemmaSharing sharing;
-} Gemma4;
-
-static Gemma4 load_config(Loader *ld, Spec *spec) {
+Gemma4 gemma4_config(Loader *ld, Spec *spec) {
     static const Sizes absent = {.hidden = 1536,
         .heads = 8,
         .kv_heads = 1,
@@ -33,7 +22,6 @@ static Gemma4 load_config(Loader *ld, Spec *spec) {
         .positions = 131072,
         .eps = 1e-6};
     Gemma4 s = {.d = family_sizes(ld, spec, &absent)};
-    s.sharing = gemma_sharing(ld, spec, 20);
     s.full_head_dim = load_int_or(ld, "global_head_dim", s.d.head_dim);
     s.k_is_v = load_bool_or(ld, "attention_k_eq_v", false);
     s.full_kv_heads = load_int_or(ld, "num_global_key_value_heads", s.d.kv_heads);
@@ -85,7 +73,7 @@ static void load_ffn(Loader *ld, Spec *spec, Layer *layer, const Gemma4 *s, int 
     component->output_norm = load_rms(ld, "post_feedforward_layernorm", s->d.hidden, s->d.eps);
 }
 
-static void load_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
+void gemma4_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
     Layer *layer = family_layer(ld, spec, i);
     load_attention(ld, spec, layer, s, i);
     load_ffn(ld, spec, layer, s, i);
@@ -96,7 +84,8 @@ static void load_layer(Loader *ld, Spec *spec, Gemma4 *s, int i) {
 
 /* Returns whether tokens of an image see each other. */
 static bool load_model(Loader *ld, Spec *spec, int outer_vocab) {
-    Gemma4 s = load_config(ld, spec);
+    Gemma4 s = gemma4_config(ld, spec);
+    s.sharing = gemma_sharing(ld, spec, 20);
     if (outer_vocab) spec->vocab = outer_vocab;
     spec->precise = true; /* as Gemma 3 */
     spec->logit_softcap =
@@ -107,7 +96,7 @@ static bool load_model(Loader *ld, Spec *spec, int outer_vocab) {
     const int rows = load_int_or(ld, "vocab_size_per_layer_input", 262144);
     if (s.input_width) family_layer_inputs(ld, spec, s.input_width, rows, s.d.eps);
     load_layers(ld, spec);
-    for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
+    for (int i = 0; i < spec->layer_count; i++) gemma4_layer(ld, spec, &s, i);
     return s.spans;
 }
 

@@ -33,8 +33,10 @@
     row("gemma3n", gemma3n_family)                                      \
     row("gemma3n_text", gemma3n_family)                                 \
     row("gemma4", gemma4_family)                                        \
+    row("gemma4_assistant", gemma4_assistant_family)                    \
     row("gemma4_text", gemma4_family)                                   \
     row("gemma4_unified", gemma4_family)                                \
+    row("gemma4_unified_assistant", gemma4_assistant_family)            \
     row("glm", glm_family)                                              \
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \

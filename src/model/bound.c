@@ -237,8 +237,10 @@ static void bind_state_input(Binder *b) {
     if (!bound->input.state.rows) return;
     bind_weight(b, &bound->input.token);
     bind_weight(b, &bound->input.state);
-    bind_norm(b, &bound->input.token_norm);
-    bind_norm(b, &bound->input.state_norm);
+    if (bound->input.token_norm) bind_norm(b, &bound->input.token_norm);
+    if (bound->input.state_norm) bind_norm(b, &bound->input.state_norm);
+    bound->state_output = bound->spec->state_output;
+    if (bound->state_output.rows) bind_weight(b, &bound->state_output);
     bound->given_tokens = arena_alloc(&bound->arena, (size_t)rows, sizeof *bound->given_tokens);
     if (!bound->given_tokens) bind_failed(b);
     for (int i = 0; bound->given_tokens && i < rows; i++) bound->given_tokens[i] = TOKEN_GIVEN;

@@ -18,6 +18,7 @@ typedef struct Bound {
     const Norm *embedding_norm;      /* the same; NULL: none */
     LayerInputs layer_inputs;        /* the same; width 0: none */
     StateInput input;                /* the same; state rows 0: none */
+    Weight state_output;             /* the same; rows 0: none */
     int32_t *given_tokens;           /* [rows_max] all TOKEN_GIVEN; NULL without `input` */
     AltUp altup;                     /* expand on the first layer's backend, merge on the last one's */
     const Norm *final_norm;          /* on the last layer's backend */

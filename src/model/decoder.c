@@ -48,21 +48,23 @@ static void stage_follow(Stage *stage, const Step *step, uint64_t *ticket) {
 
 /* ---- the step ---- */
 
-/* The input of a multi-token prediction head. */
+/* The input of a multi-token prediction head or an assistant. */
 static void combine_states(const Stage *stage, const Step *step) {
     const Bound *bound = stage->bound;
     const StateInput *input = &bound->input;
     const BackendOps *ops = stage->backend->ops;
-    float *product = ops->scratch(stage->backend, (int64_t)step->rows * bound->spec->hidden);
+    const int64_t hidden = bound->spec->hidden, width = input->token.cols;
+    float *product = ops->scratch(stage->backend, step->rows * hidden);
+    float *embedded = width > hidden ? ops->scratch(stage->backend, step->rows * width) : stage->normed;
     if (!stage->walk) return;
     Embed embed = {.rows = step->rows,
         .tokens = step->tokens,
         .table = &bound->embedding,
         .scale = bound->spec->embedding_scale,
-        .out = stage->normed};
+        .out = embedded};
     Matmul project = {.rows = step->rows,
         .decode_rows = decode_rows_for_matmul(step),
-        .x = stage->normed,
+        .x = embedded,
         .norm = input->token_norm,
         .count = 1,
         .weight = {&input->token},
@@ -77,7 +79,7 @@ static void combine_states(const Stage *stage, const Step *step) {
     project.out[0] = product;
     ops->embed(stage->backend, &embed);
     ops->matmul(stage->backend, &project);
-    ops->add(stage->backend, step->rows, bound->spec->hidden, stage->residual, product, 1, NULL);
+    ops->add(stage->backend, step->rows, hidden, stage->residual, product, 1, NULL);
 }
 
 static void embed(const Stage *stage, const Step *step) {

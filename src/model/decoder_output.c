@@ -29,10 +29,21 @@ static void logits_forward(const Stage *stage, const Step *step, int count, cons
 static void hidden_rows_forward(const Stage *stage, const Step *step, float *out) {
     const BackendOps *ops = stage->backend->ops;
     const Norm *norm = stage->bound->final_norm;
-    float *rows = norm ? stage->normed : out;
-    ops->gather(
-        stage->backend, step->hidden_row_count, step->hidden_rows, stage->residual, stage->bound->spec->hidden, rows);
-    if (norm) ops->norm(stage->backend, step->hidden_row_count, rows, norm, out);
+    const Weight *project = &stage->bound->state_output;
+    const int count = step->hidden_row_count;
+    float *rows = norm || project->rows ? stage->normed : out;
+    ops->gather(stage->backend, count, step->hidden_rows, stage->residual, stage->bound->spec->hidden, rows);
+    if (project->rows)
+        ops->matmul(stage->backend,
+            &(Matmul){.rows = count,
+                .decode_rows = decode_outputs(step, count, step->hidden_rows),
+                .x = rows,
+                .norm = norm,
+                .count = 1,
+                .weight = {project},
+                .out = {out}});
+    else if (norm)
+        ops->norm(stage->backend, count, rows, norm, out);
 }
 
 /* Samples tokens, or computes the sums with which sampling begins. */
@@ -54,9 +65,13 @@ int64_t decoder_hidden_rows_at(const Spec *spec, int count) {
     return ((int64_t)count * spec->vocab + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+int64_t decoder_state_width(const Spec *spec) {
+    return spec->state_output.rows ? spec->state_output.rows : spec->hidden;
+}
+
 /* Floats of logits and hidden rows. */
 static int64_t row_results(const Spec *spec, const Step *step, int count) {
-    const int64_t hidden_rows = (int64_t)step->hidden_row_count * spec->hidden;
+    const int64_t hidden_rows = step->hidden_row_count * decoder_state_width(spec);
     return hidden_rows ? decoder_hidden_rows_at(spec, count) + hidden_rows : (int64_t)count * spec->vocab;
 }
 

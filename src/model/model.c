@@ -81,6 +81,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .experts_stay = options->experts.stream,
         .device_layers = options->device_layers,
         .mtp = options->mtp,
+        .target = options->target ? &options->target->spec : NULL,
         .context = options->context,
         .strict_config = options->strict_config,
         .warn = options->warn,
@@ -216,6 +217,8 @@ uint64_t model_mtp_bytes(const Model *model) {
     for (int i = 0; i < mtp->layer_count; i++) bytes += layer_cost(&mtp->layers[i], 0).weight_bytes;
     return bytes;
 }
+
+bool model_is_assistant(const Model *model) { return model->spec.input.state.rows > 0; }
 
 bool model_expert_fanout(const Model *model, int rows_max, float *fanout) {
     const Spec *spec = &model->spec;

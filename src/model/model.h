@@ -35,8 +35,9 @@ typedef struct ModelOptions {
     void *progress_context;
     int experts_used; /* limit of experts per token and layer, which changes answers; 0: as trained */
     ExpertOptions experts;
-    int device_layers; /* the last so many layers will be a device's: they stay in the mapped files, experts too */
-    bool mtp;          /* loads the multi-token prediction head, too; a file without one is an error */
+    int device_layers;   /* the last so many layers will be a device's: they stay in the mapped files, experts too */
+    bool mtp;            /* loads the multi-token prediction head, too; a file without one is an error */
+    const Model *target; /* the model that this one drafts for, which outlives it: an assistant reads it; NULL: none */
     const AdapterSource *adapters; /* [adapter_count] LoRA adapters; borrowed for model_open() */
     int adapter_count;
     int context;        /* tokens per sequence; 0: as trained, at most MODEL_CONTEXT_DEFAULT */
@@ -96,6 +97,10 @@ uint64_t model_weight_bytes(const Model *model);
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations);
 /* Weight bytes that a draft token of the multi-token prediction head reads; 0: there is none. */
 uint64_t model_mtp_bytes(const Model *model);
+/* Whether it is an assistant: a draft model that reads the embedding, the states and the KV cache of
+ * ModelOptions.target.
+ */
+bool model_is_assistant(const Model *model);
 /* generation_config.json: temperature, top_p, top_k …; NULL when absent. */
 const Json *model_generation_config(const Model *model);
 const char *model_largest_file(const Model *model); /* its path */

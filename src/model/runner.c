@@ -69,7 +69,8 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
         .embeddings = states};
     bool ok = step_builder_open(&builder, &capacity, error) &&
         bound_open(&bound, runner->spec, plans, count, split, error) &&
-        make_kv_plan(&bound, model->context, &kv, error);
+        (runner->target || make_kv_plan(&bound, model->context, &kv, error));
+    const KvLayer *entries = runner->target ? runner->target->kv.entries : kv.entries;
     if (ok) {
         const StreamSchedule schedule = {
             .tile_rows = runner->schedule.tile_rows, .can_prefetch = !states && model->experts.prefetch};
@@ -86,7 +87,7 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
                 .hidden_row_count = runner->hidden_rows_max});
         const Step *step = step_end(&builder, error);
         CHECK(step);
-        decoder_forward(&bound, &schedule, kv.entries, step, tickets);
+        decoder_forward(&bound, &schedule, entries, step, tickets);
         for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
     kv_plan_free(&kv);
@@ -115,6 +116,19 @@ static bool open_backend(Runner *runner, const BackendOptions *wanted, int rows,
     Backend *backend = backend_open(&options, error);
     if (backend) runner->backends[runner->backend_count++] = backend;
     return backend != NULL;
+}
+
+/* The target's backend, whose scratch is the larger one: an assistant is a small model. */
+static bool use_target(Runner *runner, int rows, Error *error) {
+    const Runner *target = runner->target;
+    if (target->backend_count > 1)
+        return fail(error, ERROR_UNSUPPORTED, "an assistant reads the KV cache of one device: no --gpu-layers");
+    if (runner->scratch_bytes[0] > target->scratch_bytes[0] || rows > target->backends[0]->rows_max)
+        return fail(error, ERROR_UNSUPPORTED, "an assistant that works in %zu bytes, more than the %zu of its model",
+            runner->scratch_bytes[0], target->scratch_bytes[0]);
+    runner->backends[runner->backend_count++] = target->backends[0];
+    runner->kv = target->kv;
+    return true;
 }
 
 static bool has_sub_norm(const Component *component) {
@@ -214,7 +228,8 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         return fail(error, ERROR_UNSUPPORTED,
             "LoRA adapters are not divided between devices so far: --tensor-parallel does not go with --lora");
     if (parts > 1 && !can_divide(runner->model, parts, error)) return false;
-    if (!plan_runner(runner, options->split, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
+    if (!plan_runner(runner, options->split, rows, error) ||
+        !(runner->target ? use_target(runner, rows, error) : open_backend(runner, &options->backend, rows, error)) ||
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
@@ -222,7 +237,7 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     runner->schedule.can_prefetch = !options->mtp && runner->model->experts.prefetch;
     if (!options->split) runner->schedule.experts = runner->bank;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
-    return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
+    return runner->target || make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }
 
 Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
@@ -232,9 +247,11 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         return NULL;
     }
     runner->model = model;
+    runner->target = options->target;
     runner->spec = options->mtp ? model->spec.mtp : &model->spec;
     runner->bank = options->mtp ? NULL : model->bank;
     CHECK(runner->spec && !(options->mtp && options->split));
+    CHECK((runner->target != NULL) == (runner->spec == &model->spec && model_is_assistant(model)));
     if (open_parts(runner, options, error)) return runner;
     if (error && error->code != ERROR_USAGE) fail_while(error, "%s", model->directory);
     runner_close(runner);
@@ -243,9 +260,9 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
 
 void runner_close(Runner *runner) {
     if (!runner) return;
-    kv_plan_free(&runner->kv);
+    if (!runner->target) kv_plan_free(&runner->kv);
     bound_close(&runner->bound);
-    for (int i = 0; i < runner->backend_count; i++) backend_close(runner->backends[i]);
+    for (int i = 0; i < runner->backend_count && !runner->target; i++) backend_close(runner->backends[i]);
     free(runner);
 }
 
@@ -304,8 +321,8 @@ static bool uses_page(const KvPlan *kv, int g, const SequenceChunk *chunk, int p
 }
 
 /* A step must hold together: chunks in row order over all rows, every position that a row may read in a page of the
- * sequence. */
-static void check_run(const KvPlan *kv, int span_rows_max, const SequenceChunk *chunk) {
+ * sequence. ahead: a row stands for the position behind its own, so that its windows are narrower. */
+static void check_run(const KvPlan *kv, int ahead, int span_rows_max, const SequenceChunk *chunk) {
     CHECK(chunk->rows > 0 && chunk->position >= 0);
     const int end = chunk->position + chunk->rows;
     for (int i = 0; i < chunk->span_count; i++) {
@@ -314,8 +331,9 @@ static void check_run(const KvPlan *kv, int span_rows_max, const SequenceChunk *
         CHECK(span->end - span->begin <= span_rows_max);
     }
     for (int g = 0; g < kv->group_count; g++) {
-        const int first = attention_range(chunk, kv->group[g].window, false, SPANS_IN_WINDOW, chunk->position).first /
-            kv->group[g].page_tokens;
+        const int window = kv->group[g].window ? kv->group[g].window - ahead : 0;
+        const int first =
+            attention_range(chunk, window, false, SPANS_IN_WINDOW, chunk->position).first / kv->group[g].page_tokens;
         const int last = (end - 1) / kv->group[g].page_tokens;
         for (int page = first; page <= last; page++)
             CHECK(!uses_page(kv, g, chunk, page, first, last) || chunk->tables[g][page] >= 0);
@@ -328,7 +346,7 @@ static void check_step(const Runner *runner, const Step *step) {
     CHECK(step->position_dims >= 1 && step->position_dims <= POSITION_DIMS_MAX);
     for (int r = 0; r < step->chunk_count; r++) {
         CHECK(step->chunks[r].row == row);
-        check_run(&runner->kv, runner_span_rows_max(runner), &step->chunks[r]);
+        check_run(&runner->kv, runner->target != NULL, runner_span_rows_max(runner), &step->chunks[r]);
         row += step->chunks[r].rows;
     }
     CHECK(row == step->rows && row > 0 && row <= runner->backends[0]->rows_max);

@@ -15,6 +15,9 @@ typedef struct RunnerOptions {
     /* Rows of a tile: a layer is computed tile by tile over the rows of a step, ≤ LAYER_TILE_ROWS_MAX. 0: the default,
      * LAYER_TILE_ROWS_MAX where experts are streamed, so that a step reads each expert once; otherwise all rows. */
     int layer_tile_rows;
+    /* The runner of ModelOptions.target, for an assistant: its backend computes this one's steps, which begin when its
+     * own have ended, and they read its cache. `backend` tells the rows alone. It outlives this one. NULL: none. */
+    const Runner *target;
     bool mtp;            /* the model's multi-token prediction head (Spec.mtp) in its place, without split */
     int outputs_max;     /* most rows of a step with logits; 0: all */
     int hidden_rows_max; /* most rows of a step with final hidden states; 0: none */
@@ -71,7 +74,8 @@ bool runner_can_lookahead(const Runner *runner);
  * NULL: none. */
 const int32_t *runner_sampled(const Runner *runner);
 
-/* Final normed hidden states of the last step's Step.hidden_rows: [hidden_row_count, hidden], valid as long as its
+/* Final normed hidden states of the last step's Step.hidden_rows: [hidden_row_count, hidden], of an assistant
+ * [hidden_row_count, width of Spec.state_output], valid as long as its
  * logits. */
 const float *runner_hidden_rows(const Runner *runner);
 

@@ -8,8 +8,9 @@ _Static_assert((int)BACKENDS_MAX == RUNNER_BACKENDS_MAX, "a ticket for each");
 
 struct Runner {
     const Model *model;
-    const Spec *spec;  /* the model's, or its multi-token prediction head's */
-    ExpertCache *bank; /* the model's; NULL: its experts are not streamed, or are not these */
+    const Runner *target; /* RunnerOptions.target: owns the backend and the KvPlan; NULL: they are this runner's */
+    const Spec *spec;     /* the model's, or its multi-token prediction head's */
+    ExpertCache *bank;    /* the model's; NULL: its experts are not streamed, or are not these */
     int backend_count;
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes[BACKENDS_MAX];

@@ -244,11 +244,13 @@ typedef struct LayerInputs {
     float scale, embedding_scale;
 } LayerInputs;
 
-/* What the first layer of a multi-token prediction head reads: token · token_norm(embedding of the row's token) + state
- * · state_norm(final hidden state of the position before the token, behind the model's final norm). */
+/* What the first layer of a multi-token prediction head or an assistant reads: token · token_norm(embedding of the
+ * row's token) + state · state_norm(final hidden state of the position before the token, behind the model's final
+ * norm). */
 typedef struct StateInput {
-    Weight token, state; /* [hidden, hidden]; state rows 0: the Spec has no such input and reads the embedding */
-    const Norm *token_norm, *state_norm;
+    Weight token, state; /* [hidden, width], width: of the embedding and of the model's states, which an assistant has
+                            from another model; state rows 0: the Spec has no such input and reads the embedding */
+    const Norm *token_norm, *state_norm; /* NULL: none */
 } StateInput;
 
 /* AltUp: the residual is several streams. The first begins as the embedding h, the others as expand · h scaled to h's
@@ -284,7 +286,9 @@ typedef struct Spec {
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
     const struct VisionSpec *vision;  /* vision.h; NULL: the model takes no images */
     const struct AudioSpec *audio;    /* audio.h; NULL: the model takes no audio */
-    StateInput input;                 /* input of a multi-token prediction head; state rows 0: none */
+    StateInput input;                 /* input of a multi-token prediction head or an assistant; state rows 0: none */
+    Weight state_output; /* [width, hidden] of an assistant: projects the final hidden states that a step gives, to be
+                            the states of its next row; rows 0: they are given as they are */
     const struct Spec *mtp; /* the model's multi-token prediction head, with its embedding and head; NULL: none was
                                asked for. It reads the token behind a position and predicts the one after that */
     bool precise;           /* layers need 16-bit activations: with 8 bits this family's likeliest token changes even

@@ -119,6 +119,7 @@ const Spec *model_spec(const Model *model) {
 }
 uint64_t model_weight_bytes(const Model *model) { return 12345; }
 uint64_t model_mtp_bytes(const Model *model) { return 0; }
+bool model_is_assistant(const Model *model) { return false; }
 int model_adapter(const Model *model, Slice name) { return 0; }
 int model_adapter_count(const Model *model) { return 0; }
 bool model_encodes(const Model *model) { return false; }

@@ -3,11 +3,12 @@
 #include "allocations.h"
 #include "base/log.h"
 #include "engine/engine.h"
-#include "family/fixture.h"
+#include "family/assistant_fixture.h"
 
 enum { CHOICES = 2, PROMPT = 10, LONG_PROMPT = 300, TOKENS = 3, TIMEOUT_MS = 60000 };
 
 static char directory[64], disk[64];
+static char assistant[64]; /* directory of the draft model of `directory`; "": none */
 static const char *cpu;
 static WeightsMode weights;
 static int threads;
@@ -80,7 +81,11 @@ static bool live_once(bool last, Error *error) {
         .kv_format = paged ? codes : (KvFormat){0},
         .cache_directory = paged ? disk : NULL,
         .cache_disk_bytes = 64 << 20,
-        .speculation = {.lookup = true, .draft_directory = paged ? directory : NULL, .always = true}};
+        .speculation = {.lookup = true,
+            .draft_directory = *assistant ? assistant
+                : paged                   ? directory
+                                          : NULL,
+            .always = true}};
     Engine *engine = engine_open(&options, error);
     if (!engine) return false;
     const bool ok = ask(engine, error);
@@ -102,7 +107,9 @@ static bool live(Error *error) {
 static void sweep(const char *fixture, const char *with_cpu, int with_threads, WeightsMode with_weights) {
     Fixture f;
     if (!fixture_open(&f, fixture)) return;
-    const bool written = fixture_write_variant(&f, 0, directory) &&
+    const bool two = json_get(json_get(f.root, "config"), "assistant") != NULL;
+    const bool written =
+        (two ? assistant_write(&f, 0, directory, assistant) : fixture_write_variant(&f, 0, directory)) &&
         fixture_write_text(directory, "generation_config.json", SLICE("{\"temperature\":0.5}"));
     TEST(written);
     cpu = with_cpu;
@@ -113,6 +120,8 @@ static void sweep(const char *fixture, const char *with_cpu, int with_threads, W
     for (int mode = ALLOCATIONS_ONE; written && mode <= ALLOCATIONS_ALL; mode++)
         printf("%s: %ld allocations\n", name, allocations_sweep(name, live, mode));
     fixture_remove(directory);
+    if (two) fixture_remove(assistant);
+    *assistant = 0;
     fixture_close(&f);
 }
 
@@ -121,6 +130,7 @@ int main(int argc, char **argv) {
     log_set_level(LOG_ERROR + 1); /* a line for each step that fails */
     sweep("llama", "ref", 1, WEIGHTS_LAZY);
     sweep("gemma3", "auto", 2, WEIGHTS_READ);
+    sweep("assistant/gemma4", "ref", 1, WEIGHTS_LAZY);
     snprintf(disk, sizeof disk, "/tmp/apus-allocations-XXXXXX");
     paged = mkdtemp(disk);
     TEST(paged);

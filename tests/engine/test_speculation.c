@@ -4,111 +4,7 @@
 #include "engine/engine_fixture.h"
 #include "engine/draft_rule.h"
 #include "engine/lookup.h"
-
-enum { CASES_MAX = 4000, CHOICES = 12, WORDS = (300 + 63) / 64, WRONG = 20 /* of 100 scripted tokens */ };
-
-static int case_count; /* 10,000 requests in all where no sample is asked for */
-
-/* ---- a constraint ---- */
-
-/* The state is a hash of the tokens so far: it says which tokens may follow, and now and then which must. */
-static uint32_t state_behind(uint32_t state, int32_t id) {
-    uint64_t seed = (uint64_t)state << 32 | (uint32_t)id;
-    return (uint32_t)test_random(&seed);
-}
-static bool automaton_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
-    memset(mask, 0, WORDS * sizeof *mask);
-    *any = state % 5 == 0;
-    for (int32_t id = 0; id < 300; id++)
-        if (state_behind(state, id) % 4 == 0 || id == 7) mask[id / 64] |= (uint64_t)1 << (id % 64);
-    return true;
-}
-static bool automaton_forced(
-    Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
-    *count = 0;
-    for (int most = state % 6 == 1 ? 1 + (int)(state >> 8) % 4 : 0; *count < most; (*count)++)
-        tokens[*count] = 5 + (int32_t)(state >> (4 * *count)) % 290;
-    return true;
-}
-static bool automaton_accept(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
-    *state = state_behind(*state, token);
-    return true;
-}
-static void automaton_free(Constraint *constraint) { free(constraint); }
-static const ConstraintOps automaton_ops = {automaton_mask, automaton_forced, automaton_accept, automaton_free};
-
-/* ---- requests ---- */
-
-typedef struct Answer {
-    Seen seen[CHOICES];
-    uint64_t prompt;
-} Answer;
-
-static Answer *known, *answers; /* [CASES_MAX]; without drafts, with them */
-
-static void make(Case *c, int number) {
-    make_case(c, (uint64_t)number);
-    c->options.sampling.seed = (uint64_t)number; /* by which a script knows it */
-    if (number % 9 == 4) c->options.sampling.min_tokens = 5 + number % 20;
-    if (number % 10 == 3) { /* longer than the room that is kept for an answer */
-        c->options.max_tokens = 600;
-        c->options.sampling.ignore_eos = true;
-    }
-    if (number % 11 == 2) c->options.sampling.ignore_eos = true;
-    if (number % 6 == 5) { /* a text with repetitions, and a prediction */
-        for (int i = 20; i < c->options.prompt_count; i++) c->prompt[i] = c->prompt[i % 20];
-        c->options.prediction = c->prompt;
-        c->options.prediction_count = c->options.prompt_count / 2;
-    }
-    if (number % 2) return;
-    Constraint *constraint = malloc(sizeof *constraint);
-    constraint_init(constraint, &automaton_ops, 12345, WORDS);
-    c->options.constraint = constraint;
-}
-
-/* All requests, as many at a time as the queue has room for. */
-static void run_cases(Engine *engine, Answer *out) {
-    enum { AT_ONCE = 32 };
-    static Case cases[AT_ONCE];
-    for (int first = 0; first < case_count; first += AT_ONCE) {
-        Request *requests[AT_ONCE];
-        const int end = first + AT_ONCE < case_count ? first + AT_ONCE : case_count;
-        for (int i = first; i < end; i++) {
-            make(&cases[i - first], i);
-            requests[i - first] = submit(engine, &cases[i - first].options);
-            constraint_release(cases[i - first].options.constraint);
-        }
-        for (int i = first; i < end; i++) {
-            const RequestOptions *o = &cases[i - first].options;
-            read_all(requests[i - first], o->choices, out[i].seen);
-            out[i].prompt = o->echo_logprobs ? prompt_hash(requests[i - first], o->prompt_count) : 0;
-            request_free(requests[i - first]);
-        }
-    }
-}
-
-/* ---- drafts ---- */
-
-typedef struct Script {
-    int tokens; /* per draft; 0: a random number */
-    int prompts[CASES_MAX];
-} Script;
-static Script scripts;
-
-/* The known answer, with wrong tokens in between. */
-static int script(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens, int *match) {
-    const Script *s = context;
-    const Seen *seen = &known[seed].seen[choice];
-    uint64_t state = seed * 7919 + (uint64_t)choice * 104729 + (uint64_t)position * 31 + (uint64_t)s->tokens;
-    const int wanted = s->tokens ? s->tokens : (int)(test_random(&state) % DRAFT_TOKENS_MAX);
-    const int count = wanted < max ? wanted : max;
-    for (int i = 0; i < count; i++) {
-        const int at = position - s->prompts[seed] + i;
-        const bool right = at < seen->count && test_random(&state) % 100 >= WRONG;
-        tokens[i] = right ? seen->ids[at] : (int32_t)(test_random(&state) % (uint64_t)fake.vocab);
-    }
-    return count;
-}
+#include "engine/speculation_cases.h"
 
 typedef struct Setting {
     const char *name;
@@ -164,14 +60,6 @@ static DraftStats drafts_of(Engine *engine) {
 
 static uint64_t preempted; /* choices, in this setting */
 
-static bool same_answer(const Case *c, const Answer *a, const Answer *b) {
-    bool same = a->prompt == b->prompt;
-    for (int k = 0; k < c->options.choices; k++)
-        same = same && a->seen[k].count == b->seen[k].count && a->seen[k].finish == b->seen[k].finish &&
-            a->seen[k].hash == b->seen[k].hash;
-    return same;
-}
-
 static DraftStats compare(const Setting *s, const char *drafts, const SpeculationOptions *speculation) {
     Engine *engine = open_setting(s, speculation);
     run_cases(engine, answers);
@@ -179,27 +67,17 @@ static DraftStats compare(const Setting *s, const char *drafts, const Speculatio
     const DraftStats stats = drafts_of(engine);
     preempted += engine_stats(engine).preempted;
     close_engine(engine);
-    int different = 0;
-    static Case c;
-    for (int i = 0; i < case_count; i++) {
-        make(&c, i);
-        constraint_release(c.options.constraint);
-        if (same_answer(&c, &known[i], &answers[i])) continue;
-        if (different++ == 0) TEST_MSG(false, "%s, %s: request %d", s->name, drafts, i);
-    }
-    TEST_MSG(different == 0, "%s, %s: %d of %d requests differ", s->name, drafts, different, case_count);
+    int first = 0;
+    const int different = different_answers(&first);
+    TEST_MSG(different == 0, "%s, %s: %d of %d requests differ, the first is %d", s->name, drafts, different,
+        case_count, first);
     return stats;
 }
 
 static void check_setting(const Setting *s) {
     static const int lengths[] = {1, 7, DRAFT_TOKENS_MAX, 0};
     Engine *engine = open_setting(s, &(SpeculationOptions){0});
-    static Case c;
-    for (int i = 0; i < case_count; i++) {
-        make(&c, i);
-        constraint_release(c.options.constraint);
-        scripts.prompts[i] = c.options.prompt_count;
-    }
+    script_prompts(&scripts);
     run_cases(engine, known);
     TEST(drafts_of(engine).drafted == 0);
     close_engine(engine);
@@ -415,6 +293,7 @@ int main(int argc, char **argv) {
     answers = calloc(CASES_MAX, sizeof *answers);
     CHECK(known && answers);
     fake_reset();
+    case_vocab = fake.vocab;
     check_lookup();
     check_rule();
     check_pace();

@@ -1,10 +1,11 @@
 /* Speculative decoding over real decoders: for every family's fixture, in full precision and quantised, on every
  * backend for some of them, answers with scripted and looked-up drafts equal the answers without, logprobs included.
- * So do those with multi-token prediction heads, also among forks, preempted and resumed sequences; the engine drafts
- * with them what they predict for the whole text. test_speculation_model DIRECTORY: a checkpoint instead of the
- * fixtures; --backend BACKEND NAME…: these fixtures on this backend. */
+ * So do those with multi-token prediction heads and assistants, also among forks, preempted and resumed sequences; the
+ * engine drafts with them what they predict for the whole text. test_speculation_model DIRECTORY: a checkpoint instead
+ * of the fixtures; --backend BACKEND NAME…: these fixtures on this backend. */
 #include "engine/engine.h"
 
+#include "family/assistant_fixture.h"
 #include "family/compare.h"
 #include "family/head_reader.h"
 
@@ -81,7 +82,8 @@ typedef struct Setting {
     bool quantised;
     bool streamed; /* experts come from their file */
     bool mtp;
-    size_t kv_bytes; /* 0: enough */
+    const char *assistant; /* its directory; NULL: none */
+    size_t kv_bytes;       /* 0: enough */
 } Setting;
 
 static uint64_t preempted; /* choices, of all engines */
@@ -92,6 +94,7 @@ static DraftStats run_requests(const Setting *s, const SpeculationOptions *specu
     static int vocab;
     SpeculationOptions own = *speculation;
     own.script_context = &vocab;
+    if (speculation->always && s->assistant) own.draft_directory = s->assistant;
     const EngineOptions options = {.directory = s->directory,
         .model = {.context = lengths.context,
             .mtp = speculation->always && s->mtp,
@@ -241,23 +244,50 @@ static bool predict(Reader *head, const int32_t *text, int count, const float *s
     return ok;
 }
 
-/* What a greedy answer drafts and accepts. */
-static DraftStats simulate(const char *directory, const RequestOptions *o, const Answer *answer) {
+/* The same of an assistant, which reads what the target has read of the text. */
+static bool predict_beside(
+    Runner *assistant, Reader *target, const int32_t *text, int count, const float *states, int32_t *drafts) {
+    static float logits[64], own[128];
+    const int hidden = model_hidden(runner_model(target->runner)), vocab = model_vocab(runner_model(assistant));
+    float lead;
+    bool ok = true;
+    for (int i = 0; ok && i < DRAFTS; i++) {
+        ok = assistant_rows(assistant, target->kv, &target->sequence, &target->builder,
+            i ? &drafts[i - 1] : &text[count - 1], i ? own : states + (count - 2) * hidden, count - 2, 1, logits, own);
+        drafts[i] = argmax(logits, vocab, &lead);
+    }
+    return ok;
+}
+
+/* What a greedy answer drafts and accepts; assistant NULL: with the model's head. */
+static DraftStats simulate(
+    const char *directory, const char *assistant, const RequestOptions *o, const Answer *answer) {
     static float logits[(PROMPT + TOKENS) * 64], states[(PROMPT + TOKENS) * 128];
     Error error = {0};
     DraftStats stats = {0};
     int32_t text[PROMPT + TOKENS], drafts[DRAFTS];
     Reader target = {0}, head = {0};
-    Model *model = model_open(directory, &(ModelOptions){.context = 512, .mtp = true}, &error);
-    bool ok = model && reader_open(&target, model, "ref", false, PROMPT + TOKENS, &error) &&
-        reader_open(&head, model, "ref", true, PROMPT + TOKENS, &error);
+    Model *model = model_open(directory, &(ModelOptions){.context = 512, .mtp = !assistant}, &error), *small = NULL;
+    Runner *beside = NULL;
+    bool ok = model && reader_open(&target, model, "ref", false, PROMPT + TOKENS, &error);
+    if (ok && assistant) {
+        const RunnerOptions one = {
+            .backend.rows_max = 1, .target = target.runner, .outputs_max = 1, .hidden_rows_max = 1};
+        small = model_open(assistant, &(ModelOptions){.context = 512, .target = model}, &error);
+        ok = small && (beside = runner_open(small, &one, &error)) != NULL;
+    } else if (ok) {
+        ok = reader_open(&head, model, "ref", true, PROMPT + TOKENS, &error);
+    }
     TEST_MSG(ok, "%s", error.text);
     memcpy(text, o->prompt, (size_t)o->prompt_count * sizeof *text);
     for (int i = 0; i < answer->count[0]; i++) text[o->prompt_count + i] = answer->tokens[0][i].id;
     ok = ok && read_rows(&target, text, NULL, o->prompt_count + answer->count[0], logits, states);
     for (int done = 1; ok && done < o->max_tokens; done++) {
         const int left = o->max_tokens - done - 1, most = left < DRAFTS ? left : DRAFTS;
-        if (most > 0) ok = predict(&head, text, o->prompt_count + done, states, drafts);
+        const int count = o->prompt_count + done;
+        if (most > 0)
+            ok = assistant ? predict_beside(beside, &target, text, count, states, drafts)
+                           : predict(&head, text, count, states, drafts);
         int accepted = 0;
         while (accepted < most && drafts[accepted] == text[o->prompt_count + done + accepted]) accepted++;
         stats.drafted += (uint64_t)most;
@@ -265,15 +295,17 @@ static DraftStats simulate(const char *directory, const RequestOptions *o, const
         done += accepted;
     }
     reader_close(&head);
+    runner_close(beside);
+    model_close(small);
     reader_close(&target);
     model_close(model);
     return stats;
 }
 
-static uint64_t head_accepted; /* draft tokens, of all heads */
+static uint64_t head_accepted; /* draft tokens, of all heads and assistants */
 
-/* An answer alone, by the reference backend. */
-static void check_drafts(const char *name, const char *directory) {
+/* An answer alone, by the reference backend; assistant NULL: with the model's head. */
+static void check_drafts(const char *name, const char *directory, const char *assistant) {
     Error error = {0};
     int32_t prompt[PROMPT];
     RequestOptions o;
@@ -281,11 +313,11 @@ static void check_drafts(const char *name, const char *directory) {
     DraftStats stats = {0};
     for (int with = 0; with < 2; with++) {
         const EngineOptions options = {.directory = directory,
-            .model = {.context = 512, .mtp = with},
+            .model = {.context = 512, .mtp = with && !assistant},
             .backend = fixture_backend("ref", 2, 0),
             .slots = 1,
             .prefill_size = 48,
-            .speculation = {.draft_tokens = DRAFTS, .always = true}};
+            .speculation = {.draft_directory = with ? assistant : NULL, .draft_tokens = DRAFTS, .always = true}};
         Engine *engine = engine_open(&options, &error);
         TEST_MSG(engine != NULL, "%s: %s", name, error.text);
         if (!engine) return;
@@ -293,34 +325,94 @@ static void check_drafts(const char *name, const char *directory) {
         Request *request = engine_submit(engine, &o, &error);
         TEST_MSG(request != NULL, "%s: %s", name, error.text);
         if (request) read_answer(request, 1, with ? &drafted : &plain);
-        if (request && with) stats = request_stats(request).drafts[DRAFT_MTP];
+        if (request && with) stats = request_stats(request).drafts[assistant ? DRAFT_MODEL : DRAFT_MTP];
         request_free(request);
         engine_close(engine);
     }
-    TEST_MSG(!memcmp(&plain, &drafted, sizeof plain), "%s: with and without the head", name);
-    const DraftStats expected = simulate(directory, &o, &plain);
+    TEST_MSG(!memcmp(&plain, &drafted, sizeof plain), "%s: with and without drafts", name);
+    const DraftStats expected = simulate(directory, assistant, &o, &plain);
     head_accepted += expected.accepted;
     TEST_MSG(stats.drafted == expected.drafted && stats.accepted == expected.accepted && stats.drafted > TOKENS,
         "%s: %llu of %llu accepted, not %llu of %llu", name, (unsigned long long)stats.accepted,
         (unsigned long long)stats.drafted, (unsigned long long)expected.accepted, (unsigned long long)expected.drafted);
 }
 
+/* In full precision, quantised, and with too few pages for all sequences. */
+static void check_settings(Setting setting, const char *drafts) {
+    for (int i = 0; i < 3; i++) {
+        setting.quantised = i == 1;
+        setting.kv_bytes = i == 2 ? (size_t)1 << 18 : 0;
+        (void)run_requests(&setting, &(SpeculationOptions){0}, known);
+        const DraftStats stats =
+            run_requests(&setting, &(SpeculationOptions){.draft_tokens = 5, .always = true}, answers);
+        compare(&setting, drafts);
+        TEST_MSG(stats.drafted > 100, "%s: %llu drafts", setting.name, (unsigned long long)stats.drafted);
+    }
+}
+
 static void check_head(const char *name) {
     Fixture f;
     char directory[64];
     if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
-    check_drafts(name, directory);
-    const Setting settings[] = {{.name = name, .directory = directory, .cpu = "auto", .mtp = true},
-        {.name = name, .directory = directory, .cpu = "auto", .mtp = true, .quantised = true},
-        {.name = name, .directory = directory, .cpu = "auto", .mtp = true, .kv_bytes = (size_t)1 << 18}};
-    for (size_t i = 0; i < COUNT_OF(settings); i++) {
-        (void)run_requests(&settings[i], &(SpeculationOptions){0}, known);
-        const DraftStats drafts =
-            run_requests(&settings[i], &(SpeculationOptions){.draft_tokens = 5, .always = true}, answers);
-        compare(&settings[i], "its head");
-        TEST_MSG(drafts.drafted > 100, "%s: %llu drafts", name, (unsigned long long)drafts.drafted);
-    }
+    check_drafts(name, directory, NULL);
+    check_settings((Setting){.name = name, .directory = directory, .cpu = "auto", .mtp = true}, "its head");
     fixture_remove(directory);
+    fixture_close(&f);
+}
+
+/* A text that grows over ends of pages, of which older ones are quantised: what an assistant reads changes there. */
+static void check_page_ends(const char *name, const char *directory, const char *assistant) {
+    enum { LONG = 340, MORE = 120 };
+    static const KvFormat format = {.k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128};
+    int32_t prompt[LONG];
+    TokenOut tokens[2][MORE] = {0};
+    uint64_t drafted = 0;
+    for (int with = 0; with < 2; with++) {
+        Error error = {0};
+        const EngineOptions options = {.directory = directory,
+            .model.context = CONTEXT,
+            .backend = fixture_backend("auto", 2, 0),
+            .slots = 1,
+            .prefill_size = 64,
+            .kv_format = format,
+            .speculation = {.draft_directory = with ? assistant : NULL, .draft_tokens = DRAFTS, .always = true}};
+        Engine *engine = engine_open(&options, &error);
+        TEST_MSG(engine != NULL, "%s: %s", name, error.text);
+        if (!engine) return;
+        for (int i = 0; i < LONG; i++) prompt[i] = (i * i + 3) % model_vocab(engine_model(engine));
+        const RequestOptions o = {.prompt = prompt,
+            .prompt_count = LONG,
+            .max_tokens = MORE,
+            .choices = 1,
+            .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = true, .logprobs = -1}};
+        Request *request = engine_submit(engine, &o, &error);
+        TEST_MSG(request != NULL, "%s: %s", name, error.text);
+        Finish finish = FINISH_NONE;
+        for (int count = 0; request && finish == FINISH_NONE;)
+            count += request_read(request, 0, tokens[with] + count, MORE - count, TIMEOUT_MS, &finish);
+        if (request) drafted = request_stats(request).drafts[DRAFT_MODEL].drafted;
+        request_free(request);
+        engine_close(engine);
+    }
+    int same = 0;
+    while (same < MORE && tokens[0][same].id == tokens[1][same].id) same++;
+    TEST_MSG(same == MORE && drafted > MORE, "%s: %d tokens are the same, %llu drafted", name, same,
+        (unsigned long long)drafted);
+}
+
+static void check_assistant(const char *name) {
+    Fixture f;
+    char directory[64], assistant[64];
+    if (!fixture_open(&f, name) || !assistant_write(&f, 0, directory, assistant)) return;
+    check_drafts(name, directory, assistant);
+    check_page_ends(name, directory, assistant);
+    for (size_t i = 0; i < COUNT_OF(fixture_cpus); i++)
+        if (fixture_case_due(0, i) && strcmp(fixture_cpus[i], "cuda"))
+            check_settings(
+                (Setting){.name = name, .directory = directory, .cpu = fixture_cpus[i], .assistant = assistant},
+                "its assistant");
+    fixture_remove(directory);
+    fixture_remove(assistant);
     fixture_close(&f);
 }
 
@@ -351,6 +443,7 @@ int main(int argc, char **argv) {
         return test_done();
     }
     for (size_t i = 0; i < COUNT_OF(head_fixtures); i += test_sampled() ? 3 : 1) check_head(head_fixtures[i]);
+    check_assistant("assistant/gemma4");
     TEST_MSG(preempted > 0 && head_accepted > 0, "%llu preempted, %llu accepted", (unsigned long long)preempted,
         (unsigned long long)head_accepted);
     const int count = fixture_names(names, FIXTURE_NAMES_MAX);

@@ -3,6 +3,7 @@
 
     python3 tools/oracle make NAME --config FILE [--reference transformers] [--variants …] [--tokens N] [--steps N]
     python3 tools/oracle make mtp/NAME --config FILE --reference mtp   # multi-token prediction head: mtp_reference.py
+    python3 tools/oracle make assistant/NAME --config FILE --reference assistant   # assistant_reference.py
     python3 tools/oracle make NAME…            # again, from the fixtures themselves
     python3 tools/oracle check NAME|FILE…      # apus against the references; a difference is bisected
 
@@ -164,7 +165,7 @@ def main():
     parser.add_argument("command", choices=["make", "check"])
     parser.add_argument("names", nargs="+")
     parser.add_argument("--config", help="of a new fixture")
-    parser.add_argument("--reference", choices=["mlx", "transformers", "mtp"], default="mlx")
+    parser.add_argument("--reference", choices=["mlx", "transformers", "mtp", "assistant"], default="mlx")
     parser.add_argument("--variants", default="f32")
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5)

@@ -126,7 +126,7 @@ def write(name, fixture, logits):
         f'"steps": {f["steps"]}',
         '"variants": [\n' + ",\n".join("  " + json.dumps(v) for v in f["variants"]) + "]",
     ]
-    os.makedirs(DATA, exist_ok=True)
+    os.makedirs(os.path.dirname(path_of(name, ".json")), exist_ok=True)
     with open(path_of(name, ".json"), "w") as file:
         file.write("{" + ",\n".join(lines) + "}\n")
     np.concatenate(logits).astype("<f4").tofile(path_of(name, ".f32"))

@@ -215,9 +215,11 @@ void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
  * layer without components; the family fills input, layer and final norm and sets spec->mtp. NULL: none is asked for,
  * or the file does not have the tensor `projection`, by which it is known. */
 Spec *load_mtp(Loader *ld, const Spec *spec, const char *projection);
-/* Both matrices of mtp->input from NAME, [hidden, 2 · hidden], copied. Its first half of columns is that of the token,
+/* Both matrices of spec->input from NAME, [hidden, 2 · width], copied. Its first half of columns is that of the token,
  * or with state_first that of the state. */
-void load_state_input(Loader *ld, Spec *mtp, const char *name, bool state_first);
+void load_state_input(Loader *ld, Spec *spec, const char *name, int64_t width, bool state_first);
+/* The model that this one drafts for, borrowed; NULL: none was named. */
+const Spec *load_target(const Loader *ld);
 
 /* Allocates the layer_count layers of the Spec, without components. After a failure there are none. */
 void load_layers(Loader *ld, Spec *spec);

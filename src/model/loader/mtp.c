@@ -1,4 +1,4 @@
-/* Multi-token prediction heads. */
+/* Multi-token prediction heads, and models that read another one. */
 #include "model/loader/internal.h"
 
 Spec *load_mtp(Loader *ld, const Spec *spec, const char *projection) {
@@ -31,16 +31,17 @@ static Weight columns(Loader *ld, const Weight *both, int64_t first) {
     return half;
 }
 
-void load_state_input(Loader *ld, Spec *mtp, const char *name, bool state_first) {
-    const int64_t hidden = mtp->hidden;
+void load_state_input(Loader *ld, Spec *spec, const char *name, int64_t width, bool state_first) {
     ld->in_file = true;
-    const Weight both = load_linear(ld, name, hidden, 2 * hidden, false);
+    const Weight both = load_linear(ld, name, spec->hidden, 2 * width, false);
     ld->in_file = false;
-    mtp->input.token = mtp->input.state = (Weight){.rows = hidden, .cols = hidden};
+    spec->input.token = spec->input.state = (Weight){.rows = spec->hidden, .cols = width};
     if (ld->failed) return;
     load_require(
-        ld, hidden % weight_column_unit(&both) == 0, "tensor %s cannot be divided behind column %d", name, (int)hidden);
+        ld, width % weight_column_unit(&both) == 0, "tensor %s cannot be divided behind column %d", name, (int)width);
     if (ld->failed) return;
-    mtp->input.token = columns(ld, &both, state_first ? hidden : 0);
-    mtp->input.state = columns(ld, &both, state_first ? 0 : hidden);
+    spec->input.token = columns(ld, &both, state_first ? width : 0);
+    spec->input.state = columns(ld, &both, state_first ? 0 : width);
 }
+
+const Spec *load_target(const Loader *ld) { return ld->source->target; }
