@@ -111,12 +111,16 @@ def check_commands(text, apus):
     names = {}
     for line in re.findall(r"`(?:build/)?(apus [^`]*)`|^ *(?:build/)?(apus [^#`\n]*)", text, re.M):
         line = line[0] or line[1]
-        match = re.match(r"apus (serve|run|chat|info|bench|convert|pull|search|list|rm|doctor) ", line)
+        match = re.match(
+            r"apus (serve|run|chat|info|bench (?:drafts|matrix)|bench|convert|pull|search|list|rm|doctor) ", line
+        )
         if not match:
             continue
         command = match.group(1)
         if command not in names:
-            printed = subprocess.run([apus, command, "--help=names"], check=True, capture_output=True, text=True)
+            printed = subprocess.run(
+                [apus, *command.split(), "--help=names"], check=True, capture_output=True, text=True
+            )
             names[command] = set(printed.stdout.split())
         for option in re.findall(r"(?<=[ \[])--[a-z][a-z-]*", line):
             if option not in names[command]:
