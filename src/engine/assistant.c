@@ -17,7 +17,7 @@ struct Assistant {
     SamplerScratch scratch;
     float *chain;    /* [rows, width] its own states behind the last draft tokens */
     int rows, vocab; /* rows: texts of a step */
-    size_t width;    /* of the target's states */
+    size_t width;    /* width of the target's states */
     DraftPace pace;
 };
 

@@ -35,8 +35,8 @@ typedef struct DraftTarget {
 /* rows_max: the most draft tokens of a step that the runner can compute. cache: of all sequences. */
 NODISCARD bool speculation_open(Speculation *speculation, const Runner *runner, KvCache *cache,
     const EngineOptions *options, int rows_max, Error *error);
-/* Of a sequence's rows of a step, the last so many whose final hidden states speculation_read() wants. drafts: those of
- * them that are draft tokens. */
+/* The number of a sequence's last rows in a step whose final hidden states speculation_read() wants. drafts: the draft
+ * tokens among its rows. */
 int speculation_state_rows(const Speculation *speculation, int rows, int drafts);
 /* A step has computed rows of a prompt (choice NULL) or of an answer with its prompt, at least one, which begin at a
  * position; states: [rows, hidden] their final hidden states. */

@@ -19,7 +19,7 @@ typedef struct LoadSource {
     bool experts_stay;                             /* routed experts stay in the mapped files */
     int device_layers;                             /* the last so many layers stay in the mapped files */
     bool mtp;                                      /* the multi-token prediction head is loaded, too */
-    const Spec *target;                            /* of the model that this one drafts for; NULL: none */
+    const Spec *target;                            /* the model that this one drafts for; NULL: none */
     int context;                                   /* tokens of a sequence (ModelOptions.context) */
     bool strict_config;                            /* unused fields are an error instead of a warning */
     void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */
