@@ -25,7 +25,7 @@ typedef struct DraftText {
     DraftSequence *sequence;
     void (*read)(const struct DraftText *text, int first, int count, int32_t *out); /* ids from a position on */
     const void *request, *choice;                                                   /* for read() */
-    const KvSequence *cache;                                                        /* of the target */
+    const KvSequence *cache;                                                        /* what the target has read */
     const SamplingOptions *sampling;
     const int32_t *positions; /* [POSITION_DIMS_MAX][prompt_count] for a head: RoPE positions of the prompt; NULL: the
                                  place and position_offset */
