@@ -193,6 +193,24 @@ static void parse_text(const Generation *g, Choice *choice) {
     buffer_clear(&choice->text);
 }
 
+/* Stop strings end the text that a client gets: in reasoning and calls they mean nothing, and would leave a call or an
+ * answer of a format that is not valid. */
+static bool may_stop(const Generation *g, const Choice *choice) {
+    const AnswerParser *p = &choice->parser;
+    if (!g->parsed) return true;
+    const bool in_call = p->state == ANSWER_AMONG_CALLS || p->state == ANSWER_IN_ARGUMENTS ||
+        p->state == ANSWER_BEHIND_ARGUMENTS || (p->state == ANSWER_IN_MESSAGE && p->message == ANSWER_ARGUMENTS);
+    return !p->only_calls && !in_call && !answer_reasons(p);
+}
+
+/* Gives g->piece to the choice's text. True: a stop string matched. */
+static bool take_piece(Generation *g, Choice *choice) {
+    if (may_stop(g, choice)) return stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text);
+    stream_text_finish(&choice->stream, &choice->text);
+    buffer_slice(&choice->text, buffer_view(&g->piece));
+    return false;
+}
+
 /* A small model may call tools until the context is full, so the number of calls is limited. */
 static bool has_called_enough(const Choice *choice) {
     const AnswerState state = choice->parser.state;
@@ -209,7 +227,7 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
     drop_before_marker(g, choice, token->id);
     if (!spell_marker(g, choice, token->id, error)) return false;
     const bool reasoned = answer_reasons(&choice->parser);
-    const bool stopped = stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text);
+    const bool stopped = take_piece(g, choice);
     parse_text(g, choice);
     choice->reasoned += g->parsed && (reasoned || answer_reasons(&choice->parser));
     if (stopped || has_called_enough(choice)) {
@@ -230,7 +248,7 @@ static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *err
     buffer_clear(&g->piece);
     if (!detokenizer_finish(choice->detokenizer, &g->piece, error)) return false;
     if (finish == FINISH_LENGTH) drop_incomplete(&g->piece);
-    if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text))
+    if (take_piece(g, choice))
         finish = FINISH_STOP;
     else
         stream_text_finish(&choice->stream, &choice->text);

@@ -350,6 +350,25 @@ def test_histories(api):
     refused(api, "/v1/chat/completions", body, "no parts without calls", "messages[1].content", "empty_array")
 
 
+def test_stops(api):
+    """Stop strings end texts, not calls nor reasoning."""
+    fields = {"messages": [USER], "temperature": 0, "max_tokens": 60}
+    for model in ("call", "tagged"):
+        for choice in ("required", "auto"):
+            answer = post(api, "/v1/chat/completions", "stop", model=model, **fields, tools=[TOOL], tool_choice=choice,
+                          parallel_tool_calls=False, stop=["city", "Oslo", "}"])  # fmt: skip
+            chosen = answer["choices"][0]
+            calls = [c["function"]["arguments"] for c in chosen["message"].get("tool_calls", [])]
+            check(chosen["finish_reason"] == "tool_calls", f"stop, {model} {choice}: {chosen}")
+            check(calls and json.loads(calls[0]) == {"city": "Oslo"}, f"stop, {model} {choice}: {calls}")
+    answer = post(api, "/v1/chat/completions", "stop", model="thinks", **fields, stop=["m.", "es"])
+    message = answer["choices"][0]["message"]
+    check(message["content"] == "Y" and message["reasoning_content"] == "Hm.", f"stop and reasoning: {message}")
+    answer = post(api, "/v1/messages", "stop", model="plain", messages=[USER], max_tokens=9, stop_sequences=["ther"])
+    check(answer["content"][0]["text"] == "Hello ", f"stop: {answer}")
+    check(answer["stop_sequence"] == "ther" and answer["stop_reason"] == "stop_sequence", f"stop: {answer}")
+
+
 def test_members(api):
     """Members inside messages and tools: refused where they ask for what there is not, else named in a header."""
     source = {"type": "text", "media_type": "text/plain", "data": "abc"}
@@ -590,7 +609,7 @@ if __name__ == "__main__":
             closed, lenient, api = Api(strict), Api(server), Api(all_models)
             for test in (test_raw_prompts, test_cut_calls, test_no_arguments, test_systems, test_ollama, test_errors,
                          test_files, test_messages, test_histories, test_members,
-                         test_same_names, test_numbers, test_http, test_llama_cpp,
+                         test_same_names, test_stops, test_numbers, test_http, test_llama_cpp,
                          test_rerank, test_many_tools):  # fmt: skip
                 test(api)
             test_pages(lenient, closed)

@@ -95,7 +95,7 @@ static const Field table[] = {
     {"max_tokens", API_MESSAGES, FIELD_HONOURED, FIELD_INTEGER, AT(generation.request.max_tokens), 1, MANY, NULL, NULL,
         "required", "maximum tokens of an answer, reduced to what the context holds; not needed to count tokens"},
     {"stop_sequences", API_MESSAGES, FIELD_HONOURED, FIELD_ARRAY, NOWHERE, 0, STOP_STRINGS_MAX, read_stop_sequences,
-        NULL, NULL, "the answer ends before the first match"},
+        NULL, NULL, "the answer ends before the first match in its text; thinking and calls are not searched"},
     {"stream", API_MESSAGES, FIELD_HONOURED, FIELD_BOOL, AT(response.stream), 0, 0, NULL, NULL, NULL,
         "server-sent events"},
     {"temperature", API_MESSAGES, FIELD_HONOURED, FIELD_NUMBER, AT(generation.request.sampling.temperature), 0, 1, NULL,

@@ -35,7 +35,7 @@ static const Field table[] = {
     {"seed", BOTH, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, read_seed, "integer of 64 bits", "random",
         "the same seed gives the same text, whatever else runs"},
     {"stop", BOTH, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, read_stop, "string, or array of 1…4", "none",
-        "the answer ends before the first match"},
+        "the answer ends before the first match in its text; reasoning and calls are not searched"},
     {"n", BOTH, FIELD_HONOURED, FIELD_INTEGER, AT(generation.request.choices), 1, CHOICES_MAX, NULL, NULL, "1",
         "number of answers; they share one prefill"},
     {"best_of", API_COMPLETIONS, FIELD_HONOURED, FIELD_INTEGER, AT(best_of), 1, CHOICES_MAX, NULL, NULL, "n",
