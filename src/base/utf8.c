@@ -74,7 +74,7 @@ bool utf8_valid(Slice text) {
         if (text.size - i >= sizeof word) {
             memcpy(&word, text.data + i, sizeof word);
             if (!(word & 0x8080808080808080u)) {
-                i += sizeof word;
+                i = utf8_skip_ascii(text, i + sizeof word);
                 continue;
             }
             if (is_plain_three((uint32_t)word)) {

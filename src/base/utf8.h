@@ -13,5 +13,15 @@ enum { UTF8_REPLACEMENT = 0xFFFD };
 int utf8_decode(const char *data, size_t size, uint32_t *code);
 int utf8_encode(uint32_t code, char out[4]); /* bytes written */
 bool utf8_valid(Slice text);
+/* Past 32 bytes of ASCII, and another 32, as often as all of them are there. */
+static inline size_t utf8_skip_ascii(Slice text, size_t at) {
+    enum { STRIDE = 32 };
+    uint64_t words[STRIDE / 8];
+    for (; text.size - at >= STRIDE; at += STRIDE) {
+        memcpy(words, text.data + at, STRIDE);
+        if ((words[0] | words[1] | words[2] | words[3]) & 0x8080808080808080u) break;
+    }
+    return at;
+}
 /* Bytes at the end of text that begin a code point which more bytes could complete: 0…3. */
 size_t utf8_incomplete_tail(Slice text);

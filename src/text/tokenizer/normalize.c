@@ -149,7 +149,7 @@ static bool form_is_identity(const NormalizeStep *step, Slice text) {
         if (text.size - at >= sizeof word) {
             memcpy(&word, text.data + at, sizeof word);
             if (!(word & 0x8080808080808080u)) {
-                at += sizeof word;
+                at = utf8_skip_ascii(text, at + sizeof word);
                 continue;
             }
             /* what Chinese texts consist of */
