@@ -5,7 +5,7 @@
 import { build } from 'esbuild';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { basename, extname, join } from 'node:path';
+import { basename, dirname, extname, join } from 'node:path';
 import { brotliCompressSync, gunzipSync, gzipSync } from 'node:zlib';
 
 const here = import.meta.dirname;
@@ -23,10 +23,35 @@ const types = {
     '.webmanifest': 'application/manifest+json',
 };
 
-/** @typedef {{ path: string, bytes: Buffer, immutable: boolean, first: boolean }} Asset */
+/** @typedef {{ path: string, bytes: Buffer, immutable: boolean, first: boolean, soon?: boolean }} Asset */
 
 /** @param {Buffer} bytes */
 const hashOf = (bytes) => createHash('sha256').update(bytes).digest('hex').slice(0, 16);
+
+/**
+ * What is loaded later imports main.js, so that all code that both have is in main's file: otherwise each set of files
+ * that shares something gets a file of its own, a request of the first load.
+ * @type {import('esbuild').Plugin}
+ */
+const sharedWithMain = {
+    name: 'shared-with-main',
+    setup(build) {
+        const main = join(here, 'src/main.js');
+        /** @type {Set<string>} */
+        const laterFiles = new Set();
+        for (const name of readdirSync(join(here, 'src'), { recursive: true })) {
+            const file = join(here, 'src', String(name));
+            if (!file.endsWith('.js')) continue;
+            for (const [, path] of readFileSync(file, 'utf8').matchAll(/await import\('(\.[^']+)'\)/g))
+                laterFiles.add(join(dirname(file), path));
+        }
+        laterFiles.delete(main);
+        build.onLoad({ filter: /src\/(lib|state|views)\/.*\.js$/ }, ({ path }) => {
+            if (!laterFiles.has(path)) return undefined;
+            return { contents: `${readFileSync(path, 'utf8')}\nimport ${JSON.stringify(main)};\n`, loader: 'js' };
+        });
+    },
+};
 
 /** @returns {Promise<Asset[]>} every file of the app, by its path on the server */
 async function makeAssets() {
@@ -52,6 +77,7 @@ async function makeAssets() {
         write: false,
         logLevel: 'warning',
         external: ['node:*', 'fs', 'http', 'https', 'url', 'canvas', 'module'],
+        plugins: [sharedWithMain],
     });
     /** @type {Asset[]} */
     const assets = [];
@@ -68,6 +94,14 @@ async function makeAssets() {
     let style = '';
     let worker = '';
     let highlighter = '';
+    /** @type {Set<string>} names that the app loads when it is idle */
+    const soon = new Set();
+    /** @param {string} name */
+    const needSoon = (name) => {
+        if (first.has(name) || soon.has(name)) return;
+        soon.add(name);
+        for (const item of outputs[name].imports) if (item.kind === 'import-statement') needSoon(item.path);
+    };
     for (const [name, output] of Object.entries(outputs)) {
         if (output.entryPoint === 'src/boot.js') {
             script = basename(name);
@@ -78,6 +112,7 @@ async function makeAssets() {
             style = basename(name);
             first.add(name);
         }
+        if (/^src\/(views|state)\//.test(output.entryPoint ?? '')) needSoon(name);
         if (output.entryPoint?.endsWith('pdf.worker.mjs')) worker = basename(name);
         if (output.entryPoint === 'src/lib/languages.js') highlighter = basename(name);
     }
@@ -88,6 +123,7 @@ async function makeAssets() {
             bytes: Buffer.from(file.contents),
             immutable: true,
             first: first.has(`out/${name}`),
+            soon: soon.has(`out/${name}`),
         });
     }
     for (const name of readdirSync(join(here, 'src/static')).sort()) {
@@ -108,7 +144,9 @@ async function makeAssets() {
         .replace('LOGO', logo)
         .replace('PRELOADS', chunks.map(preload).join(''));
     assets.push({ path: '/', bytes: Buffer.from(page), immutable: false, first: true });
-    const cached = assets.filter((asset) => asset.first && asset.path !== '/').map((asset) => asset.path);
+    const cached = assets
+        .filter((asset) => (asset.first || asset.soon) && asset.path !== '/')
+        .map((asset) => asset.path);
     const version = hashOf(Buffer.concat(assets.map((asset) => asset.bytes)));
     const worker_script = readFileSync(join(here, 'src/static/sw.js'), 'utf8')
         .replace('VERSION', version)

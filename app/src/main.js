@@ -1,22 +1,24 @@
 import { effect, untracked } from '@preact/signals';
 import { Component, render } from 'preact';
 import { useEffect } from 'preact/hooks';
-import { chat, loadChats } from './state/chats.js';
-import { pairFromAddress } from './state/devices.js';
+import { chat, chats, loadChats } from './state/chats.js';
 import { refreshJobs } from './state/downloads.js';
 import { busy, stop } from './state/generate.js';
 import './state/history.js';
+import { giveEarly } from './lib/api.js';
 import { link, refresh, watch } from './state/server.js';
 import { apiKey, sidebarOpen, t } from './state/settings.js';
 import { announcement, ask, drawer, go, palette, panel, place } from './state/ui.js';
 import { scriptUrl } from './lib/trusted.js';
-import { ChatPage } from './views/chat.js';
+import { ChatPage, ChatPanel, MessageList } from './views/chat.js';
 import { html } from './views/html.js';
-import { ModelsPage } from './views/models.js';
-import { Palette } from './views/palette.js';
+import { later } from './views/later.js';
 import { Notices, QuestionDialog } from './views/parts.js';
-import { SettingsPage } from './views/settings.js';
 import { Sidebar, Tabs } from './views/sidebar.js';
+
+const ModelsPage = later(async () => (await import('./views/models.js')).ModelsPage);
+const SettingsPage = later(async () => (await import('./views/settings.js')).SettingsPage);
+const Palette = later(async () => (await import('./views/palette.js')).Palette);
 
 /** Keys that work everywhere. @param {KeyboardEvent} event */
 function onKey(event) {
@@ -92,7 +94,7 @@ function App() {
             </div>
             <${Tabs} />
         </div>
-        <${Palette} />
+        ${palette.value && html`<${Palette} />`}
         <${QuestionDialog} />
         <${Notices} />
         <div class="offscreen" aria-live="polite">${announcement.value}</div>`;
@@ -111,13 +113,44 @@ effect(() => {
     document.title = title ? `${title} – Apus` : 'Apus';
 });
 
-loadChats().then(() => {
+const FIRST_WAIT_MS = 100; // at most, for what the server has: the first frame shows it
+const REST_AFTER_MS = 500;
+
+/** @param {number} ms */
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const whenIdle = window.requestIdleCallback ?? ((/** @type {() => void} */ work) => setTimeout(work, 200));
+
+/** A pairing in the page's address gives the key that the first requests need. */
+async function pair() {
+    if (location.hash.startsWith('#/pair/')) await (await import('./state/devices.js')).pairFromAddress();
+}
+
+/**
+ * Called by boot.js.
+ * @param {Map<string, Promise<Response>>} answers to requests that it has sent @param {string} key that it sent
+ */
+export async function start(answers, key) {
+    giveEarly(answers, key);
+    const looked = pair().then(watch);
+    const read = loadChats();
+    const named = place.peek().page === 'chat' && place.peek().id !== ''; // the address names a chat
+    if (named) MessageList.prepare();
+    await Promise.race([looked, wait(FIRST_WAIT_MS)]);
+    if (named) await read;
     const root = /** @type {HTMLElement} */ (document.getElementById('app'));
     root.replaceChildren(); // the frame of index.html
     render(html`<${App} />`, root);
-    refreshJobs();
-});
-pairFromAddress().then(watch);
+    performance.mark('apus-shown');
+    whenIdle(refreshJobs);
+    // What a click or an answer needs next, one after the other; a chat of the list is likely opened soon.
+    await read;
+    if (chats.peek().length === 0) await wait(REST_AFTER_MS);
+    for (const view of [MessageList, ChatPanel, Palette, ModelsPage, SettingsPage]) {
+        await new Promise((done) => whenIdle(() => done(null)));
+        await view.prepare();
+    }
+}
+
 /** Keeps the app for the next start. */
 function registerWorker() {
     navigator.serviceWorker.register(scriptUrl('/sw.js')).catch(() => {});

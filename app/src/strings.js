@@ -1,4 +1,4 @@
-/* Every text of the app, in each of its languages. {name} stands for a value. */
+/* Every text of the app, in each of its languages. {name} stands for a value; what stands in front of || is for one {n}. */
 
 // prettier-ignore
 const en = {
@@ -25,7 +25,7 @@ const en = {
     regenerate: 'Regenerate', regenerateWith: 'Regenerate with another model', editMessage: 'Edit the message', toEnd: 'Go to the end',
     versions: 'Versions', earlierVersion: 'Earlier version', laterVersion: 'Later version', answerReady: 'Answer',
     messageDeleted: 'Message deleted.', chatDeleted: 'Chat deleted.', codeOf: 'Code: {lang}', codePlain: 'text', table: 'Table', taskDone: 'Done', taskOpen: 'Not done',
-    tokensPerSecond: '{n} tok/s', firstAfter: '{time} to first token', tokensCount: '{n} tokens', cachedShare: '{n} % cached',
+    tokensPerSecond: '{n} tok/s', firstAfter: '{time} to first token', tokensCount: '{n} token||{n} tokens', cachedShare: '{n} % cached',
     statsDetails: 'Prompt: {prompt} tokens ({cached} % from the cache, {promptRate} tok/s). Answer: {tokens} tokens. In all {total}.',
     contextUsed: '{used} of {all} tokens of the context ({part} %)',
     cutByLength: 'The answer reached its length limit.', wasStopped: 'Stopped.', wasLost: 'The rest of this answer is lost.', reconnecting: 'Connection lost. Reconnecting…',
@@ -36,7 +36,7 @@ const en = {
     dropHere: 'Drop files here',
     // attachments
     attach: 'Add files and options', attachFiles: 'Files and pictures', attachTexts: 'Text, code and PDF files', takePicture: 'Take a picture',
-    attachments: 'Attachments', removeFile: 'Remove {name}', readingFile: 'Reading the file', pages: '{n} pages',
+    attachments: 'Attachments', removeFile: 'Remove {name}', readingFile: 'Reading the file', pages: '{n} page||{n} pages',
     fileTooLarge: '{name} is too large.', fileNotText: '{name} is not a text, a PDF or a picture.', fileDamaged: '{name} cannot be read.',
     pdfNoText: '{name} has no text, only pictures of pages.', noImages: 'The model {model} does not take pictures.', noAudio: 'The model {model} does not take sound.',
     // state of the server
@@ -62,7 +62,7 @@ const en = {
     keepPrompt: 'Reuse the prompt', keepPromptHint: 'The next answer starts where this prompt ended',
     answerForm: 'Form of the answer', answerFormHint: 'With a schema every answer is valid JSON of that form.', jsonSchema: 'JSON schema',
     notUsedYet: '(The last valid text is used.)', tools: 'Tools', toolsHint: 'Each call is shown and runs only after you allow it.',
-    ownTools: 'Own functions (JSON); you enter their results', toolNeedsName: 'A function needs a name.', toolsCount: '{n} tools',
+    ownTools: 'Own functions (JSON); you enter their results', toolNeedsName: 'A function needs a name.', toolsCount: '{n} tool||{n} tools',
     connecting: 'Connecting…', addServer: 'Add server', allowedTools: 'Allowed without asking: {list}.', useForNew: 'Use for new chats',
     defaultsSaved: 'New chats start with these settings.', allowCall: 'Allow this call?', callQuestion: 'Run “{tool}” on “{server}”?',
     callByHand: 'The model calls “{tool}”. Enter its result:', toolResult: 'Result', sendResult: 'Send result', allowOnce: 'Allow once',
@@ -80,7 +80,7 @@ const en = {
     status_loaded: 'Loaded', status_unloaded: 'Not loaded', status_loading: 'Loading', status_unloading: 'Unloading',
     status_downloading: 'Downloading', status_sleeping: 'Asleep', status_failed: 'Failed',
     contextOf: '{n} tokens of context', startChat: 'Chat', modelInUse: '{model} is answering; unload it afterwards.',
-    memoryUse: '{used} of {all} of memory in use', memoryPair: '{used} of {all}', diskUse: '{n} models, {bytes} on disk',
+    memoryUse: '{used} of {all} of memory in use', memoryPair: '{used} of {all}', diskUse: '{n} model, {bytes} on disk||{n} models, {bytes} on disk',
     lastUsed: 'used {when}', never: 'never', noLocal: 'No models yet', noLocalText: 'Models that you download are listed here.',
     removeOf: 'Delete {model}', removeTitle: 'Delete {model}?', removeText: 'This frees {bytes}. It can be downloaded again.',
     modelRemoved: '{model} is deleted.', cannotRemove: 'Start the server with --allow-pull to delete models from here, or use “apus rm {model}”.',
@@ -116,9 +116,9 @@ const en = {
     thisDevice: 'this device', revokeTitle: 'Revoke {name}?', revokeText: 'It has to be paired again to use this server.', revokeOwn: 'This device has to be paired again to use this server.',
     pairingCode: 'QR code of the pairing', pairingText: 'Scan this with the new device’s camera, or open the address there. It works once, within {n} minutes.',
     paired: 'This device is paired.', pairingOver: 'This pairing was used, or its time is over. Begin another one.',
-    history: 'History', historyHint: 'Chats are kept in this browser only. Export them to keep a copy.', chatsCount: '{n} chats',
-    storageUse: '{bytes} stored', deleteAll: 'Delete all chats', deleteAllTitle: 'Delete all chats?', deleteAllText: '{n} chats are deleted for good. Export them first to keep them.',
-    imported: '{n} chats imported.', importFailed: 'The file cannot be imported. {why}', importNoChats: 'It holds no chats.', importTooMany: 'It holds too many chats.',
+    history: 'History', historyHint: 'Chats are kept in this browser only. Export them to keep a copy.', chatsCount: '{n} chat||{n} chats',
+    storageUse: '{bytes} stored', deleteAll: 'Delete all chats', deleteAllTitle: 'Delete all chats?', deleteAllText: '{n} chat is deleted for good. Export it first to keep it.||{n} chats are deleted for good. Export them first to keep them.',
+    imported: '{n} chat imported.||{n} chats imported.', importFailed: 'The file cannot be imported. {why}', importNoChats: 'It holds no chats.', importTooMany: 'It holds too many chats.',
     aboutText: 'A server for language models on your own machine.', server: 'Server', serverState: 'State', upFor: 'Running for', memory: 'Memory',
     kvMemory: 'KV cache', requests: 'Requests', requestsText: '{n}, {tokens} tokens, {rate} tok/s', nowRunning: 'Now', runningText: '{n} running, {waiting} waiting',
     doctorHint: 'For the processor, memory, cache and hub of this machine, run', keys: 'Keyboard', install: 'Install',

@@ -19,6 +19,21 @@ export class ApiError extends Error {
 /** @type {{ key: string }} sent with every request; empty: none */
 export const credentials = { key: '' };
 
+/** Requests that were sent before this code ran. @type {Map<string, Promise<Response>>} */
+let early = new Map();
+
+/** @param {typeof early} answers by path @param {string} key that they were sent with */
+export function giveEarly(answers, key) {
+    if (key === credentials.key) early = answers;
+}
+
+/** The answer to the early request of a path, once. @param {string} path @returns {Promise<Response> | undefined} */
+export function takeEarly(path) {
+    const answer = early.get(path);
+    early.delete(path);
+    return answer;
+}
+
 /** @param {number} status @param {any} body */
 function errorOf(status, body) {
     const error = body?.error ?? {};
@@ -37,13 +52,15 @@ async function send(path, options = {}) {
     if (options.body !== undefined) headers['Content-Type'] = 'application/json';
     let answer;
     try {
-        answer = await fetch(path, {
-            method: options.method ?? (options.body === undefined ? 'GET' : 'POST'),
-            headers,
-            body: options.body === undefined ? undefined : JSON.stringify(options.body),
-            signal: options.signal,
-            cache: 'no-store',
-        });
+        const early = options.body || options.method ? undefined : takeEarly(path);
+        answer = await (early ??
+            fetch(path, {
+                method: options.method ?? (options.body === undefined ? 'GET' : 'POST'),
+                headers,
+                body: options.body === undefined ? undefined : JSON.stringify(options.body),
+                signal: options.signal,
+                cache: 'no-store',
+            }));
     } catch (error) {
         if (options.signal?.aborted) throw error;
         throw new ApiError(0, 'The server cannot be reached.', 'unreachable');

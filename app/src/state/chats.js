@@ -57,7 +57,10 @@ function sorted(list) {
 
 export async function loadChats() {
     try {
-        chats.value = sorted(await db.getChats());
+        const found = await db.getChats();
+        // A chat that began while the list was read is not in it.
+        const begun = loaded.peek() ? [] : chats.peek().filter((item) => !found.some((one) => one.id === item.id));
+        chats.value = sorted([...begun, ...found]);
     } catch (error) {
         storageFailed(error);
     }

@@ -1,5 +1,5 @@
 import { computed, signal } from '@preact/signals';
-import { ApiError, call } from '../lib/api.js';
+import { ApiError, call, takeEarly } from '../lib/api.js';
 import { apiKey, model } from './settings.js';
 
 /* What the server is and has. */
@@ -43,10 +43,9 @@ export const takesAudio = (item) => Boolean(item?.input?.includes('audio'));
 export async function refresh() {
     const key = apiKey.peek();
     try {
-        const answer = await fetch('/health', {
-            headers: apiKey.value ? { Authorization: `Bearer ${apiKey.value}` } : {},
-            cache: 'no-store',
-        });
+        const asked = takeEarly('/health');
+        const headers = key ? { Authorization: `Bearer ${key}` } : undefined;
+        const answer = await (asked ?? fetch('/health', { headers, cache: 'no-store' }));
         const body = await answer.json();
         health.value = body;
         linkReason.value = body.reason ?? '';
@@ -68,7 +67,7 @@ let timer = 0;
 /** Looks at the server again and again: often while it is not well, seldom while the page is hidden. */
 export function watch() {
     clearTimeout(timer);
-    refresh().finally(() => {
+    return refresh().finally(() => {
         const busy = link.value !== 'ok' || served.value.some((item) => /ing$/.test(item.status));
         timer = window.setTimeout(watch, document.hidden ? SLOW_MS * 4 : busy ? FAST_MS : SLOW_MS);
     });

@@ -93,7 +93,8 @@ export const lang = computed(() => {
  * @returns {string}
  */
 export function t(key, values) {
-    const text = strings[lang.value][key] ?? strings.en[key] ?? key;
+    const forms = (strings[lang.value][key] ?? strings.en[key] ?? key).split('||');
+    const text = forms[forms.length > 1 && Number(values?.n) !== 1 ? 1 : 0];
     return values ? text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole)) : text;
 }
 

@@ -1,5 +1,4 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { askAgain } from '../state/calls.js';
 import { chat, chatModel, messages, openChat, opened, path, setModel } from '../state/chats.js';
 import { live, pickUpLost } from '../state/generate.js';
 import { health, link, linkReason, refresh, served } from '../state/server.js';
@@ -8,10 +7,13 @@ import { drawer, go, panel, place } from '../state/ui.js';
 import { attach, Composer, suggest } from './composer.js';
 import { html } from './html.js';
 import { Icon, Logo } from './icons.js';
-import { MessageList } from './message.js';
+import { later } from './later.js';
 import { Empty, IconButton } from './parts.js';
-import { ChatPanel } from './panel.js';
 import { connectAll } from '../state/tools.js';
+
+export const MessageList = later(async () => (await import('./message.js')).MessageList);
+export const ChatPanel = later(async () => (await import('./panel.js')).ChatPanel);
+const askAgain = async () => (await import('../state/calls.js')).askAgain();
 
 function ModelPicker() {
     const list = served.value;
@@ -91,12 +93,15 @@ function useFollow() {
     const scroller = useRef(/** @type {HTMLElement | null} */ (null));
     const inner = useRef(/** @type {HTMLElement | null} */ (null));
     const follows = useRef(true);
+    const moved = useRef(false);
     const [away, setAway] = useState(false);
     const toEnd = () => {
         const element = scroller.current;
         if (!element) return;
         follows.current = true;
-        element.scrollTop = path.peek().length > 0 ? element.scrollHeight : 0;
+        // A page that is new needs no layout for this.
+        if (path.peek().length > 0) element.scrollTop = element.scrollHeight;
+        else if (moved.current) element.scrollTop = 0;
         setAway(false);
     };
     useLayoutEffect(toEnd, [chat.value.id, opened.value]);
@@ -106,6 +111,7 @@ function useFollow() {
         if (!element || !content) return;
         let top = element.scrollTop;
         const onScroll = () => {
+            moved.current = true;
             const left = element.scrollHeight - element.scrollTop - element.clientHeight;
             // Only the user moves upwards; what grows moves the end away.
             if (element.scrollTop < top - 1 && left > 40) follows.current = false;
@@ -141,7 +147,7 @@ export function ChatPage() {
     useEffect(() => {
         if (!opened.value) return;
         pickUpLost();
-        askAgain();
+        if (messages.peek().size > 0) askAgain();
         connectAll(chat.peek());
     }, [chat.value.id, opened.value, messages.value.size]);
     const list = path.value;

@@ -10,10 +10,11 @@ import { enterSends, t } from '../state/settings.js';
 import { notify, panel } from '../state/ui.js';
 import { html } from './html.js';
 import { Icon } from './icons.js';
-import { prepareMarkdown } from './markdown.js';
 import { IconButton } from './parts.js';
 
 /** @typedef {import('../lib/types.js').Attachment} Attachment */
+
+const prepareAnswers = async () => (await import('./markdown.js')).prepareMarkdown();
 
 const text = signal('');
 /** @type {import('@preact/signals').Signal<Attachment[]>} */
@@ -201,8 +202,9 @@ export function Composer() {
     useLayoutEffect(() => {
         const element = area.current;
         if (!element) return;
-        element.style.height = 'auto';
-        element.style.height = `${Math.min(element.scrollHeight, innerHeight * 0.4)}px`;
+        element.style.height = value ? 'auto' : '';
+        // Asking for the height lays the page out: an empty field needs no such work.
+        if (value) element.style.height = `${Math.min(element.scrollHeight, innerHeight * 0.4)}px`;
     }, [value]);
 
     const send = () => {
@@ -262,7 +264,7 @@ export function Composer() {
             value=${value}
             onInput=${(/** @type {any} */ e) => (text.value = e.currentTarget.value)}
             onKeyDown=${key}
-            onFocus=${prepareMarkdown}
+            onFocus=${prepareAnswers}
             onPaste=${paste}
         ></textarea>
         <div class="composer-bar" onMouseDown=${(/** @type {Event} */ e) => e.preventDefault()}>

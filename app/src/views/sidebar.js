@@ -1,16 +1,18 @@
 import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
-import { changeListed, chat, chats, deleteChat } from '../state/chats.js';
+import { changeListed, chat, chats, deleteChat, loaded } from '../state/chats.js';
 import { downloadsActive } from '../state/downloads.js';
 import { live } from '../state/generate.js';
 import { sidebarOpen, t } from '../state/settings.js';
 import { ask, drawer, go, palette, place } from '../state/ui.js';
-import { exportChat } from '../state/transfer.js';
 import { html } from './html.js';
 import { Icon, Logo } from './icons.js';
 import { IconButton } from './parts.js';
 
 /** @typedef {import('../lib/types.js').Chat} Chat */
+
+/** @param {string} id @param {'markdown' | 'json'} form */
+const exportChat = async (id, form) => (await import('../state/transfer.js')).exportChat(id, form);
 
 const DAY_MS = 86_400_000;
 const SHOWN_FIRST = 100;
@@ -115,7 +117,7 @@ function ChatList() {
                 ${t('showAll', { n: chats.value.length })}
             </button>`
         }
-        ${list.length === 0 && html`<p class="hint">${t('noChats')}</p>`}
+        ${list.length === 0 && loaded.value && html`<p class="hint">${t('noChats')}</p>`}
     </nav>`;
 }
 
@@ -124,6 +126,11 @@ const pages = /** @type {const} */ ([
     ['models', 'cube', 'tabModels'],
     ['settings', 'gear', 'tabSettings'],
 ]);
+
+function openSearch() {
+    drawer.value = false;
+    palette.value = true;
+}
 
 export function Sidebar() {
     const open = sidebarOpen.value;
@@ -149,7 +156,7 @@ export function Sidebar() {
                 <button type="button" class="side-button primary" onClick=${() => go('chat')}>
                     <${Icon} name="compose" size=${18} /><span>${t('newChat')}</span>
                 </button>
-                <button type="button" class="side-button" onClick=${() => (palette.value = true)}>
+                <button type="button" class="side-button" onClick=${openSearch}>
                     <${Icon} name="search" size=${18} /><span>${t('search')}</span
                     ><kbd class="only-desktop">${/Mac|iP/.test(navigator.platform) ? '⌘K' : 'Ctrl K'}</kbd>
                 </button>

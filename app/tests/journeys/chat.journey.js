@@ -433,7 +433,7 @@ export async function tools(/** @type {Tools} */ { browser, mock }) {
     await form.getByLabel('Name').fill('clock');
     await form.getByLabel('Address').fill(mock.url + '/mcp');
     await form.getByRole('button', { name: 'Add server' }).click();
-    await page.waitForSelector('.card:has-text("1 tools")');
+    await page.waitForSelector('.card >> text=/\\b1 tool\\b/');
     await page.goto(mock.url + '/#/chat');
     await page.keyboard.press('Control+.');
     await page.getByRole('switch', { name: /clock/ }).check();
