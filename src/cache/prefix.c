@@ -67,6 +67,8 @@ PrefixCache *prefix_open(KvCache *cache, Error *error) {
     return p;
 }
 
+void prefix_set_part_least(PrefixCache *p, int tokens) { p->part_least = tokens; }
+
 void prefix_clear(PrefixCache *p) {
     while (p->stats.nodes > 0) {
         const bool removed = evict_tip(p, false);

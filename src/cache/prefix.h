@@ -37,6 +37,8 @@ typedef struct PrefixStats {
 
 /* Evicts pages for the cache from now on. The cache is borrowed and outlives it. */
 NODISCARD PrefixCache *prefix_open(KvCache *cache, Error *error);
+/* Partly used pages are found from so many tokens on, in place of PREFIX_PART_LEAST. */
+void prefix_set_part_least(PrefixCache *prefix, int tokens);
 void prefix_close(PrefixCache *prefix); /* NULL is fine */
 void prefix_clear(PrefixCache *prefix); /* removes every node, whether or not that frees memory */
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -19,6 +20,7 @@
 #include "engine/resources.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "model/sliced_step.h"
 #include "model/spec.h"
 
 struct Engine {
@@ -29,7 +31,10 @@ struct Engine {
     Model *model;
     Runner *runner;
     KvCache *kv;
-    MediaCache *media; /* NULL: the model takes neither images nor audio */
+    MediaCache *media;              /* NULL: the model takes neither images nor audio */
+    SlicedStep *sliced;             /* prefill of spans in slices; NULL: not of this model */
+    bool span_begun;                /* the scheduler's span was begun */
+    double span_row_s[SLICE_KINDS]; /* time of one of its rows; 0: not known yet */
     MediaMemory media_memory;
     size_t media_host_bytes; /* host memory that images may take; 0: none, or that of a device */
     KvFormat kv_format;
@@ -207,6 +212,7 @@ static void settle(Engine *engine, Request *request) {
         ended = request->failed;
     }
     for (; request->granted > 0 && request->waiting == 0; request->granted--) scheduler_free_slot(s, request);
+    if (ended && request == s->span) scheduler_end_span(s);
     if (ended) scheduler_end_all(s, request, request->failed ? FINISH_ERROR : FINISH_CANCELLED);
     bool running = false;
     for (int i = 0; i < request->choice_count; i++) running |= request->choices[i].state != CHOICE_ENDED;
@@ -532,6 +538,57 @@ static void encode_media(Engine *engine) {
     if (turn) resources_end_step(engine->resources);
 }
 
+/* Computes slices of the scheduler's span for about so long; *done: it is complete. */
+static bool continue_span(Engine *engine, double seconds, bool *done, Error *error) {
+    const Scheduler *s = &engine->scheduler;
+    const int64_t end_ns = clock_ns() + (int64_t)(seconds * 1e9);
+    *done = false;
+    if (!engine->span_begun) {
+        memset(engine->span_row_s, 0, sizeof engine->span_row_s);
+        engine->span_begun = true;
+        if (!sliced_step_begin(engine->sliced, engine->kv, &s->span_plan.builder.step, error)) return false;
+    }
+    for (int64_t now; !*done && (now = clock_ns()) < end_ns;) {
+        double *row_s = &engine->span_row_s[sliced_step_next(engine->sliced)];
+        int rows = media_rows_within((double)(end_ns - now) * 1e-9, *row_s);
+        if (!sliced_step_continue(engine->sliced, &rows, done, error)) return false;
+        if (*row_s == 0 || rows >= MEDIA_ROWS_LEAST) *row_s = (double)(clock_ns() - now) * 1e-9 / rows;
+    }
+    return true;
+}
+
+/* Prefills a span that no step divides, beside running choices. False: there is none. */
+static bool prefill_span(Engine *engine) {
+    Scheduler *s = &engine->scheduler;
+    Error error = {0};
+    bool done;
+    if (!engine->sliced || engine->under_way > 0) return false;
+    if (!s->span) {
+        engine->span_begun = false;
+        scheduler_plan_span(s);
+    }
+    Request *request = s->span;
+    if (!request) return false;
+    const int64_t start = clock_ns();
+    if (engine->resources) resources_begin_step(engine->resources);
+    const bool ok = continue_span(engine, scheduler_media_s(s), &done, &error);
+    if (engine->resources) resources_end_step(engine->resources);
+    engine->step_s += (double)(clock_ns() - start) * 1e-9;
+    if (!ok) {
+        log_error("a span of %d rows failed: %s", s->span_plan.builder.step.rows, error.text);
+        request_fail(request, &error);
+    }
+    if (!ok || done) {
+        const StepSlice slice = s->span_plan.slices[0];
+        request_retain(request);
+        scheduler_end_span(s);
+        if (ok) finish_slice(engine, &s->span_plan, &slice);
+        request_release(request);
+        settle_all(engine);
+    }
+    return true;
+}
+
 /* ---- the thread ---- */
 
 /* A walk through the prefix cache: now and then, and before the engine goes to sleep. */
@@ -622,7 +679,7 @@ static void *engine_run(void *argument) {
         mutex_unlock(&engine->mutex);
         if (closing) break;
         settle_all(engine);
-        encode_media(engine);
+        if (!prefill_span(engine)) encode_media(engine);
         run_step(engine);
         settle_all(engine);
         end_round(engine);
@@ -745,6 +802,11 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     if (!engine->kv || !open_media(engine, &runner, error) ||
         !scheduler_open(&engine->scheduler, engine->runner, engine->kv, engine->media, options, error))
         return false;
+    const VisionSpec *vision = engine->media ? model_spec(engine->model)->vision : NULL;
+    if (vision && vision->bidirectional && sliced_step_possible(engine->runner) &&
+        ((engine->sliced = sliced_step_open(engine->runner, error)) == NULL ||
+            !scheduler_slice_spans(&engine->scheduler, error)))
+        return false;
     if (engine->scheduler.context < model_context(engine->model))
         log_warn("the KV cache limits a sequence to %d of %d tokens", engine->scheduler.context,
             model_context(engine->model));
@@ -786,6 +848,7 @@ void engine_close(Engine *engine) {
     mutex_unlock(&engine->mutex);
     if (engine->thread_runs) thread_join(engine->thread);
     scheduler_close(&engine->scheduler);
+    sliced_step_close(engine->sliced);
     mask_workers_close(engine->lookahead);
     sampler_scratch_close(&engine->scratch);
     free(engine->working);

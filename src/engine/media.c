@@ -245,6 +245,8 @@ static int units_within(double seconds, double unit_s, int least) {
     return unit_s > 0 ? (int)fmin(fmax(seconds / unit_s, least), MOST) : least;
 }
 
+int media_rows_within(double seconds, double row_s) { return units_within(seconds, row_s, MEDIA_ROWS_LEAST); }
+
 /* Computes a slice of the item that takes about so long. */
 static bool continue_item(MediaCache *cache, double seconds, bool *done, Error *error) {
     const int64_t start = clock_ns();
@@ -255,7 +257,7 @@ static bool continue_item(MediaCache *cache, double seconds, bool *done, Error *
         return ok;
     }
     double *row_s = &cache->row_s[encoder_next(cache->encoder)];
-    int rows = units_within(seconds, *row_s, MEDIA_ROWS_LEAST);
+    int rows = media_rows_within(seconds, *row_s);
     const bool ok = encoder_continue(cache->encoder, &rows, done, error);
     /* A few last rows say little of others. */
     if (*row_s == 0 || rows >= MEDIA_ROWS_LEAST) *row_s = (double)(clock_ns() - start) * 1e-9 / rows;

@@ -81,5 +81,7 @@ int media_cache_row_sets(const MediaCache *cache, const MediaItem *item);
 int64_t media_cache_set_floats(const MediaCache *cache, const MediaItem *item);
 /* The item's rows, [sets][tokens, width], valid until media_cache_work(); NULL: they must be encoded. */
 const float *media_cache_rows(MediaCache *cache, const MediaItem *item);
+/* Rows that take so long; row_s 0: not known yet. At least MEDIA_ROWS_LEAST. */
+int media_rows_within(double seconds, double row_s);
 /* Works on the item's rows for about so long; another item that was begun starts again later. */
 NODISCARD bool media_cache_work(MediaCache *cache, MediaItem *item, double seconds, Error *error);

@@ -11,14 +11,17 @@ static bool ends_message(const MessageText *text, int i) {
     return false;
 }
 
+void resume_points_add_exactly(ResumePoints *points, int position) {
+    int place = points->count;
+    while (place > 0 && points->at[place - 1] > position) place--;
+    if (points->count == RESUME_POINTS_MAX || (place > 0 && points->at[place - 1] == position)) return;
+    memmove(&points->at[place + 1], &points->at[place], (size_t)(points->count++ - place) * sizeof *points->at);
+    points->at[place] = position;
+}
+
 void resume_points_add(ResumePoints *points, int position) {
     const int last = (position - points->behind) / points->every * points->every + points->behind;
-    int place = points->count;
-    while (place > 0 && points->at[place - 1] > last) place--;
-    if (last <= points->behind || points->count == RESUME_POINTS_MAX || (place > 0 && points->at[place - 1] == last))
-        return;
-    memmove(&points->at[place + 1], &points->at[place], (size_t)(points->count++ - place) * sizeof *points->at);
-    points->at[place] = last;
+    if (last > points->behind) resume_points_add_exactly(points, last);
 }
 
 void resume_points_add_first(ResumePoints *points, const MessageText *text) {

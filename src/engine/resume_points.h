@@ -27,6 +27,8 @@ typedef struct MessageText {
 
 /* Adds the last such position up to this one, unless there is none or the list is full. */
 void resume_points_add(ResumePoints *points, int position);
+/* Adds this position itself. */
+void resume_points_add_exactly(ResumePoints *points, int position);
 /* The end of the first message behind the first page. */
 void resume_points_add_first(ResumePoints *points, const MessageText *text);
 /* For recurrent states, whose snapshots are large: behind `begin`, ends of messages that lie RESUME_SPACING apart

@@ -91,6 +91,13 @@ bool scheduler_open(
         kv_bytes_total(kv), least);
 }
 
+bool scheduler_slice_spans(Scheduler *s, Error *error) {
+    const int rows = s->plans[0].builder.capacity.rows;
+    const StepCapacity capacity = {.rows = rows, .sequences = 1, .embeddings = rows};
+    s->can_slice = step_plan_open(&s->span_plan, &capacity, error);
+    return s->can_slice;
+}
+
 void scheduler_close(Scheduler *s) {
     sequences_close(&s->sequences);
     speculation_close(&s->speculation);
@@ -102,6 +109,7 @@ void scheduler_close(Scheduler *s) {
     free(s->scales);
     free(s->samples);
     for (int i = 0; i < 2; i++) step_plan_close(&s->plans[i]);
+    step_plan_close(&s->span_plan);
     *s = (Scheduler){0};
 }
 

@@ -107,7 +107,10 @@ typedef struct Scheduler {
     int prefill_count; /* candidates with prefill rows */
     bool masks_late;   /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
-    MediaCache *media;           /* NULL: the model takes neither images nor audio */
+    bool can_slice;     /* spans that no step divides are prefilled in slices while choices run (sliced_step.h) */
+    StepPlan span_plan; /* such a step; with can_slice */
+    Request *span;      /* its request, which has no rows in other steps; NULL: there is none */
+    MediaCache *media;  /* NULL: the model takes neither images nor audio */
     EmbeddingRange *embeddings;  /* [rows] working memory */
     int32_t *tokens, *positions; /* working memory: [rows], [POSITION_DIMS_MAX · rows] */
     float *scales;               /* [outputs] working memory */
@@ -122,6 +125,8 @@ typedef struct Scheduler {
 /* media: borrowed; NULL: the model takes neither images nor audio. */
 NODISCARD bool scheduler_open(Scheduler *scheduler, const Runner *runner, KvCache *kv, MediaCache *media,
     const EngineOptions *options, Error *error);
+/* Lets spans be prefilled in slices. */
+NODISCARD bool scheduler_slice_spans(Scheduler *scheduler, Error *error);
 void scheduler_close(Scheduler *scheduler); /* safe on a zeroed one */
 
 /* Tokens that each answer of the request may have; 0 with ERROR_LIMIT, which states prompt and limit. Thread: any. */
@@ -136,7 +141,11 @@ void scheduler_admit(Scheduler *scheduler);                   /* engine thread *
 /* The oldest request that reads its prompt and comes to an image whose rows must be encoded first; *item: the image.
  * NULL: none. */
 Request *scheduler_next_media(Scheduler *scheduler, MediaItem **item);
-/* How long the engine may encode images before the next step. */
+/* Plans span_plan and sets `span` where the next rows of a prompt are a span that no step divides, and choices run. */
+void scheduler_plan_span(Scheduler *scheduler);
+/* The step of span_plan has ended, or is given up. */
+void scheduler_end_span(Scheduler *scheduler);
+/* How long the engine may encode images, or prefill a span, before the next step. */
 double scheduler_media_s(const Scheduler *scheduler);
 /* Plans a step; slice_count 0: there is nothing to run. */
 void scheduler_plan(Scheduler *scheduler, StepPlan *plan);

@@ -35,6 +35,8 @@ bool sequences_open(
     if (!s->ids) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
     if (options->prefix_off) return true;
     s->prefix = prefix_open(kv, error);
+    const VisionSpec *vision = model_spec(runner_model(runner))->vision;
+    if (s->prefix && vision && vision->bidirectional) prefix_set_part_least(s->prefix, 1); /* images end anywhere */
     if (s->prefix && options->cache_directory) s->disk = open_disk(options, runner, kv);
     return s->prefix;
 }
@@ -86,9 +88,19 @@ static void leave_whole_images(Request *request) {
     points->count = kept;
 }
 
-/* Where the prompt is left to be found: behind the first message, where it parts from an earlier text, and, with
- * recurrent states, behind messages and in long ones; there at the first rows of pages, where snapshots are small. The
- * disk tier keeps whole pages only. */
+/* Behind the last image that must be read whole, since the next question about it cannot go on from inside. */
+static void add_image_end(Request *request) {
+    for (int i = request->media_count - 1; i >= 0; i--) {
+        const MediaSpan *media = &request->media[i];
+        if (!media->whole || media->begin + media->rows >= request->prompt_count) continue;
+        resume_points_add_exactly(&request->resume, media->begin + media->rows);
+        return;
+    }
+}
+
+/* Where the prompt is left to be found: behind the first message, behind an image, where it parts from an earlier text,
+ * and, with recurrent states, behind messages and in long ones; there at the first rows of pages, where snapshots are
+ * small. The disk tier keeps whole pages only. */
 static void set_resume_points(const Sequences *s, Request *request, int count) {
     const KvSequence *kv = &request->kv;
     const MessageText text = {request->prompt, count, s->eos, s->eos_count};
@@ -100,6 +112,7 @@ static void set_resume_points(const Sequences *s, Request *request, int count) {
     resume_points_add(&request->resume, prefix_common(s->prefix, request->salt, s->ids, count, kv));
     if (states) resume_points_add_snapshots(&request->resume, &text, kv->length);
     leave_whole_images(request);
+    if (!states) add_image_end(request);
 }
 
 int sequence_rows_to_resume(const Request *request) { return resume_points_left(&request->resume, request->kv.length); }

@@ -1,7 +1,8 @@
 /* Plans steps: chooses the rows of each sequence and reserves pages for them. Pages are reserved in order of age. When
  * none are left, pages that only the prefix cache holds are released; then the youngest sequence is preempted. It
  * leaves its pages to the prefix cache and is computed again later. So the oldest sequence always continues, except
- * while requests with late token masks hold the pages: those are not in the step and cannot be preempted. */
+ * while requests with late token masks, or with a span in slices, hold the pages: those are not in the step and cannot
+ * be preempted. */
 #include <math.h>
 #include <string.h>
 
@@ -49,10 +50,15 @@ static double answers_step_s(const Scheduler *s, int answers) {
     return costs->unit_s * (double)costs->cost[min_int(answers, STEP_COSTS_ROWS)];
 }
 
-double scheduler_media_s(const Scheduler *s) {
-    int answers = 0;
+static int running_choices(const Scheduler *s) {
+    int count = 0;
     for (const Request *r = s->active.first; r; r = r->next)
-        for (int i = 0; i < r->choice_count; i++) answers += r->choices[i].state == CHOICE_RUNNING;
+        for (int i = 0; i < r->choice_count; i++) count += r->choices[i].state == CHOICE_RUNNING;
+    return count;
+}
+
+double scheduler_media_s(const Scheduler *s) {
+    const int answers = running_choices(s);
     const double step = answers_step_s(s, answers);
     if (answers == 0 || step <= 0) return MEDIA_SLICE_MS * 1e-3;
     return fmin(fmax(step / 2, MEDIA_MS_LEAST * 1e-3), STEP_MS * 1e-3);
@@ -85,13 +91,30 @@ static bool is_decode(const Scheduler *s, const StepCandidate *candidate) {
     return s->decode_rows_max && candidate->choice && candidate->choice->kv.length >= candidate->request->prompt_count;
 }
 
+/* Rows of the span, if it can be prefilled in slices, with which the prompt goes on; its images are encoded. 0: none.
+ */
+static int span_rows(const Scheduler *s, const Request *r) {
+    BidirectionalSpan span;
+    const int from = r->kv.length;
+    if (!request_reads_prompt(r) || !r->kv.tables || r->failed || token_mask_is_late(r) || atomic_load(&r->cancel) ||
+        r->whole_prompt || r->whole || r->echo || r->pooling || (s->sequences.disk && !r->disk_searched) ||
+        !request_span_from(r, from, &span) || span.begin != from || span.end >= r->prompt_count)
+        return 0;
+    const int rows = span.end - from;
+    return media_rows(s, r, from, rows) == rows && rows <= s->span_plan.builder.capacity.rows ? rows : 0;
+}
+
+/* Whether its next rows are a span that waits for another one in slices. */
+static bool begins_span(const Scheduler *s, const Request *r) { return span_rows(s, r) > 0; }
+
 static void collect_candidates(Scheduler *s) {
     s->candidate_count = s->prefill_count = 0;
     s->masks_late = false;
     for (Request *r = s->active.first; r; r = r->next) {
         s->masks_late = s->masks_late || token_mask_is_late(r);
         if (r->failed || token_mask_is_late(r)) continue;
-        if (request_reads_prompt(r)) s->candidates[s->candidate_count++] = (StepCandidate){.request = r};
+        if (request_reads_prompt(r) && r != s->span && !(s->span && begins_span(s, r)))
+            s->candidates[s->candidate_count++] = (StepCandidate){.request = r};
         for (int i = 0; i < r->choice_count; i++)
             if (r->choices[i].state == CHOICE_RUNNING)
                 s->candidates[s->candidate_count++] = (StepCandidate){.request = r, .choice = &r->choices[i]};
@@ -288,7 +311,8 @@ static void reserve(Scheduler *s, StepCandidate *candidate) {
             return;
         }
         candidate->rows = 0;
-        if (full && s->masks_late) return; /* requests that hold the other pages can be preempted in a later step */
+        /* Requests that hold the other pages can be preempted in a later step. */
+        if (full && (s->masks_late || s->span)) return;
         log_error("%s", error.text);
         request_fail(candidate->request, &error);
         return;
@@ -408,6 +432,28 @@ static void add_candidate(Scheduler *s, StepPlan *plan, const StepCandidate *can
     if (candidate->prefill && !candidate->decode) plan->prompt_rows += rows;
     plan->draft_rows += drafts;
     add_slice(s, plan, &slice, choice ? choice->generated + drafts : 0, &sequence);
+}
+
+void scheduler_plan_span(Scheduler *s) {
+    Error error = {0};
+    if (!s->can_slice || s->span || running_choices(s) == 0 || speculation_state_rows(&s->speculation, 1, 0) > 0)
+        return;
+    for (Request *r = s->active.first; r; r = r->next) {
+        const StepCandidate candidate = {.request = r, .prefill = true, .rows = span_rows(s, r)};
+        if (candidate.rows == 0) continue;
+        if (!kv_reserve(s->sequences.kv, &r->kv, candidate.rows, &error)) return;
+        plan_begin(&s->span_plan, s->uniform_matmul, false);
+        add_candidate(s, &s->span_plan, &candidate);
+        if (!step_end(&s->span_plan.builder, &error) || s->span_plan.slice_count == 0) return;
+        request_retain(r);
+        s->span = r;
+        return;
+    }
+}
+
+void scheduler_end_span(Scheduler *s) {
+    request_release(s->span);
+    s->span = NULL;
 }
 
 /* Prompts that have begun continue with pages from disk, the oldest first, for a limited time per step. */

@@ -7,6 +7,7 @@
 #include "import/gguf/gguf.h"
 #include "model/audio_encoder.h"
 #include "model/encoder.h"
+#include "model/sliced_step.h"
 
 enum { FAKE_ENTRIES = 3 };
 
@@ -282,6 +283,12 @@ int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { 
 bool encoder_begin(Encoder *encoder, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
     return false;
 }
+bool sliced_step_possible(const Runner *runner) { return false; }
+SlicedStep *sliced_step_open(Runner *runner, Error *error) { return NULL; }
+void sliced_step_close(SlicedStep *sliced) {}
+bool sliced_step_begin(SlicedStep *sliced, KvCache *cache, const Step *step, Error *error) { return false; }
+SliceKind sliced_step_next(const SlicedStep *sliced) { return SLICE_ROWS; }
+bool sliced_step_continue(SlicedStep *sliced, int *rows, bool *done, Error *error) { return false; }
 int encoder_tokens_max(const VisionSpec *spec, int tokens_max) { return tokens_max; }
 bool encoder_bytes(const VisionSpec *spec, int tokens_max, bool device, uint64_t *bytes, Error *error) { return false; }
 EncoderWork encoder_next(const Encoder *encoder) { return ENCODE_PATCHES; }

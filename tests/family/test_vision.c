@@ -1,9 +1,11 @@
 /* Vision models against transformers: rows of images and of the frames of videos, logits of a prompt around them in one
- * step, in chunks and in single steps. Slices of rows, down to a single one, give the bits of the whole. */
+ * step, in chunks and in single steps. Slices of rows, down to a single one, give the bits of the whole; so do
+ * slices of spans of the text model. */
 #include "base/file.h"
 #include "compare.h"
 #include "media/image_views.h"
 #include "model/encoder.h"
+#include "model/sliced_step.h"
 
 #include <limits.h>
 #include <unistd.h>
@@ -225,6 +227,47 @@ static int find_ranges(const Prompt *p, int from, int end, EmbeddingRange *range
     return count;
 }
 
+/* A span in slices, beside which another sequence goes on. Rows of spans have no logits. */
+static bool slice_span(const Prompt *p, Runner *runner, KvCache *cache, KvSequence *s, int count) {
+    EmbeddingRange ranges[FIXTURE_TOKENS_MAX];
+    const int from = s->length;
+    int first = 0;
+    while (p->spans[first].begin < from) first++;
+    const StepSequence sequence = {.rows = count,
+        .kv = s,
+        .tokens = p->f->tokens + from,
+        .embedding_count = find_ranges(p, from, from + count, ranges),
+        .embeddings = ranges,
+        .span_count = 1,
+        .spans = &p->spans[first]};
+    Error error = {0};
+    StepBuilder builder;
+    KvSequence other = {0};
+    uint64_t seed = 7;
+    float *ignored = malloc((size_t)p->f->vocab * sizeof *ignored);
+    SlicedStep *sliced = sliced_step_open(runner, &error);
+    fixture_builder(&builder, count);
+    step_begin(&builder, false);
+    bool done = false;
+    bool ok = sliced && ignored && kv_sequence_open(cache, NULL, &other, &error) && kv_reserve(cache, s, count, &error);
+    if (ok) step_add_sequence(&builder, &sequence);
+    const Step *step = ok ? step_end(&builder, &error) : NULL;
+    ok = step && sliced_step_begin(sliced, cache, step, &error);
+    for (int i = 0; ok && !done; i++) {
+        int rows = slice_rows(i % 3 ? SLICES_RANDOM : SLICES_SINGLE, &seed);
+        ok = sliced_step_continue(sliced, &rows, &done, &error);
+        if (ok && i % 4 == 0 && other.length + 1 < p->f->count)
+            ok = fixture_step(runner, cache, &other, p->f->tokens, 1, ignored, &error);
+    }
+    TEST_MSG(ok, "%s", error.text);
+    if (ok) kv_advance(cache, s, count);
+    kv_sequence_close(cache, &other);
+    step_builder_close(&builder);
+    sliced_step_close(sliced);
+    free(ignored);
+    return ok;
+}
+
 /* Rows [from, from + count) of the prompt, or one behind it. */
 static bool step_of(const Prompt *p, Runner *runner, KvCache *cache, KvSequence *s, int count, float *logits) {
     const int from = s->length, end = from + count;
@@ -261,23 +304,32 @@ static int whole_rows(const Prompt *p, int from, int rows) {
     return rows;
 }
 
-/* Steps of `chunk` rows, of which none cuts a span; single ones behind the prompt. */
-static bool walk_prompt(const Prompt *p, Runner *runner, int chunk, float *logits) {
+static bool is_span(const Prompt *p, int from, int rows) {
+    for (int i = 0; i < p->span_count; i++)
+        if (p->spans[i].begin == from && p->spans[i].end == from + rows) return true;
+    return false;
+}
+
+/* Steps of `chunk` rows, of which none cuts a span; single ones behind the prompt. slices: spans are computed so. */
+static bool walk_prompt(const Prompt *p, Runner *runner, int chunk, bool slices, float *logits) {
     Error error = {0};
     KvSequence s = {0};
     const KvPlan *plan = runner_kv_plan(runner);
-    KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, p->f->count), &error);
+    KvCache *cache = kv_open(plan, 2 * kv_bytes_for(plan, NULL, p->f->count), &error);
     bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     TEST_MSG(ok, "%s", error.text);
     while (ok && s.length < p->f->count) {
         const int left = p->prompt - s.length;
         const int rows = left <= 0 ? 1 : whole_rows(p, s.length, left < chunk ? left : chunk);
-        ok = step_of(p, runner, cache, &s, rows, logits);
+        ok = slices && is_span(p, s.length, rows) ? slice_span(p, runner, cache, &s, rows)
+                                                  : step_of(p, runner, cache, &s, rows, logits);
     }
     if (cache) kv_sequence_close(cache, &s);
     kv_close(cache);
     return ok;
 }
+
+static int sliced_count; /* runs with spans in slices */
 
 static void check_text(Prompt *p, Runner *runner, const char *cpu) {
     const Fixture *f = p->f;
@@ -287,13 +339,27 @@ static void check_text(Prompt *p, Runner *runner, const char *cpu) {
     float *logits = calloc((size_t)count, sizeof *logits), *whole = calloc((size_t)count, sizeof *whole);
     for (size_t i = 0; i < COUNT_OF(chunks); i++) {
         float *out = i ? logits : whole;
-        if (!walk_prompt(p, runner, chunks[i], out)) continue;
+        if (!walk_prompt(p, runner, chunks[i], false, out)) continue;
         const double off = distance_of(out, fixture_golden(f, 0), count);
         if (exact)
             TEST_MSG(off <= logit_limit, "%s on %s in chunks of %d: logits off by %.2e", f->name, cpu, chunks[i], off);
         if (i)
             TEST_MSG(!memcmp(logits, whole, (size_t)count * sizeof *logits), "%s on %s: chunks of %d", f->name, cpu,
                 chunks[i]);
+    }
+    /* Rows behind a span read what its slices have written. */
+    if (p->span_count > 0 && !p->spec->whole_prompt && sliced_step_possible(runner) &&
+        walk_prompt(p, runner, 1, true, logits)) {
+        int64_t compared = 0, equal = 0;
+        for (int i = p->spans[0].end; i < f->count; i++) {
+            if (i < p->prompt && f->tokens[i] == p->image_token) continue;
+            const int64_t at = (int64_t)i * f->vocab;
+            compared++;
+            equal += !memcmp(logits + at, whole + at, (size_t)f->vocab * sizeof *logits);
+        }
+        TEST_MSG(compared > 0 && equal == compared, "%s on %s: spans in slices: %lld of %lld rows", f->name, cpu,
+            (long long)equal, (long long)compared);
+        sliced_count++;
     }
     free(logits);
     free(whole);
@@ -448,5 +514,6 @@ int main(int count, char **arguments) {
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_due(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);
     for (size_t i = 0; i < COUNT_OF(names) && count == 1; i++) check_fixture(names[i], here);
+    TEST(count > 1 || sliced_count > 0);
     return test_done();
 }

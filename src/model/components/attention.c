@@ -163,6 +163,7 @@ static void attention_forward(const Component *component, const ComponentCall *c
     float *const v_at = k_at + call->rows * attention->k.rows, *const gate = v_at + call->rows * v_width(attention);
     float *const attended = gate + call->rows * attention->gate.rows;
     float *q = attends ? q_at : NULL, *k = fills ? k_at : NULL, *v = fills ? v_at : NULL;
+    if (!attends && !fills) return; /* another layer's keys and values */
 
     Matmul project = {.rows = call->rows, .decode_rows = call->decode_rows, .x = call->x, .norm = call->norm};
     if (attends) project_add(&project, &attention->q, q);
