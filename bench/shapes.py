@@ -347,7 +347,9 @@ class Checkpoint:
 
     def quantise(self):
         """Matrices as codes, scales and biases, but for those that a checkpoint has in full."""
-        full = re.compile(r"conv|norm|router|mlp\.gate\.weight|mixer\.gate\.weight|altup|position")
+        full = re.compile(
+            r"conv1d|conv\.conv|norm|router|mlp\.gate\.weight|mixer\.gate\.weight|shared_expert_gate|altup|position"
+        )
         plain = dict(self.tensors)
         for name, (_, shape) in plain.items():
             if not name.endswith(".weight") or len(shape) < 2 or shape[-1] % GROUP or full.search(name):
@@ -463,6 +465,7 @@ def measure(name, options):
         "depth": options.depth,
         "decode": one["tg"],
         "of_limit": one["tg_of_limit"],
+        "limit": one["read_gbs"],
         "served": answers(directory, options) if options.tokenizer else "",
     }
     if options.streams:

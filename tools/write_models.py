@@ -122,11 +122,16 @@ def line(model_type, family, text, own, measured):
     worst = max((measured[name] for name, _ in own), default=None)
     experts = any("experts" in t or "switch_mlp" in t for _, f in own for t in f["tensors"])
     recurrent = "family/recurrent.h" in text or re.search(r"COMPONENT_(RECURRENT|SHORT_CONV|MAMBA)", text)
-    lacking = re.search(r"COMPONENT_ALTUP|head_gate|chunked = |weigh_inputs", text)  # bound.c: missing_operation
-    # bound.c as well: attention to chosen keys, identities among experts
     chosen = any("index_k_proj" in t or "indexer.wk" in t for _, f in own for t in f["tensors"])
-    lacking = lacking or chosen or any("zero_expert_num" in f["config"] for _, f in own) or "KeySelection" in text
-    gpu = not lacking and (not recurrent or ".recurrence = cuda" in read("src/backend/cuda/runtime/backend.c"))
+    needs = {  # operations that a backend may lack (bound.c: missing_operation)
+        "recurrence": recurrent,
+        "mix_streams": "COMPONENT_ALTUP" in text,
+        "sparsify": "COMPONENT_ALTUP" in text,
+        "gate_heads": "head_gate" in text,
+        "index_select": chosen or "KeySelection" in text,
+    }
+    cuda = read("src/backend/cuda/runtime/backend.c")
+    gpu = ".missing" not in cuda and all(f".{op} = cuda_" in cuda for op, needed in needs.items() if needed)
     if "family/encoder.h" in text:  # tests/server/check_encoders.py
         references, forms, gpu = ["transformers"], ["f32"], False
     cells = [

@@ -355,8 +355,9 @@ typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_REQUEST, EXPERTS_COMPUTE, EXP
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
     int rows, decode_rows, count, top_k; /* count: matrices in each of gate, up and down, a shared expert included */
-    bool weigh_inputs;                   /* weight[r, i] multiplies the expert's x instead of its result (Llama 4) */
-    const float *x;                      /* [rows, hidden] */
+    int identities; /* numbers from `count` on that may be chosen, whose result is x; hidden is the width of x then */
+    bool weigh_inputs; /* weight[r, i] multiplies the expert's x instead of its result (Llama 4) */
+    const float *x;    /* [rows, hidden] */
     /* [count]; experts may differ in their inner width. gate may be up: act(up · x) ∘ (up · x). */
     const Weight *gate, *up, *down;
     /* Borrowed: loads experts whose matrices have no address into host memory, where backends with `sources` compute
@@ -365,21 +366,19 @@ typedef struct Experts {
     int layer, micro_batch; /* layer and micro-batch for the source */
     ExpertsStage stage;
     Activation activation;
-    /* [rows, top_k] backend memory, written by route. Numbers from `count` on are identities, whose result is x; with
-     * them hidden is the width of x. */
-    const int32_t *index;
+    const int32_t *index; /* [rows, top_k] backend memory, written by route */
     const float *weight;
     float *work; /* [rows, top_k, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
     float *out;  /* [rows, hidden] */
 } Experts;
 
 /* An MoE block as one operation: normed = norm(x) (norm NULL: none), the router's product, routing, the experts,
- * residual += scale · out_norm(their sum). Only the residual is defined afterwards. */
+ * residual += scale · out_norm(their sum). Only the residual is defined afterwards; residual NULL: only experts.out. */
 typedef struct MoeBlock {
     const float *x;
     const Norm *norm, *out_norm;
-    float *normed; /* [rows, hidden] input of router and experts, if there is a norm */
-    Matmul router;
+    float *normed; /* [rows, hidden] input of the experts, if there is a norm, and of a router without its own norm */
+    Matmul router; /* with a norm of its own of x, or of the experts' input without one */
     Routing route;
     Experts experts;
     float *residual;
@@ -520,7 +519,8 @@ typedef struct Mla {
     int nope_dim;              /* leading elements of a head's query that are not rotated */
     const float *q;            /* [rows, heads·(nope_dim + head_dim)] */
     float *k;                  /* [rows, head_dim], may be overwritten */
-    const float *latent;       /* [rows, value_dim] */
+    float *latent;             /* [rows, value_dim], may be overwritten */
+    const Norm *latent_norm;   /* norm of the latent; NULL: none */
     const Weight *w_uk, *w_uv; /* [heads] value_dim × nope_dim, width × value_dim */
     float *work;               /* [rows · mla_width()] */
     float *out;                /* [rows, heads·width] */

@@ -42,6 +42,7 @@ void mla_attend(Backend *backend, const Mla *op, CopyColumns *copy) {
     const int64_t queries = (int64_t)rows * heads, width = op->nope_dim + l->head_dim;
     float *work = op->work, *rotating = carve(&work, queries * l->head_dim),
           *latents = carve(&work, queries * l->value_dim), *attended = carve(&work, queries * l->value_dim);
+    if (op->latent_norm) backend->ops->norm(backend, rows, op->latent, op->latent_norm, op->latent);
     copy(backend, (int)queries, op->q + op->nope_dim, width, rotating, l->head_dim, l->head_dim);
     multiply_heads(backend, copy, rows, op->decode_rows, heads, op->q, width, op->w_uk, work, latents);
     Attention attention = op->attention;

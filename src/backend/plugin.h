@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-enum { PLUGIN_ABI = 15 }; /* grows with every change of backend.h */
+enum { PLUGIN_ABI = 16 }; /* grows with every change of backend.h */
 
 typedef struct DeviceMemory {
     uint64_t free, total; /* bytes */

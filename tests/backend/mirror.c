@@ -310,8 +310,34 @@ static void mirror_attention(Backend *backend, const Attention *op) {
     there.q = mirror_bring(m, op->q, (int64_t)rows * op->heads * l->head_dim);
     there.k = mirror_bring(m, op->k, (int64_t)rows * l->kv_heads * l->head_dim);
     there.v = mirror_bring(m, op->v, (int64_t)rows * l->kv_heads * l->value_dim);
+    there.q_latent = mirror_bring(m, op->q_latent, (int64_t)rows * op->heads * l->value_dim);
+    if (op->selection.chosen) {
+        const size_t count = (size_t)rows * (size_t)(op->selection.groups * op->selection.top_k);
+        there.selection.chosen = mirror_bring_bytes(m, op->selection.chosen, count * sizeof *op->selection.chosen);
+    }
     there.out = mirror_share(m, op->out, (int64_t)rows * op->heads * l->value_dim);
     m->inner->ops->attention(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_index_select(Backend *backend, const IndexSelect *op) {
+    Mirror *m = mirror_of(backend);
+    IndexSelect there = *op;
+    Rope rope;
+    const int64_t rows = m->rows, width = op->kv.layout.head_dim;
+    const int64_t chosen = rows * (op->weights ? 1 : op->heads) * op->top_k;
+    there.kv = mirror_layer(m, &op->kv);
+    if (op->rope) {
+        rope = mirror_rope(m, op->rope);
+        there.rope = &rope;
+    }
+    there.q = mirror_bring(m, op->q, rows * op->heads * width);
+    there.k = mirror_bring(m, op->k, rows * width);
+    there.weights = mirror_bring(m, op->weights, rows * op->heads);
+    there.chosen = mirror_place(m, (size_t)chosen * sizeof *op->chosen);
+    m->fetches[m->fetch_count].to = op->chosen;
+    m->fetches[m->fetch_count].from = there.chosen;
+    m->fetches[m->fetch_count++].bytes = (size_t)chosen * sizeof *op->chosen;
+    m->inner->ops->index_select(m->inner, &there);
     mirror_done(m);
 }
 static RecurrentPart mirror_place_of(Mirror *m, const RecurrentPart *place) {
@@ -517,6 +543,7 @@ static const BackendOps mirror_ops = {
     .glu = mirror_glu,
     .matmul_add = mirror_matmul_add,
     .attention = mirror_attention,
+    .index_select = mirror_index_select,
     .conv = mirror_conv,
     .recurrence = mirror_recurrence,
     .mamba = mirror_mamba,

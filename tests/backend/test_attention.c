@@ -28,6 +28,11 @@ static const Shape shapes[] = {
     {"32 kv heads, several spans", 32, 32, 64, 64, DTYPE_F16, 1060, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
     {"groups of 3, window across spans", 3, 1, 128, 128, DTYPE_F16, 1400, 1150, 20, ROPE_HALF, 128, NO_NORM, true,
         false},
+    {"latents", 9, 1, 64, 512, DTYPE_F16, 150, 0, 0, ROPE_INTERLEAVED, 64, NO_NORM, false, true},
+    {"latents for 40, softcap, sinks", 40, 1, 32, 64, DTYPE_F16, 140, 0, 20, ROPE_HALF, 32, NO_NORM, true, true},
+    {"latents, spans of 2 slices", 1, 1, 16, 32, DTYPE_F16, 2300, 0, 0, ROPE_HALF, 16, NO_NORM, false, true},
+    {"512 wide", 9, 1, 512, 512, DTYPE_F16, 140, 0, 0, ROPE_HALF, 128, NORM_HEAD, false, false},
+    {"320 wide, values of 64, window", 6, 2, 320, 64, DTYPE_F16, 200, 70, 0, ROPE_HALF, 320, NO_NORM, false, false},
     {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true, false},
 };
 

@@ -11,18 +11,19 @@ typedef struct Whole {
     int count;  /* experts; one more is shared by all rows */
     int top_k;  /* experts of a row, without the shared one */
     int shared; /* rows of the shared expert's router */
-    bool gateless, weigh_inputs;
+    bool gateless, weigh_inputs, own_norm;
     Norm norm;
-    float *norm_weight, *norm_bias;
+    float *norm_weight, *norm_bias, *own_weight;
     Activation activation;
     Matrix bank[3][COUNT_MAX + 1], router, shared_gate;
 } Whole;
 
-/* wider: the shared expert's inner width. gateless: up is the gate as well. */
+/* wider: the shared expert's inner width. gateless: up is the gate as well. own_norm: the router has one, and the sum
+ * is not added to the residual. */
 typedef struct Shape {
     const char *name;
     int hidden, inner, wider, count, top_k;
-    bool gateless, weigh_inputs;
+    bool gateless, weigh_inputs, own_norm;
 } Shape;
 
 static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router, const Shape *shape, int variant) {
@@ -33,7 +34,8 @@ static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router,
         .top_k = shape->top_k,
         .shared = variant % 3,
         .gateless = shape->gateless,
-        .weigh_inputs = shape->weigh_inputs};
+        .weigh_inputs = shape->weigh_inputs,
+        .own_norm = shape->own_norm};
     w.activation = variant % 2 ? (Activation){ACT_SILU_CLAMPED, .a = 1.25f, .b = 0.5f} : (Activation){.kind = ACT_SILU};
     if (w.gateless) w.activation = (Activation){.kind = ACT_RELU};
     for (int e = 0; e <= w.count; e++) {
@@ -46,6 +48,7 @@ static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router,
     w.shared_gate = matrix_make(router, w.shared ? w.shared : 1, hidden, false);
     w.norm_weight = random_floats(hidden, 1);
     w.norm_bias = random_floats(hidden, 1);
+    w.own_weight = random_floats(hidden, 1);
     w.norm = (Norm){
         variant % 4 == 3 ? NORM_LAYER : NORM_RMS, hidden, 1e-5f, w.norm_weight, variant % 4 == 3 ? w.norm_bias : NULL};
     return w;
@@ -57,13 +60,14 @@ static void whole_free(Whole *w) {
     matrix_free(&w->shared_gate);
     free(w->norm_weight);
     free(w->norm_bias);
+    free(w->own_weight);
 }
 
 /* The same where a backend finds it. */
 typedef struct There {
     Backend *backend;
     const Whole *whole;
-    Weight bank[3][COUNT_MAX + 1], router, shared_gate, norm_weight, norm_bias;
+    Weight bank[3][COUNT_MAX + 1], router, shared_gate, norm_weight, norm_bias, own_weight;
     float *x, *normed, *logits, *shared_logits, *weight, *work, *sum, *residual;
     int32_t *index;
 } There;
@@ -93,6 +97,8 @@ static There there_make(Backend *b, const Whole *w) {
     Weight other = vector;
     other.data = w->norm_bias;
     t.norm_bias = bound(b, &other);
+    other.data = w->own_weight;
+    t.own_weight = bound(b, &other);
     t.x = take(b, GENERATED * w->hidden);
     t.normed = take(b, GENERATED * w->hidden);
     t.logits = take(b, GENERATED * w->count);
@@ -112,6 +118,7 @@ static void there_free(There *t) {
     b->ops->unbind(b, &t->shared_gate);
     b->ops->unbind(b, &t->norm_weight);
     b->ops->unbind(b, &t->norm_bias);
+    b->ops->unbind(b, &t->own_weight);
     void *const memory[] = {
         t->x, t->normed, t->logits, t->shared_logits, t->weight, t->index, t->work, t->sum, t->residual};
     for (size_t i = 0; i < COUNT_OF(memory); i++) b->ops->release(b, memory[i]);
@@ -127,6 +134,7 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
     b->ops->upload(b, t->residual, x, bytes);
     const Norm norm = {
         w->norm.kind, w->hidden, w->norm.eps, t->norm_weight.data, w->norm.bias ? t->norm_bias.data : NULL};
+    const Norm own = {NORM_RMS, w->hidden, w->norm.eps, t->own_weight.data, NULL};
     const bool normed = variant != 2;
     const MoeBlock op = {.x = t->x,
         .norm = normed ? &norm : NULL,
@@ -134,7 +142,8 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
         .normed = t->normed,
         .router = {.rows = rows,
             .decode_rows = decode_rows,
-            .x = normed ? t->normed : t->x,
+            .x = normed && !w->own_norm ? t->normed : t->x,
+            .norm = w->own_norm ? &own : NULL,
             .count = w->shared ? 2 : 1,
             .weight = {&t->router, &t->shared_gate},
             .out = {t->logits, t->shared_logits},
@@ -166,7 +175,7 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
             .weight = t->weight,
             .work = t->work,
             .out = t->sum},
-        .residual = t->residual,
+        .residual = w->own_norm ? NULL : t->residual,
         .scale = 0.75f};
     if (b->ops->moe_block) {
         b->ops->moe_block(b, &op);
@@ -175,11 +184,12 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
         b->ops->matmul(b, &op.router);
         b->ops->route(b, &op.route);
         b->ops->experts(b, &op.experts);
-        b->ops->add(b, rows, w->hidden, t->residual, t->sum, op.scale, op.out_norm);
+        if (op.residual) b->ops->add(b, rows, w->hidden, t->residual, t->sum, op.scale, op.out_norm);
     }
     Error error = {0};
     TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
-    b->ops->download(b, out, t->residual, bytes);
+    b->ops->download(b, out, w->own_norm ? t->sum : t->residual, bytes);
+    for (int i = 0; w->own_norm && i < rows * w->hidden; i++) out[i] += x[i];
 }
 
 static void check_shape(Backend *device, Backend *ref, int k, const Shape *shape, int variant, int rows_most) {
@@ -223,41 +233,43 @@ static void check_whole(Backend *device, Backend *ref, int k, int size, int vari
     if (kind->group > unit) unit = kind->group;
     if (other->group > unit) unit = other->group;
     const int hidden = unit * sizes[size][0], inner = unit * sizes[size][1];
-    const Shape shape = {"random", hidden, inner, 2 * inner, COUNT, variant % 3 + 1, false, false};
+    const Shape shape = {"random", hidden, inner, 2 * inner, COUNT, variant % 3 + 1, false, false, false};
     check_shape(device, ref, k, &shape, variant, GENERATED);
 }
 
 /* Rows use all experts, so that no choice hangs on the rounding of a logit. */
 static void check_unusual(Backend *device, Backend *ref, int k, int variant, int rows_most) {
-    const Shape gateless = {"experts without a gate", 256, 384, 640, COUNT, COUNT, true, false},
-                weighed = {"weighed inputs", 256, 384, 640, COUNT, COUNT, false, true};
+    const Shape gateless = {"experts without a gate", 256, 384, 640, COUNT, COUNT, true, false, false},
+                weighed = {"weighed inputs", 256, 384, 640, COUNT, COUNT, false, true, false},
+                normed = {"a router's own norm", 256, 384, 640, COUNT, COUNT, false, false, true};
     check_shape(device, ref, k, &gateless, variant, rows_most);
     check_shape(device, ref, k, &weighed, variant, rows_most);
+    check_shape(device, ref, k, &normed, variant, rows_most);
 }
 
 /* Widths of published models. Shared memory is what they differ in: with wide experts, or many of them, the down
  * products of a row take more than half of a multiprocessor's. One expert more than a row uses is enough for that. */
 static const Shape published[] = {
-    {"Qwen1.5-MoE-A2.7B", 2048, 1408, 5632, 5, 4, false, false},
-    {"DeepSeek-V2-Lite, Moonlight, Ling-lite", 2048, 1408, 2816, 7, 6, false, false},
-    {"Ernie-4.5-21B", 2560, 1536, 3072, 7, 6, false, false},
-    {"Hunyuan-A13B", 4096, 3072, 3072, 9, 8, false, false},
-    {"OLMoE", 2048, 1024, 1024, 9, 8, false, false},
-    {"Qwen3-30B-A3B", 2048, 768, 768, 9, 8, false, false},
-    {"Qwen3-Next-80B", 2048, 512, 512, 11, 10, false, false},
-    {"Qwen3-235B", 4096, 1536, 1536, 9, 8, false, false},
-    {"Qwen2-57B-A14B", 3584, 2560, 20480, 9, 8, false, false},
-    {"DeepSeek-V2", 5120, 1536, 3072, 7, 6, false, false},
-    {"DeepSeek-V3, Kimi-K2", 7168, 2048, 2048, 9, 8, false, false},
-    {"GLM-4.5-Air", 4096, 1408, 1408, 9, 8, false, false},
-    {"dots.llm1", 4096, 1408, 2816, 7, 6, false, false},
-    {"Granite-3-3B", 1536, 512, 512, 9, 8, false, false},
-    {"gpt-oss-20b", 2880, 2880, 2880, 5, 4, false, false},
-    {"Mixtral-8x7B", 4096, 14336, 14336, 3, 2, false, false},
-    {"Phi-3.5-MoE", 4096, 6400, 6400, 3, 2, false, false},
-    {"Llama-4-Scout", 5120, 8192, 8192, 2, 1, false, false},
-    {"Llama-4-Scout, weighed inputs", 5120, 8192, 8192, 1, 1, false, true},
-    {"Nemotron-3-Nano-30B-A3B", 2688, 1856, 3712, 6, 6, true, false},
+    {"Qwen1.5-MoE-A2.7B", 2048, 1408, 5632, 5, 4, false, false, false},
+    {"DeepSeek-V2-Lite, Moonlight, Ling-lite", 2048, 1408, 2816, 7, 6, false, false, false},
+    {"Ernie-4.5-21B", 2560, 1536, 3072, 7, 6, false, false, false},
+    {"Hunyuan-A13B", 4096, 3072, 3072, 9, 8, false, false, false},
+    {"OLMoE", 2048, 1024, 1024, 9, 8, false, false, false},
+    {"Qwen3-30B-A3B", 2048, 768, 768, 9, 8, false, false, false},
+    {"Qwen3-Next-80B", 2048, 512, 512, 11, 10, false, false, false},
+    {"Qwen3-235B", 4096, 1536, 1536, 9, 8, false, false, false},
+    {"Qwen2-57B-A14B", 3584, 2560, 20480, 9, 8, false, false, false},
+    {"DeepSeek-V2", 5120, 1536, 3072, 7, 6, false, false, false},
+    {"DeepSeek-V3, Kimi-K2", 7168, 2048, 2048, 9, 8, false, false, false},
+    {"GLM-4.5-Air", 4096, 1408, 1408, 9, 8, false, false, false},
+    {"dots.llm1", 4096, 1408, 2816, 7, 6, false, false, false},
+    {"Granite-3-3B", 1536, 512, 512, 9, 8, false, false, false},
+    {"gpt-oss-20b", 2880, 2880, 2880, 5, 4, false, false, false},
+    {"Mixtral-8x7B", 4096, 14336, 14336, 3, 2, false, false, false},
+    {"Phi-3.5-MoE", 4096, 6400, 6400, 3, 2, false, false, false},
+    {"Llama-4-Scout", 5120, 8192, 8192, 2, 1, false, false, false},
+    {"Llama-4-Scout, weighed inputs", 5120, 8192, 8192, 1, 1, false, true, false},
+    {"Nemotron-3-Nano-30B-A3B", 2688, 1856, 3712, 6, 6, true, false, false},
 };
 
 /* 4 bits and 8; those for an emulator are the first ones with a row alone and two rows. */
@@ -280,7 +292,7 @@ int main(int argc, char **argv) {
     for (int k = 0; device && !in_short && k < (int)COUNT_OF(kinds); k++)
         for (int i = 0; i < 2; i++) check_whole(device, ref, k, (k + i) % 3, (k + 3 * i) % 5);
     /* A row of the wider one is read in two pieces, both shorter than the others' rows. */
-    const Shape wider = {"wider", 64, 4096, 4160, COUNT, 1, false, false};
+    const Shape wider = {"wider", 64, 4096, 4160, COUNT, 1, false, false, false};
     if (device && !in_short) check_shape(device, ref, 0, &wider, 0, GENERATED);
     if (device) check_published(device, ref, in_short);
     for (int k = 0; device && k < (in_short ? 1 : (int)COUNT_OF(kinds)); k++)

@@ -343,6 +343,7 @@ void cuda_ffn_block(Backend *backend, const FfnBlock *op);
 void cuda_attention(Backend *backend, const Attention *op);
 void cuda_attention_block(Backend *backend, const AttentionBlock *op);
 void cuda_mla(Backend *backend, const Mla *op);
+void cuda_index_select(Backend *backend, const IndexSelect *op);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);

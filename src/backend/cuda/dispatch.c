@@ -8,6 +8,7 @@ enum {
     INTEGERS = BIT(TILE_Q2) | BIT(TILE_Q3) | BIT(TILE_Q4) | BIT(TILE_Q5) | BIT(TILE_Q6) | BIT(TILE_Q8) | BIT(TILE_FP4),
     ALL = BIT(TILE_KIND_COUNT) - 1,
     KVQ = BIT(PAGE_KVQ4) | BIT(PAGE_KVQ),
+    FULL_PRECISION = BIT(PAGE_F16) | BIT(PAGE_F16_PAD) | BIT(PAGE_F16_ANY) | BIT(PAGE_GENERIC),
     UNIFORM_OR_DECODE = PHASE_UNIFORM | PHASE_DECODE,
     ANY_PHASE = PHASE_PREFILL | PHASE_DECODE | PHASE_UNIFORM,
 };
@@ -41,8 +42,10 @@ static const KernelRow table[] = {
         "up to 32 query heads for each kv head"},
     {KERNEL_ATTENTION, ANY_PHASE, 4, KERNEL_ROWS_ANY, ARCH_SM80, BIT(PAGE_F16), KERNEL_FLASH_PREFILL_MMA,
         "flash_prefill_mma", "up to 32 query heads for each kv head"},
-    {KERNEL_ATTENTION, ANY_PHASE, 1, KERNEL_ROWS_ANY, ARCH_SM80, BIT(PAGE_F16) | BIT(PAGE_F16_PAD) | BIT(PAGE_GENERIC),
-        KERNEL_ATTENTION_GENERIC, "attention", ""},
+    {KERNEL_ATTENTION, ANY_PHASE, 1, KERNEL_ROWS_ANY, ARCH_SM80, BIT(PAGE_F16) | BIT(PAGE_F16_PAD) | BIT(PAGE_F16_ANY),
+        KERNEL_FLASH_GROUP, "flash_group", "widths that are multiples of 16, up to 512; 64 tokens in shared memory"},
+    {KERNEL_ATTENTION, ANY_PHASE, 1, KERNEL_ROWS_ANY, ARCH_SM80, FULL_PRECISION, KERNEL_ATTENTION_GENERIC, "attention",
+        ""},
     {KERNEL_ATTENTION, PHASE_DECODE, 1, KERNEL_ROWS_ANY, ARCH_SM90A, BIT(PAGE_KVQ4), KERNEL_FLASH_DECODE_KVQ4,
         "flash_decode_kvq4", "heads of 64 or 128, without key biases"},
     {KERNEL_ATTENTION, ANY_PHASE, 1, 3, ARCH_SM80, KVQ, KERNEL_KVQ_DECODE, "kvq_decode", "heads of 64 or 128"},
@@ -100,12 +103,12 @@ static void put_row(Text *text, const KernelRow *row, KernelArch arch) {
     static const char *const ops[] = {"matmul", "attention", "moe"}, *const archs[] = {"sm_80", "sm_90", "sm_90a"},
                              *const phases[] = {"prefill", "decode", "uniform"},
                              *const tiles[] = {"q2", "q3", "q4", "q5", "q6", "q8", "fp4", "fp8", "f16"},
-                             *const pages[] = {"f16", "f16-pad", "kvq4", "kvq", "generic"};
+                             *const pages[] = {"f16", "f16-pad", "kvq4", "kvq", "f16-any", "generic"};
     char phase[32], kinds[64], rows[32];
     const bool paged = row->op == KERNEL_ATTENTION;
     put_names(phase, sizeof phase, row->phases, phases, 3);
     if (row->phases == ANY_PHASE) snprintf(phase, sizeof phase, "any");
-    put_names(kinds, sizeof kinds, row->kinds, paged ? pages : tiles, paged ? 5 : TILE_KIND_COUNT);
+    put_names(kinds, sizeof kinds, row->kinds, paged ? pages : tiles, paged ? PAGE_KIND_COUNT : TILE_KIND_COUNT);
     if (!paged && row->kinds == ALL) snprintf(kinds, sizeof kinds, "any");
     if (row->rows_max == KERNEL_ROWS_ANY)
         snprintf(rows, sizeof rows, "%d-", row->rows_min);

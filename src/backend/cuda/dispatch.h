@@ -29,7 +29,9 @@ typedef enum PageKind {
     PAGE_F16_PAD, /* heads between these, of a multiple of 8 */
     PAGE_KVQ4,    /* quantised, every half of 4 bits */
     PAGE_KVQ,     /* quantised, any form */
+    PAGE_F16_ANY, /* f16: heads of other widths, MLA latents */
     PAGE_GENERIC, /* any type and width */
+    PAGE_KIND_COUNT
 } PageKind;
 
 typedef enum KernelOp { KERNEL_MATMUL, KERNEL_ATTENTION, KERNEL_MOE } KernelOp;
@@ -63,6 +65,7 @@ typedef enum Kernel {
     KERNEL_FLASH_DECODE_SPLIT,
     KERNEL_FLASH_PREFILL_WGMMA,
     KERNEL_FLASH_PREFILL_MMA,
+    KERNEL_FLASH_GROUP,
     KERNEL_KVQ_DECODE,
     KERNEL_KVQ_PREFILL,
     KERNEL_KVQ_GENERIC,

@@ -82,8 +82,6 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
         .weight = {&mla->q},
         .out = {q}};
     if (low_rank) component_matmul(call, &expand);
-    ops->norm(call->backend, call->rows, latent, mla->latent_norm, latent);
-
     if (mla->query_scaling.scale != 0)
         ops->scale_queries(call->backend, call->rows, mla->q.rows, &mla->query_scaling, q);
 
@@ -95,6 +93,7 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
     op.q = q;
     op.k = k;
     op.latent = latent;
+    op.latent_norm = mla->latent_norm;
     op.work = q_a + rows * mla->q_a.rows;
     op.out = out;
     ops->mla(call->backend, &op);

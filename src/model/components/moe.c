@@ -132,6 +132,7 @@ static Experts experts_of(const MoeComponent *moe, const ComponentCall *call, co
         .decode_rows = call->decode_rows,
         .count = banks_of(moe),
         .top_k = slots_of(moe),
+        .identities = moe->identities,
         .weigh_inputs = moe->weigh_inputs,
         .x = moe->latent_in.rows ? p->latent : p->in,
         .gate = moe->gate,
@@ -228,8 +229,7 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
     const Places p = places_of(moe, call);
     const bool begun = call->begun && moe->source;
     const bool dense = moe->dense.gate.rows > 0, latent = moe->latent_in.rows > 0;
-    const bool plain = !dense && !latent && !moe->router_norm && moe->router_softcap == 0;
-    if (ops->moe_block && !moe->source && plain) {
+    if (ops->moe_block && !moe->source && !latent && moe->router_softcap == 0) {
         const MoeBlock moe_block = {.x = call->x,
             .norm = call->norm,
             .out_norm = call->output_norm,
@@ -237,13 +237,14 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
             .router = router_of(moe, call, &p),
             .route = route_of(moe, call, &p),
             .experts = experts_of(moe, call, &p, EXPERTS_WHOLE),
-            .residual = call->residual,
+            .residual = dense ? NULL : call->residual,
             .scale = call->scale};
         ops->moe_block(call->backend, &moe_block);
-        return;
+        if (!dense) return;
+    } else {
+        if (!begun) choose(moe, call, &p);
+        use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
     }
-    if (!begun) choose(moe, call, &p);
-    use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
     if (latent) {
         add_latent(moe, call, &p);
         return;

@@ -34,6 +34,13 @@ extern "C" cudaError_t attention_norms(cudaStream_t stream, const Attend *a) {
     return launch(stream, attention_norms_kernel, dim3(a->step.rows, 2), BLOCK, 0, *a);
 }
 
+/* Brings a norm's weights, which would otherwise be waited for again and again. */
+__device__ __forceinline__ void norm_touch(const RowNorm &norm, int width) {
+    [[maybe_unused]] float unused;
+    for (int i = threadIdx.x * 8; norm.width && norm.weight && i < width; i += BLOCK * 8)
+        asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(unused) : "l"(norm.weight + i));
+}
+
 /* A block has a row's queries, key and value of a kv head. */
 __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
     __shared__ float2 rotations[PAIRS_MAX];
@@ -44,6 +51,10 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
         float s, c;
         sincosf(angle_of(a.rope, a.step, row, i), &s, &c);
         rotations[i] = make_float2(c, s);
+    }
+    if (!a.norm_full) {
+        norm_touch(a.q_norm, a.head_dim);
+        norm_touch(a.k_norm, a.head_dim);
     }
     const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
@@ -85,7 +96,8 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int w = 1; w < WARPS; w++) energy += energies[w];
-        energies_at(a, table, place)[j * PAGE_TOKENS + at] = energy / (float)group;
+        /* Latents are not quantised here. */
+        energies_at(a, table, place)[j * PAGE_TOKENS + at] = a.q_latent ? 0 : energy / (float)group;
     }
 }
 
@@ -201,7 +213,9 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
     wait_for_previous();
     const int span = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.heads / a.kv_heads;
-    const Seen seen = seen_by(a, row);
+    const Seen seen = keys_of(a, row);
+    const int place = __ldcg(a.step.places + row);
+    const bool chosen = keys_chosen(a);
     const int begin = max(seen.first, span * ATTENTION_SPAN), end = min(seen.end, (span + 1) * ATTENTION_SPAN);
     if (begin >= end) return; /* merge_kernel skips this span as well */
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
@@ -219,17 +233,22 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
         for (int d = 0; d < DIMS; d++) o[d] = 0;
         /* Chunks begin at multiples of CHUNK, however few of their keys are visible. */
         for (int chunk = begin / CHUNK * CHUNK; chunk < end; chunk += CHUNK) {
-            const uint8_t *keys = head_at(a, table, chunk, kv_head), *values = keys + PAGE_TOKENS * key_bytes;
-            const int token = chunk + lane, at = chunk % PAGE_TOKENS;
-            const bool on = token >= begin && token < end;
+            const int key = chunk + lane;
+            const int position = key >= begin && key < end ? key_position(a, row, kv_head, key) : -1;
+            const bool on = position >= 0 && key_in_pattern(a, place, head, position);
+            /* Keys that are not chosen lie in one page. */
+            const uint8_t *keys = head_at(a, table, chosen ? max(position, 0) : chunk, kv_head);
+            const uint8_t *values = keys + PAGE_TOKENS * key_bytes;
+            const int at = position % PAGE_TOKENS;
             float s = -INFINITY;
             if (on) {
-                s = score<DTYPE>(q, keys + (at + lane) * key_bytes, a.head_dim);
-                if (a.q_latent) s += score<DTYPE>(latent, values + (at + lane) * value_bytes, a.value_dim);
+                s = score<DTYPE>(q, keys + at * key_bytes, a.head_dim);
+                if (a.q_latent) s += score<DTYPE>(latent, values + at * value_bytes, a.value_dim);
                 s *= a.scale;
                 if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
             }
             const float next = fmaxf(most, warp_max(s)), fade = most == -INFINITY ? 0 : expf(most - next);
+            if (next == -INFINITY) continue; /* the head reads none of these */
             const float p = on ? expf(s - next) : 0;
             most = next;
             sum = sum * fade + warp_sum(p);
@@ -238,10 +257,15 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
             const int from = max(begin - chunk, 0), to = min(end - chunk, (int)CHUNK);
             for (int j = from; j < to; j++) {
                 const float weight = __shfl_sync(~0u, p, j);
-                const uint8_t *value = values + (at + j) * value_bytes;
+                const int there = __shfl_sync(~0u, position, j);
+                if (weight == 0) continue; /* it may not be there */
+                const uint8_t *own = values + there % PAGE_TOKENS * value_bytes;
+                if (chosen)
+                    own =
+                        head_at(a, table, there, kv_head) + PAGE_TOKENS * key_bytes + there % PAGE_TOKENS * value_bytes;
 #pragma unroll
                 for (int d = 0; d < DIMS; d++)
-                    if (lane + 32 * d < a.value_dim) o[d] = fmaf(weight, cached_at(value, lane + 32 * d, DTYPE), o[d]);
+                    if (lane + 32 * d < a.value_dim) o[d] = fmaf(weight, cached_at(own, lane + 32 * d, DTYPE), o[d]);
             }
         }
         float *out = a.partials + (((int64_t)blockIdx.z * a.heads + head) * a.spans + span) * (2 + a.value_dim);
@@ -258,7 +282,7 @@ __global__ void merge_kernel(const __grid_constant__ Attend a) {
     let_next_begin();
     wait_for_previous();
     const int head = blockIdx.x, row = a.first_row + blockIdx.y, stride = 2 + a.value_dim;
-    const Seen seen = seen_by(a, row);
+    const Seen seen = keys_of(a, row);
     const int first = seen.first / ATTENTION_SPAN, end = (seen.end - 1) / ATTENTION_SPAN + 1;
     const float *from = a.partials + ((int64_t)blockIdx.y * a.heads + head) * a.spans * stride;
     const float sink = a.sinks ? __ldg(a.sinks + head) : -INFINITY;

@@ -41,6 +41,29 @@ __device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
     return s;
 }
 
+/* The keys that a row reads, in order: those of the chosen blocks one after another, or all visible ones. */
+__device__ __forceinline__ bool keys_chosen(const Attend &a) { return a.keys.block && !a.keys.stride; }
+__device__ __forceinline__ Seen keys_of(const Attend &a, int row) {
+    if (!keys_chosen(a)) return seen_by(a, row);
+    const int place = __ldcg(a.step.places + row);
+    return {0, place < 0 ? 0 : min(a.keys.top_k, place / a.keys.block + 1) * a.keys.block};
+}
+/* The position of a key; −1: none. */
+__device__ __forceinline__ int key_position(const Attend &a, int row, int kv_head, int key) {
+    if (!keys_chosen(a)) return key;
+    const int32_t *chosen =
+        a.keys.chosen + ((int64_t)row * a.keys.groups + (a.keys.groups > 1 ? kv_head : 0)) * a.keys.top_k;
+    const int block = __ldcg(chosen + key / a.keys.block), position = block * a.keys.block + key % a.keys.block;
+    return block >= 0 && position <= __ldcg(a.step.places + row) ? position : -1;
+}
+/* Whether a head of the row at `place` reads a visible position by the pattern. */
+__device__ __forceinline__ bool key_in_pattern(const Attend &a, int place, int head, int position) {
+    if (!a.keys.stride) return true;
+    const int block = position / a.keys.block;
+    return block > place / a.keys.block - a.keys.local ||
+        (int)(((int64_t)block + 1 + (int64_t)a.keys.head_step * head) % a.keys.stride) == 0;
+}
+
 /* flash_prefill_mma.cu: true if it has kernels for the layer; rows of short chunks; rows of longer ones. */
 bool attention_has_tiles(const Attend &a);
 cudaError_t attention_scan_tiles(cudaStream_t stream, const Attend &a);

@@ -28,10 +28,14 @@ typedef struct Attend {
     float *whole; /* norm_full: [rows][4] mean and factor of the norms of q and k, from attention_norms(); NULL: the
                      kernel computes the factors of its single row, both norms being RMS */
     RopeParams rope;
+    KeySelection keys;  /* flash_group, attention.cu */
     const float *sinks; /* [heads] logit of the sink; NULL: none */
     float *q;
     const float *k, *v;    /* NULL: in the pages already */
     const float *q_latent; /* MLA; NULL: scores are q·k alone */
+    int q_stride;          /* floats from a head of q to the next; 0: head_dim */
+    RowNorm v_norm;        /* MLA: norm of v, which preparing applies */
+    int unmerged;          /* 1: flash_group_decode() leaves the spans of its row to heads_product() */
     float *out;
     uint8_t *pages;        /* with the layer's offset */
     int64_t page_stride;   /* bytes */
@@ -77,6 +81,17 @@ int flash_decode_fits(const Attend *attend);
 size_t flash_decode_floats(const Attend *attend);
 cudaError_t flash_decode(cudaStream_t stream, const Attend *attend);
 
+/* flash_group: rows first_row … first_row + rows − 1. Whether it takes the layer; whether flash_group_decode() prepares
+ * single rows of it; floats of `partials` for a row of flash_group_decode(), which cuts rows into spans;
+ * flash_group_prefill() does not, so a row has other bits there. */
+enum { FLASH_GROUP_SPANS = 32 };
+int flash_group_fits(const Attend *attend);
+int flash_group_prepares(const Attend *attend);
+int flash_group_spans(const Attend *attend); /* spans of a row, at most */
+size_t flash_group_floats(const Attend *attend);
+cudaError_t flash_group_decode(cudaStream_t stream, const Attend *attend);
+cudaError_t flash_group_prefill(cudaStream_t stream, const Attend *attend);
+
 /* flash_prefill_wgmma: all rows behind the decode rows. Whether it takes the layer; bytes of `partials`. */
 enum { FLASH_PREFILL_GROUP_MAX = 16 }; /* query heads of a kv head */
 int flash_prefill_wgmma_fits(const Attend *attend);
@@ -117,6 +132,36 @@ cudaError_t kvq_rows(cudaStream_t stream, const Attend *attend, const AttendQuan
 int flash_decode_kvq4_fits(const Attend *attend, const AttendQuant *quant);
 size_t flash_decode_kvq4_floats(const Attend *attend, const AttendQuant *quant);
 cudaError_t flash_decode_kvq4(cudaStream_t stream, const Attend *attend, const AttendQuant *quant);
+
+/* ---- products of heads (mla_heads.cu) ---- */
+
+/* out[row, head] = matrix of the head · x[row, head]. */
+typedef struct HeadsProduct {
+    int rows, heads, kind;
+    int tile_rows;              /* tile rows of a matrix; all are alike */
+    const Tiles *bank;          /* [heads] device memory */
+    const float *x;             /* [rows, heads] rows that begin x_width floats apart */
+    float *out;                 /* [rows, heads, out_width] */
+    int64_t x_width, out_width; /* floats */
+    const Attend *merge; /* host memory; x is the result of its row 0, whose spans are unmerged; NULL: x is there */
+    int spans;           /* merge: flash_group_spans() */
+} HeadsProduct;
+int heads_merge(const HeadsProduct *product); /* whether it takes `merge` */
+cudaError_t heads_product(cudaStream_t stream, const HeadsProduct *product);
+
+/* ---- sparse indexers (index_select.cu) ---- */
+
+/* The scores and the choice of IndexSelect (backend.h) for rows first_row … first_row + rows − 1, which
+ * attention_prepare() has rotated and appended. attend: its step, heads, pages and tables. */
+typedef struct IndexChoice {
+    Attend attend;
+    const float *weights; /* [rows of the step][heads]; NULL: each head chooses */
+    int block, local, top_k;
+    int32_t *chosen;
+    int tokens; /* positions that the longest row sees, at most */
+} IndexChoice;
+size_t index_choice_floats(const IndexChoice *choice); /* floats of Attend.partials for a row */
+cudaError_t index_choose(cudaStream_t stream, const IndexChoice *choice);
 
 #ifdef __cplusplus
 }

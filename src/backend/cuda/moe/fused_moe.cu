@@ -53,16 +53,16 @@ __device__ __forceinline__ float quad_sum(float v) {
 
 /* 16 columns of any row, normed, and the sum of their squares if the norm's factor is applied later. */
 static __device__ __noinline__ void router_odd(
-    const MoeRouter &p, int64_t row, int column, float *shared, float v[17]) {
+    const MoeRouter &p, const RowNorm norm, int64_t row, int column, float *shared, float v[17]) {
     const float *x = p.x + row * p.width;
-    const bool weighed = integer_norm(p.norm);
+    const bool weighed = integer_norm(norm);
     Scaling s = {0, 1};
-    if (p.norm.width && !weighed) s = row_scaling(p.norm, shared, Row<0>(x, p.width));
+    if (norm.width && !weighed) s = row_scaling(norm, shared, Row<0>(x, p.width));
     for (int i = 0; i < 16; i++) v[i] = column + i < p.width ? load(x + column + i) : 0;
     v[16] = integer_square(v);
     for (int i = 0; i < 16; i++)
-        if (p.norm.width && column + i < p.width)
-            v[i] = weighed ? v[i] * __ldg(p.norm.weight + column + i) : scaled(p.norm, s, v[i], column + i);
+        if (norm.width && column + i < p.width)
+            v[i] = weighed ? v[i] * __ldg(norm.weight + column + i) : scaled(norm, s, v[i], column + i);
 }
 
 /* A block has consecutive groups of a tile row, a warp one of them; blocks behind the tile rows make the inputs of the
@@ -85,12 +85,14 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
         piece_load(piece, w.data + ((int64_t)at * groups + group) * w.bytes, lane, scale_offset<KIND>(lane, w.subs));
         factor = __ldg(w.factors + at);
     }
+    RowNorm norm = p.norm;
+    if (multiplies && p.weights) norm.weight = p.weights;
     float y[16] = {}, square = 0;
-    if (integer_norm(p.norm) && row_is_plain(p.x, p.width, p.norm)) {
+    if (integer_norm(norm) && row_is_plain(p.x, p.width, norm)) {
         float4 weight[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (on) weight[i] = __ldg((const float4 *)(p.norm.weight + column + 4 * i));
+            if (on) weight[i] = __ldg((const float4 *)(norm.weight + column + 4 * i));
         wait_for_previous();
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -108,7 +110,7 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
     } else {
         wait_for_previous();
         float odd[17];
-        router_odd(p, row, column, reduced, odd);
+        router_odd(p, norm, row, column, reduced, odd);
 #pragma unroll
         for (int i = 0; i < 16; i++) y[i] = odd[i];
         square = odd[16];

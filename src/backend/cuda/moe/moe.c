@@ -12,6 +12,7 @@ static ExpertProduct expert_product(CudaBackend *b, const Experts *op, const Cud
     return (ExpertProduct){.pairs = op->rows * op->top_k,
         .each = 1,
         .kind = bank->most.kind,
+        .experts = op->count,
         .tile_rows = (bank->most.rows + TILE_ROWS - 1) / TILE_ROWS,
         .groups = bank->most.groups,
         .bank = {bank->tiles},
@@ -48,7 +49,7 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
     if (op->rows > 1) {
         if (!cuda_room(b, &b->choice, experts_chunk_ints(EXPERT_PAIRS_MAX) * sizeof *chunks, &b->fault)) return true;
         chunks = b->choice.memory;
-        cuda_ok(b, experts_sort(b->stream, pairs, op->count, op->index, chunks), "experts");
+        cuda_ok(b, experts_sort(b->stream, pairs, op->count + op->identities, op->index, chunks), "experts");
     }
     ExpertProduct first = expert_product(b, op, gate, chunks), second = expert_product(b, op, down, chunks);
     first.twice = op->gate == op->up;
@@ -63,8 +64,10 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
     second.x_width = inner;
     second.out = y;
     second.out_width = hidden;
-    if (op->weigh_inputs)
-        cuda_ok(b, rows_weigh(b->stream, pairs, op->top_k, hidden, op->x, NULL, op->weight, y), "experts");
+    if (op->weigh_inputs || op->identities) { /* an identity has this result */
+        const float *weight = op->weigh_inputs ? op->weight : NULL;
+        cuda_ok(b, rows_weigh(b->stream, pairs, op->top_k, hidden, op->x, NULL, weight, y), "experts");
+    }
     cuda_ok(b, experts_product(b->stream, &first), "experts");
     cuda_ok(b, experts_product(b->stream, &second), "experts");
     combine(b, op, y, NULL);
@@ -73,17 +76,19 @@ static bool run_pairs(CudaBackend *b, const Experts *op) {
 
 /* ---- many rows ---- */
 
-/* Pairs of a row and one of its experts in the order of the experts: the place of each pair, and the row at each place.
- */
+static int expert_or_identity(const Experts *op, int number) { return number < op->count ? number : op->count; }
+
+/* Pairs of a row and one of its experts in the order of the experts, behind them those with an identity: the place of
+ * each pair, and the row at each place. */
 static void sort_pairs(const Experts *op, const int32_t *index, int32_t *place, int32_t *row, int *begin) {
     const int pairs = op->rows * op->top_k;
-    int next[EXPERTS_MAX + 1];
-    memset(begin, 0, (size_t)(op->count + 1) * sizeof *begin);
-    for (int p = 0; p < pairs; p++) begin[index[p] + 1]++;
-    for (int e = 0; e < op->count; e++) begin[e + 1] += begin[e];
-    memcpy(next, begin, (size_t)op->count * sizeof *next);
+    int next[EXPERTS_MAX + 2];
+    memset(begin, 0, (size_t)(op->count + 2) * sizeof *begin);
+    for (int p = 0; p < pairs; p++) begin[expert_or_identity(op, index[p]) + 1]++;
+    for (int e = 0; e <= op->count; e++) begin[e + 1] += begin[e];
+    memcpy(next, begin, (size_t)(op->count + 1) * sizeof *next);
     for (int p = 0; p < pairs; p++) {
-        place[p] = next[index[p]]++;
+        place[p] = next[expert_or_identity(op, index[p])]++;
         row[place[p]] = p / op->top_k;
     }
 }
@@ -123,7 +128,7 @@ static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *pl
     CudaBackend *b = cuda_of(backend);
     const int64_t hidden = op->down[0].rows, pairs = (int64_t)op->rows * op->top_k, inner = widest(op);
     const size_t bytes = (size_t)pairs * sizeof *index;
-    int begin[EXPERTS_MAX + 2];
+    int begin[EXPERTS_MAX + 3];
     float *y = op->work, *between = y + pairs * hidden;
     backend->ops->download(backend, index, op->index, bytes);
     if (b->fault.code != ERROR_NONE) return;
@@ -176,12 +181,20 @@ static bool rounds_fit(CudaBackend *b, const Experts *op, const Tiles *most) {
         if (moe_round(cuda_tiles(b, &op->down[e])->groups) > room) return false;
     return true;
 }
+/* The kernels have one factor for both: that of an RMS norm. */
+static bool norms_fit(const MoeBlock *op) {
+    const Norm *own = op->router.norm, *norm = op->norm;
+    return !own ||
+        (norm && own->kind == NORM_RMS && norm->kind == NORM_RMS && own->weight && norm->weight &&
+            own->width == norm->width && own->eps == norm->eps);
+}
 static bool whole_fits(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
     const Tiles *router = cuda_tiles(b, op->router.weight[0]),
                 *shared = op->router.count > 1 ? cuda_tiles(b, op->router.weight[1]) : router;
     const CudaBank *gate = banks->gate, *up = banks->up, *down = banks->down;
-    return router->kind == shared->kind && router->bytes == shared->bytes && gate->alike && up->alike && down->alike &&
-        gate->most.kind == up->most.kind && gate->most.bytes == up->most.bytes && router->groups == gate->most.groups &&
+    return norms_fit(op) && !op->experts.identities && router->kind == shared->kind && router->bytes == shared->bytes &&
+        gate->alike && up->alike && down->alike && gate->most.kind == up->most.kind &&
+        gate->most.bytes == up->most.bytes && router->groups == gate->most.groups &&
         moe_fits(&gate->most, 1, b->shared_bytes) && moe_fits(&down->most, 0, b->shared_bytes) &&
         rounds_fit(b, &op->experts, &down->most) && op->experts.top_k <= EXPERTS_USED_MAX + 1;
 }
@@ -210,6 +223,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         .norm = row_norm(op->norm),
         .weight = *cuda_tiles(b, op->router.weight[0]),
         .route = cuda_router(&op->route)};
+    if (op->router.norm) router.weights = op->router.norm->weight;
     if (op->router.count > 1) router.shared = *cuda_tiles(b, op->router.weight[1]);
     const size_t chunk_bytes = aligned(experts_chunk_ints(pairs) * sizeof(int32_t)),
                  x_bytes = aligned(rows * moe_input_bytes(hidden)),
@@ -225,7 +239,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
     router.factors = (float *)(x + x_bytes + found_bytes);
     uint8_t *between = x + x_bytes + found_bytes + factor_bytes;
     cuda_ok(b, moe_route(b->stream, &router), "an MoE block");
-    float *residual = op->out_norm ? NULL : op->residual;
+    float *residual = op->out_norm ? NULL : op->residual; /* NULL: the sum is left in e->out */
     const MoeSum sum = {.rows = rows,
         .top_k = e->top_k,
         .experts = e->count,
@@ -271,7 +285,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         cuda_ok(b, moe_combine(b->stream, rows, e->top_k, hidden, e->work, e->weight, e->out, residual, op->scale),
             "an MoE block");
     }
-    if (op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
+    if (op->residual && op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
 }
 
 /* Computes rows from `first` on with the operations in turn. */
@@ -299,7 +313,8 @@ static void run_in_turn(Backend *backend, const MoeBlock *op, int first) {
     ops->matmul(backend, &router);
     ops->route(backend, &route);
     ops->experts(backend, &experts);
-    ops->add(backend, router.rows, hidden, op->residual + first * hidden, experts.out, op->scale, op->out_norm);
+    if (op->residual)
+        ops->add(backend, router.rows, hidden, op->residual + first * hidden, experts.out, op->scale, op->out_norm);
 }
 
 void cuda_moe_block(Backend *backend, const MoeBlock *op) {

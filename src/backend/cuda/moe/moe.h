@@ -31,7 +31,8 @@ cudaError_t rows_route(cudaStream_t stream, const Router *router);
 /* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i. place NULL: r · top_k + i; weight NULL: ones. */
 cudaError_t rows_combine(cudaStream_t stream, int rows, int top_k, int64_t width, const float *y, const int32_t *place,
     const float *weight, float *out);
-/* y[place[p]] = weight[p] · x[p / top_k] for each pair p of a row and one of its experts. place NULL: p. */
+/* y[place[p]] = weight[p] · x[p / top_k] for each pair p of a row and one of its experts. place NULL: p; weight NULL:
+ * ones. */
 cudaError_t rows_weigh(cudaStream_t stream, int pairs, int top_k, int64_t width, const float *x, const int32_t *place,
     const float *weight, float *y);
 
@@ -47,6 +48,7 @@ typedef struct ExpertProduct {
     int pairs, each, kind;
     int tile_rows, groups; /* tile rows and groups of the largest matrix */
     const Tiles *bank[2];  /* [experts] device memory; bank[1] NULL: one bank */
+    int experts;           /* pairs with larger numbers have no matrix and are left out */
     const int32_t *index;  /* [pairs] experts */
     const int32_t *chunks; /* from experts_sort(); NULL: each pair alone */
     const float *x;
@@ -79,6 +81,7 @@ typedef struct MoeRouter {
     int rows, width;
     const float *x;       /* [rows, width] */
     RowNorm norm;         /* applied to x; width 0: none */
+    const float *weights; /* weights of the router's own norm, an RMS norm like `norm`; NULL: `norm`'s */
     Tiles weight, shared; /* the router, and that of the shared expert; shared.rows 0: none */
     Router route;         /* shared_logits: not NULL where there are such; logits are not read */
     uint8_t *inputs;      /* [rows] result: inputs of the expert products */

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__
     const int units = (p.chunks ? __ldcg(p.chunks) : p.pairs) * p.tile_rows;
     const int each = (units + (int)gridDim.x - 1) / (int)gridDim.x;
     const int begin = blockIdx.x * each, end = min(units, begin + each);
-    Tiles w[PARTS];
+    Tiles w[PARTS] = {}; /* no rows: the pairs are left out */
     Batch<KIND, PARTS> batch;
     int now = -1, done = 0, run = 0, rounds = 0, scales = 0;
     const auto load_first = [&](int unit) {
@@ -180,6 +180,10 @@ __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__
             __syncthreads(); /* the previous members are no longer in use */
             if (threadIdx.x == 0) members_take(p, now, members);
             __syncthreads();
+            if (members.expert >= p.experts) {
+                w[0].rows = 0;
+                continue;
+            }
             w[0] = p.bank[0][members.expert];
             if constexpr (GLU) w[1] = p.bank[1][members.expert];
             run = slice_run(w[0].groups);

@@ -47,7 +47,7 @@ __global__ void weigh_kernel(
     let_next_begin();
     wait_for_previous();
     const int64_t pair = blockIdx.y, to = place ? __ldcg(place + pair) : pair;
-    const float factor = load(weight + pair), *from = x + pair / top_k * width;
+    const float factor = weight ? load(weight + pair) : 1, *from = x + pair / top_k * width;
     for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK)
         y[to * width + i] = factor * load(from + i);
 }

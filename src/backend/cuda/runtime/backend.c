@@ -204,6 +204,7 @@ static const BackendOps cuda_ops = {
     .attention = cuda_attention,
     .attention_block = cuda_attention_block,
     .mla = cuda_mla,
+    .index_select = cuda_index_select,
     .conv = cuda_conv,
     .recurrence = cuda_recurrence,
     .mamba = cuda_mamba,
@@ -318,7 +319,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         free(b);
         return NULL;
     }
-    b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max, .missing = 1u << CAPABILITY_IDENTITIES};
+    b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
-#include "backend/mla.h"
 
 /* ---- inputs and outputs ---- */
 
@@ -302,13 +301,6 @@ void cuda_route(Backend *backend, const Routing *op) {
 
 /* ---- attention ---- */
 
-static void copy_columns(
-    Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
-    CudaBackend *b = cuda_of(backend);
-    cuda_ok(b, rows_copy(b->stream, rows, from, from_width, to, to_width, count), "copying columns");
-}
-void cuda_mla(Backend *backend, const Mla *op) { mla_attend(backend, op, copy_columns); }
-
 /* Computes rows first … end − 1, in calls of as many rows as have room for their parts of `each` bytes. */
 static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t each,
     cudaError_t (*kernel)(cudaStream_t stream, const Attend *attend)) {
@@ -322,7 +314,11 @@ static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t eac
     }
 }
 
-static void attend_decode_rows(CudaBackend *b, Attend a) {
+static void attend_decode_rows(CudaBackend *b, Attend a, Kernel kernel) {
+    if (kernel == KERNEL_FLASH_GROUP) {
+        attend_rows(b, a, 0, a.decode_rows, flash_group_floats(&a) * sizeof(float), flash_group_decode);
+        return;
+    }
     if (!cuda_room(b, &b->arrivals, FLASH_DECODE_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
     a.arrivals = b->arrivals.memory;
     for (int first = 0, end; first < a.decode_rows; first = end) {
@@ -340,13 +336,16 @@ static void attend_prefill_rows(CudaBackend *b, Attend a) {
 
 static PageKind page_kind(const Attend *a) {
     const int d = a->head_dim;
-    if (a->dtype != DTYPE_F16 || a->q_latent || d != a->value_dim) return PAGE_GENERIC;
+    if (a->dtype != DTYPE_F16) return PAGE_GENERIC;
+    if (a->q_latent || d != a->value_dim) return PAGE_F16_ANY;
     if (d == 64 || d == 128 || d == 256) return PAGE_F16;
-    return d > 64 && d < 256 && d % 8 == 0 ? PAGE_F16_PAD : PAGE_GENERIC;
+    return d > 64 && d < 256 && d % 8 == 0 ? PAGE_F16_PAD : PAGE_F16_ANY;
 }
 static bool attention_takes(Kernel kernel, const Attend *a) {
+    if (a->keys.block && kernel != KERNEL_FLASH_GROUP) return kernel == KERNEL_ATTENTION_GENERIC;
     switch (kernel) {
     case KERNEL_FLASH_DECODE: return flash_decode_fits(a);
+    case KERNEL_FLASH_GROUP: return flash_group_fits(a);
     case KERNEL_FLASH_PREFILL_WGMMA: return flash_prefill_wgmma_fits(a);
     case KERNEL_FLASH_DECODE_ROWS: return flash_decode_rows_fit(a);
     case KERNEL_FLASH_DECODE_CLUSTER: return flash_decode_cluster_fits(a);
@@ -366,14 +365,15 @@ Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase 
     return row->kernel;
 }
 
-/* Computes rows that read full-precision pages only. beside: other rows of the step read quantised pages. */
-static void attend_full_precision(CudaBackend *b, Attend a, bool beside) {
+/* Computes rows that read full-precision pages only. decode: the kernel of decode rows. beside: other rows of the step
+ * read quantised pages. */
+static void attend_full_precision(CudaBackend *b, Attend a, Kernel decode, bool beside) {
     if (beside) {
         a.step = cuda_step_full_precision(b);
         a.short_chunks = b->quant.short_chunks;
         a.long_chunks = b->quant.long_chunks;
     }
-    if (a.decode_rows) attend_decode_rows(b, a);
+    if (a.decode_rows) attend_decode_rows(b, a, decode);
     if (a.decode_rows == a.step.rows) return;
     const Kernel kernel =
         cuda_attention_kernel(b, &a, PHASE_PREFILL, a.short_chunks ? 1 : ATTENTION_LONG_CHUNK, page_kind(&a));
@@ -388,12 +388,19 @@ static void attend_full_precision(CudaBackend *b, Attend a, bool beside) {
     const int floats = generic ? attention_generic_floats(&a) : attention_tile_floats(&a);
     if (kernel == KERNEL_FLASH_PREFILL_WGMMA)
         attend_prefill_rows(b, a);
+    else if (kernel == KERNEL_FLASH_GROUP)
+        attend_rows(b, a, a.decode_rows, a.step.rows, b->sm90a ? 0 : flash_group_floats(&a) * sizeof(float),
+            b->sm90a ? flash_group_prefill : flash_group_decode);
     else
         attend_rows(b, a, a.decode_rows, a.step.rows, (size_t)a.heads * (size_t)floats * sizeof(float),
             generic ? attention_generic : attention_tiles);
 }
 
-static void attend(CudaBackend *b, const Attention *op) {
+/* Spans that every block of heads_product() may merge in less time than a kernel takes. */
+enum { UNMERGED_SPANS = 16 };
+/* mla: the operation that calls it, if the layer has latents; NULL: none. unmerged: where not NULL, and if possible,
+ * spans are not merged, and it says where they are. */
+static void attend(CudaBackend *b, const Attention *op, const Mla *mla, Attend *unmerged) {
     const KvLayout *l = &op->kv.layout;
     Attend a = {.step = cuda_step_rows(b),
         .heads = op->heads,
@@ -411,6 +418,7 @@ static void attend(CudaBackend *b, const Attention *op) {
         .norm_full = op->norm_full,
         .norm_last = op->norm_last,
         .rope = cuda_rope_params(op->rope),
+        .keys = op->selection,
         .sinks = op->sinks,
         .q = op->q,
         .k = op->k,
@@ -421,9 +429,14 @@ static void attend(CudaBackend *b, const Attention *op) {
         .page_stride = (int64_t)op->kv.page_stride,
         .tables = cuda_step_tables(b, op->kv.group),
         .table_stride = b->block.table_stride};
-    const int tokens = b->pages * KV_PAGE_TOKENS;
+    const KeySelection *keys = &op->selection;
+    int tokens = b->pages * KV_PAGE_TOKENS;
+    if (keys->block && !keys->stride) { /* keys of whole blocks, of which the last may have no positions yet */
+        const int64_t most = (int64_t)keys->top_k * keys->block, all = (int64_t)tokens + keys->block - 1;
+        tokens = (int)(most < all ? most : all);
+    }
     a.spans = (tokens + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
-    a.slices = tokens / ATTENTION_SLICE;
+    a.slices = (tokens + ATTENTION_SLICE - 1) / ATTENTION_SLICE;
     a.short_chunks = b->short_chunks;
     a.long_chunks = b->long_chunks;
     a.single_rows = b->single_rows;
@@ -431,10 +444,25 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.shared_bytes = b->shared_bytes;
     a.sm90a = b->sm90a;
     const bool quantised = cuda_sees_quant(b, &op->kv);
-    if (cuda_attention_kernel(b, &a, PHASE_DECODE, 1, page_kind(&a)) == KERNEL_FLASH_DECODE)
+    if (mla) a.v_norm = row_norm(mla->latent_norm);
+    const Kernel decode = cuda_attention_kernel(b, &a, PHASE_DECODE, 1, page_kind(&a));
+    if (decode == KERNEL_FLASH_DECODE || (decode == KERNEL_FLASH_GROUP && b->sm90a))
         a.decode_rows = b->step.decode_rows;
-    const bool alone = a.single_rows && a.decode_rows == a.step.rows;
+    const bool takes = decode == KERNEL_FLASH_DECODE || (mla && a.decode_rows && flash_group_prepares(&a)),
+               alone = takes && a.single_rows && a.decode_rows == a.step.rows;
     a.prepared = !alone || (quantised && !cuda_kvq4_takes_decode_rows(b, &op->kv, &a));
+    if (mla && alone) {
+        a.q = (float *)mla->q + mla->nope_dim;
+        a.q_stride = mla->nope_dim + a.head_dim;
+        a.unmerged = unmerged && a.step.rows == 1 && flash_group_spans(&a) <= UNMERGED_SPANS;
+    } else if (mla) {
+        cuda_ok(b,
+            rows_copy(b->stream, mla->rows * a.heads, mla->q + mla->nope_dim, mla->nope_dim + a.head_dim, a.q,
+                a.head_dim, a.head_dim),
+            "queries of latents");
+        if (a.v_norm.width)
+            cuda_ok(b, rows_norm(b->stream, mla->rows, mla->latent, &a.v_norm, mla->latent), "norm of latents");
+    }
     if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* otherwise the kernels compute the norms */
         if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
         a.whole = b->spare.memory;
@@ -449,16 +477,95 @@ static void attend(CudaBackend *b, const Attention *op) {
         }
     }
     if (a.prepared) cuda_ok(b, attention_prepare(b->stream, &a), "attention");
-    if (!quantised || b->quant.mixed) attend_full_precision(b, a, quantised);
+    if (!quantised || b->quant.mixed) attend_full_precision(b, a, decode, quantised);
+    if (a.unmerged) {
+        a.partials = b->partials.memory;
+        *unmerged = a;
+    }
     if (quantised) cuda_attend_quant(b, op, &a);
 }
 
 void cuda_attention(Backend *backend, const Attention *op) {
     CudaBackend *b = cuda_of(backend);
-    attend(b, op);
+    attend(b, op, NULL, NULL);
     if (!op->gate) return;
     const int64_t count = (int64_t)b->step.rows * op->heads * op->kv.layout.value_dim;
     cuda_ok(b, rows_sigmoid(b->stream, count, op->out, op->gate), "gates of attention");
+}
+
+static HeadsProduct heads_of(
+    CudaBackend *b, int rows, int heads, const float *x, int64_t x_width, const Weight *weight, float *out) {
+    const CudaBank *bank = cuda_bank(b, weight, heads);
+    if (!bank) return (HeadsProduct){0};
+    CHECK(bank->alike); /* parts of one matrix */
+    return (HeadsProduct){.rows = rows,
+        .heads = heads,
+        .kind = bank->most.kind,
+        .tile_rows = (bank->most.rows + TILE_ROWS - 1) / TILE_ROWS,
+        .bank = bank->tiles,
+        .x = x,
+        .out = out,
+        .x_width = x_width,
+        .out_width = weight->rows};
+}
+
+void cuda_mla(Backend *backend, const Mla *op) {
+    CudaBackend *b = cuda_of(backend);
+    const KvLayout *l = &op->attention.kv.layout;
+    const int heads = op->attention.heads, queries = op->rows * heads;
+    float *rotating = op->work, *latents = rotating + (int64_t)queries * l->head_dim,
+          *attended = latents + (int64_t)queries * l->value_dim;
+    const HeadsProduct up = heads_of(b, op->rows, heads, op->q, op->nope_dim + l->head_dim, op->w_uk, latents);
+    HeadsProduct down = heads_of(b, op->rows, heads, attended, l->value_dim, op->w_uv, op->out);
+    if (!up.bank || !down.bank) return;
+    cuda_ok(b, heads_product(b->stream, &up), "products of heads");
+    Attention attention = op->attention;
+    attention.q = rotating;
+    attention.k = op->k;
+    attention.v = op->latent;
+    attention.q_latent = latents;
+    attention.out = attended;
+    Attend unmerged = {0};
+    attend(b, &attention, op, heads_merge(&down) ? &unmerged : NULL);
+    if (unmerged.unmerged) {
+        down.merge = &unmerged;
+        down.spans = flash_group_spans(&unmerged);
+    }
+    cuda_ok(b, heads_product(b->stream, &down), "products of heads");
+}
+
+void cuda_index_select(Backend *backend, const IndexSelect *op) {
+    CudaBackend *b = cuda_of(backend);
+    const KvLayout *l = &op->kv.layout;
+    IndexChoice choice = {.attend = {.step = cuda_step_rows(b),
+                              .heads = op->heads,
+                              .kv_heads = 1,
+                              .head_dim = l->head_dim,
+                              .dtype = l->dtype,
+                              .rope = cuda_rope_params(op->rope),
+                              .q = op->q,
+                              .k = op->k,
+                              .pages = op->kv.base + op->kv.layer_offset,
+                              .page_stride = (int64_t)op->kv.page_stride,
+                              .tables = cuda_step_tables(b, op->kv.group),
+                              .table_stride = b->block.table_stride},
+        .weights = op->weights,
+        .block = op->block,
+        .local = op->local,
+        .top_k = op->top_k,
+        .chosen = op->chosen,
+        .tokens = b->pages * KV_PAGE_TOKENS};
+    cuda_ok(b, attention_prepare(b->stream, &choice.attend), "an indexer");
+    const size_t each = index_choice_floats(&choice) * sizeof(float);
+    int rows = (int)(CUDA_PARTIALS_BYTES / each);
+    rows = rows < 1 ? 1 : rows > b->step.rows ? b->step.rows : rows;
+    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
+    choice.attend.partials = b->partials.memory;
+    for (int first = 0; first < b->step.rows; first += rows) {
+        choice.attend.first_row = first;
+        choice.attend.rows = b->step.rows - first < rows ? b->step.rows - first : rows;
+        cuda_ok(b, index_choose(b->stream, &choice), "an indexer");
+    }
 }
 
 void cuda_attention_block(Backend *backend, const AttentionBlock *op) {

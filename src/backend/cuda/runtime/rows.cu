@@ -35,6 +35,70 @@ extern "C" cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], i
     return error;
 }
 
+/* A row that registers keep, with weights of an RMS norm that are loaded before the previous kernel has ended: rows of
+ * whole fours that are aligned, up to 1024 · N columns. The numbers are those of any row. */
+template <int N> struct KeptWeights {
+    float4 w[N];
+    __device__ __forceinline__ explicit KeptWeights(const RowNorm &norm) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const int64_t at = 4 * ((int64_t)threadIdx.x + BLOCK * j);
+            w[j] = norm.weight && at < norm.width ? __ldg((const float4 *)(norm.weight + at)) : make_float4(1, 1, 1, 1);
+        }
+    }
+    /* f(column, four normed values) */
+    template <class F>
+    __device__ __forceinline__ void each(const RowNorm &norm, const Scaling &s, const Row<N> &row, const F &f) const {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const int64_t at = 4 * ((int64_t)threadIdx.x + BLOCK * j);
+            const float4 v = row.kept[j];
+            if (at >= norm.width) continue;
+            f(j, at,
+                make_float4(v.x * s.factor * w[j].x, v.y * s.factor * w[j].y, v.z * s.factor * w[j].z,
+                    v.w * s.factor * w[j].w));
+        }
+    }
+};
+static bool is_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
+static bool keeps_row(const RowNorm &norm, int most) {
+    return norm.kind == 0 && norm.width && norm.width % 4 == 0 && norm.width <= 4 * BLOCK * most &&
+        is_aligned(norm.weight);
+}
+enum { KEPT = 3, KEPT_MOST = 8 };
+
+template <int N> __global__ void __launch_bounds__(BLOCK) kept_norm_kernel(const float *x, RowNorm norm, float *out) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    const KeptWeights<N> weights(norm);
+    wait_for_previous();
+    const Row<N> row(x + blockIdx.x * norm.width, norm.width);
+    const Scaling s = row_scaling(norm, shared, row);
+    float *const to = out + blockIdx.x * norm.width;
+    weights.each(norm, s, row, [&](int, int64_t at, float4 v) { *(float4 *)(to + at) = v; });
+}
+/* residual += scale · norm(y) */
+template <int N>
+__global__ void __launch_bounds__(BLOCK) kept_add_kernel(float *residual, const float *y, float scale, RowNorm norm) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    const KeptWeights<N> weights(norm);
+    wait_for_previous();
+    const Row<N> row(y + blockIdx.x * norm.width, norm.width), old(residual + blockIdx.x * norm.width, norm.width);
+    const Scaling s = row_scaling(norm, shared, row);
+    float *const to = residual + blockIdx.x * norm.width;
+    weights.each(norm, s, row, [&](int j, int64_t at, float4 v) {
+        const float4 o = old.kept[j];
+        *(float4 *)(to + at) = make_float4(o.x + scale * v.x, o.y + scale * v.y, o.z + scale * v.z, o.w + scale * v.w);
+    });
+}
+__global__ void plain_add_kernel(int64_t width, float *residual, const float *y, float scale) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t at = blockIdx.x * (int64_t)BLOCK + threadIdx.x, i = blockIdx.y * width + at;
+    if (at < width) residual[i] = load(residual + i) + scale * load(y + i);
+}
+
 __global__ void norm_kernel(const float *x, RowNorm norm, float *out) {
     __shared__ float shared[WARPS];
     let_next_begin();
@@ -45,7 +109,12 @@ __global__ void norm_kernel(const float *x, RowNorm norm, float *out) {
         out[blockIdx.x * norm.width + i] = scaled(norm, s, load(row.data + i), i);
 }
 extern "C" cudaError_t rows_norm(cudaStream_t stream, int rows, const float *x, const RowNorm *norm, float *out) {
-    return launch(stream, norm_kernel, dim3(rows), BLOCK, 0, x, *norm, out);
+    const bool kept = is_aligned(x) && is_aligned(out) && keeps_row(*norm, KEPT_MOST);
+    return launch(stream,
+        !kept                        ? norm_kernel
+            : keeps_row(*norm, KEPT) ? kept_norm_kernel<KEPT>
+                                     : kept_norm_kernel<KEPT_MOST>,
+        dim3(rows), BLOCK, 0, x, *norm, out);
 }
 
 __global__ void add_kernel(int64_t width, float *residual, const float *y, float scale, RowNorm norm) {
@@ -54,17 +123,19 @@ __global__ void add_kernel(int64_t width, float *residual, const float *y, float
     wait_for_previous();
     const Row<0> row(y + blockIdx.x * width, width);
     float *to = residual + blockIdx.x * width;
-    if (norm.width == 0) {
-        for (int64_t i = threadIdx.x; i < width; i += BLOCK) to[i] = load(to + i) + scale * load(row.data + i);
-        return;
-    }
     const Scaling s = row_scaling(norm, shared, row);
     for (int64_t i = threadIdx.x; i < width; i += BLOCK)
         to[i] = load(to + i) + scale * scaled(norm, s, load(row.data + i), i);
 }
 extern "C" cudaError_t rows_add(
     cudaStream_t stream, int rows, int64_t width, float *residual, const float *y, float scale, const RowNorm *norm) {
-    return launch(stream, add_kernel, dim3(rows), BLOCK, 0, width, residual, y, scale, norm ? *norm : RowNorm{});
+    if (!norm || !norm->width)
+        return launch(stream, plain_add_kernel, dim3((unsigned)((width + BLOCK - 1) / BLOCK), rows), BLOCK, 0, width,
+            residual, y, scale);
+    if (is_aligned(residual) && is_aligned(y) && norm->width == width && keeps_row(*norm, KEPT_MOST))
+        return launch(stream, keeps_row(*norm, KEPT) ? kept_add_kernel<KEPT> : kept_add_kernel<KEPT_MOST>, dim3(rows),
+            BLOCK, 0, residual, y, scale, *norm);
+    return launch(stream, add_kernel, dim3(rows), BLOCK, 0, width, residual, y, scale, *norm);
 }
 
 /* Those of activate() alone, too. */
@@ -102,14 +173,15 @@ extern "C" cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op, in
 __global__ void scale_queries_kernel(int64_t width, QueryScaling scaling, const int32_t *positions, float *x) {
     let_next_begin();
     wait_for_previous();
-    const int64_t row = blockIdx.x;
+    const int64_t row = blockIdx.y, i = blockIdx.x * (int64_t)BLOCK + threadIdx.x;
     const int steps = (__ldcg(positions + row) + scaling.offset) / scaling.length;
     const float factor = 1 + scaling.scale * logf((float)(1 + steps));
-    for (int64_t i = threadIdx.x; i < width; i += BLOCK) x[row * width + i] = load(x + row * width + i) * factor;
+    if (i < width) x[row * width + i] = load(x + row * width + i) * factor;
 }
 extern "C" cudaError_t rows_scale_queries(
     cudaStream_t stream, int rows, int64_t width, const QueryScaling *scaling, const int32_t *positions, float *x) {
-    return launch(stream, scale_queries_kernel, dim3(rows), BLOCK, 0, width, *scaling, positions, x);
+    return launch(stream, scale_queries_kernel, dim3((unsigned)((width + BLOCK - 1) / BLOCK), rows), BLOCK, 0, width,
+        *scaling, positions, x);
 }
 
 /* ---- rowwise operations of few families ---- */
