@@ -11,6 +11,13 @@ static void open_server(void) {
     serve_fixture(&(ServerOptions){.host = "127.0.0.1", .models = {.engine = chat_engine_options(&fixture, 1, 8)}});
 }
 
+/* Bytes that the thread of connections holds for all. */
+static size_t held(const size_t *bytes) { return __atomic_load_n(bytes, __ATOMIC_RELAXED); }
+
+static void wait_connections(int count) {
+    while (__atomic_load_n(&server->connections, __ATOMIC_RELAXED) != count) sleep_ms(10);
+}
+
 /* When the heads of all are as large as they may be together, large ones are refused, and small ones are not. */
 static void test_crowd_of_heads(void) {
     open_server();
@@ -19,7 +26,8 @@ static void test_crowd_of_heads(void) {
     memset(filler, 'x', sizeof filler);
     client_send_text(before, "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ");
     client_send(before, filler, sizeof filler);
-    sleep_ms(100);
+    while (held(&server->http->head_bytes) < sizeof filler) sleep_ms(10);
+    sleep_ms(100);                               /* for the rest of it */
     server->http->head_bytes += HEADS_BYTES_MAX; /* others' */
     client_send_text(before, "more");
     TEST(client_read(before, &answer) == 503 && strstr(answer.data, "Retry-After") &&
@@ -28,8 +36,7 @@ static void test_crowd_of_heads(void) {
     TEST(client_read(after, &answer) == 200);
     close(before);
     close(after);
-    sleep_ms(100);
-    TEST_MSG(server->http->head_bytes == HEADS_BYTES_MAX, "%zu", server->http->head_bytes - HEADS_BYTES_MAX);
+    while (held(&server->http->head_bytes) != HEADS_BYTES_MAX) sleep_ms(10);
     server->http->head_bytes = 0;
     close_server();
 }
@@ -51,15 +58,10 @@ static void test_crowd_of_requests(void) {
     char byte;
     TEST(!strstr(answer.data + 1, "HTTP/1.1 ") && recv(client, &byte, 1, 0) == 0); /* one answer */
     close(client);
-    sleep_ms(100);
-    TEST_MSG(server->http->head_bytes == HEADS_BYTES_MAX, "%zu", server->http->head_bytes - HEADS_BYTES_MAX);
+    while (held(&server->http->head_bytes) != HEADS_BYTES_MAX) sleep_ms(10);
     server->http->head_bytes = 0;
     buffer_free(&both);
     close_server();
-}
-
-static void wait_connections(int count) {
-    while (__atomic_load_n(&server->connections, __ATOMIC_RELAXED) != count) sleep_ms(10);
 }
 
 /* When there is no room, who has been between requests for longest gives way to the next: not who has just come. */
@@ -101,15 +103,13 @@ static void test_unread_answers(void) {
         clients[i] = connect_client();
         wait_connections(i + 1);
         client_post(clients[i], "/tokenize", buffer_view(&body));
-        while (i == 0 && __atomic_load_n(&server->http->response_bytes, __ATOMIC_RELAXED) == RESPONSES_BYTES_MAX)
-            sleep_ms(10);
+        while (i == 0 && held(&server->http->response_bytes) == RESPONSES_BYTES_MAX) sleep_ms(10);
     }
     wait_connections(1);
     TEST(client_read(clients[1], &answer) == 200);
     TEST_MSG(client_read(clients[0], &answer) == 0, "%zu bytes", answer.size);
     for (int i = 0; i < 2; i++) close(clients[i]);
-    sleep_ms(100);
-    TEST(server->http->response_bytes == RESPONSES_BYTES_MAX);
+    while (held(&server->http->response_bytes) != RESPONSES_BYTES_MAX) sleep_ms(10);
     server->http->response_bytes = 0;
     buffer_free(&body);
     close_server();
@@ -175,12 +175,11 @@ static void test_dawdler_ends(void) {
     open_server();
     const int client = connect_client();
     client_send_text(client, "GET /he");
-    sleep_ms(100);
+    while (held(&server->http->head_bytes) == 0) sleep_ms(10);
     server->http->first->deadline_ns = server->http->next_deadline_ns = 1; /* else in 10 s */
     CHECK(write(server->http->wake[1], "", 1) == 1);
     TEST(client_read(client, &answer) == 408);
-    sleep_ms(LINGER_S * 1000 + 500);
-    TEST(__atomic_load_n(&server->connections, __ATOMIC_RELAXED) == 0);
+    wait_connections(0); /* without the limit it would last as long as the client */
     close(client);
     close_server();
 }
