@@ -175,7 +175,7 @@ size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget)
         more = group_part(plan, g, budget);
         bytes = bytes > SIZE_MAX - more ? SIZE_MAX : bytes + more;
     }
-    return bytes;
+    return backend->ops->commit && bytes > budget ? budget : bytes;
 }
 
 /* All recurrent groups have as many snapshots. */

@@ -52,8 +52,9 @@ size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens);
 /* Bytes of a snapshot of all recurrent entries in the prefix cache; 0: there are none. */
 size_t kv_snapshot_bytes(const KvPlan *plan);
 
-/* Bytes of a backend's memory that full-precision pages can take with this budget of kv_open(): what a device whose
- * memory is taken at once has to give. */
+/* Bytes of a backend's memory that full-precision pages can take with this budget of kv_open(): what a device has to
+ * give. Where all memory is backed at once, the parts that groups can take of the budget are added up, although they
+ * cannot take them together. */
 size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget);
 
 typedef struct KvCache KvCache;

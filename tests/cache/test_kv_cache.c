@@ -217,6 +217,27 @@ static void test_taken(void) {
     kv_plan_free(&plan);
 }
 
+static bool late_commit(Backend *backend, void *memory, size_t bytes) { return true; }
+
+/* Pages of keys may be quantised, so pages of states can have the whole budget as well as those of keys: a device whose
+ * memory comes with the pages gives it once. */
+static void test_taken_of_states(void) {
+    const CacheSpec hybrid[] = {{.layer = 0, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+        {.layer = 1, .page_tokens = KV_PAGE_TOKENS / 4, .anchor_bytes = 1 << 20, .row_bytes = 64}};
+    static const BackendOps late_ops = {FAKE_PAGE_OPS, .commit = late_commit, .kv_quant_bytes = fake_code_bytes_some};
+    const size_t budget = (size_t)64 << 20;
+    Backend at_once = {.ops = &coding_ops, .rows_max = STEP_MAX}, late = {.ops = &late_ops, .rows_max = STEP_MAX};
+    for (int i = 0; i < 2; i++) {
+        Backend *backend = i ? &late : &at_once, *const backends[] = {backend, backend};
+        KvPlan plan;
+        TEST(kv_plan_make(&plan, hybrid, backends, 2, CONTEXT, NULL) && plan.group_count == 2);
+        TEST(plan.group[0].quantised && plan.group[1].recurrent);
+        const size_t taken = kv_taken_bytes(&plan, backend, budget);
+        TEST_MSG(i ? taken == budget : taken > budget + budget / 2, "%zu", taken);
+        kv_plan_free(&plan);
+    }
+}
+
 /* Where one backend can code pages and the other cannot, all stay exact: else a sequence's exact pages of the one would
  * go with codes of the other, and a device would have to take the whole budget. */
 static void test_taken_beside_codes(void) {
@@ -237,6 +258,7 @@ static void test_taken_beside_codes(void) {
 int main(void) {
     test_taken();
     test_taken_beside_codes();
+    test_taken_of_states();
     test_random_life();
     test_counts();
     test_memory_returns();

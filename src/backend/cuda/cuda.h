@@ -135,6 +135,7 @@ typedef struct CudaReserve CudaReserve;
 
 typedef struct CudaBackend {
     Backend base;
+    BackendOps ops; /* the table of base */
     int device;
     int multiprocessors;
     int shared_bytes; /* shared memory that a block may use */

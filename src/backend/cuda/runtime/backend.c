@@ -161,7 +161,8 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     cuda_quant_close(b);
     cuda_reserves_close(b);
-    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
+    CudaRoom *rooms[] = {
+        &b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_ranks_close(b);
     cudaFree(b->scratch);
@@ -301,6 +302,7 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     b->shared_bytes = (int)p.sharedMemPerBlockOptin;
     kernels_begin_early(p.major >= 9);
     b->can_reserve = cuda_reserves_open(b->device);
+    if (!b->can_reserve) b->ops.commit = NULL;
     b->arch = arch_of(&p);
     b->sm90a = b->arch == ARCH_SM90A;
     b->base.decode_rows_max = b->sm90a ? DECODE_ROWS_MAX : 0;
@@ -319,7 +321,8 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         free(b);
         return NULL;
     }
-    b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max};
+    b->ops = cuda_ops;
+    b->base = (Backend){.ops = &b->ops, .rows_max = options->rows_max};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;
