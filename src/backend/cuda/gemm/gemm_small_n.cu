@@ -184,6 +184,9 @@ cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const Wgmma
         ring.units, ring.chain);
 }
 
+/* Sums of 64 inputs are many: those of a wide weight take longer to store and to add than to compute. */
+constexpr int64_t PASSED_BYTES = 1536 << 10;
+
 struct GemmSmallNLaunch {
     cudaStream_t stream;
     const ProductWork *work;
@@ -203,7 +206,7 @@ struct GemmSmallNLaunch {
         ring.blocks = (ring.units + WGMMA_MULTIPLIERS - 1) / WGMMA_MULTIPLIERS;
         ring.chain = SLICES / w.chains;
         ring.splits = splits_of(ring.blocks, 2 * product->multiprocessors, w.groups,
-            (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
+            (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains, PASSED_BYTES);
         ring.partials = product->partials;
         error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 32 * WGMMA_WARPS, shared, w, ring);
         return error || ring.splits == 1 ? error : slices_add(stream, w, ring);

@@ -402,14 +402,18 @@ static inline WgmmaRing ring_of(int run, int bytes, int slot_bytes) {
 }
 
 /* The number of parts to split the slices into. A wave of blocks takes the time of its groups of columns plus a
- * start-up cost of about five groups. */
-static inline int splits_of(int blocks, int multiprocessors, int groups, int64_t sums, int most = SLICES) {
+ * start-up cost of about five groups. bytes_each: bytes of sums that are stored or read in the time of a group; 0: that
+ * costs nothing. */
+static inline int splits_of(
+    int blocks, int multiprocessors, int groups, int64_t sums, int most = SLICES, int64_t bytes_each = 0) {
     constexpr int BEGINNING = 5;
+    const int64_t bytes = sums * (int64_t)sizeof(float);
+    const int passing = bytes_each ? (int)(2 * bytes / bytes_each) : 0;
     int best = 1, least = 0;
     for (int splits = 1; splits <= most; splits *= 2) {
-        if (splits > 1 && sums * (int64_t)sizeof(float) > PRODUCT_PARTIAL_BYTES) break;
+        if (splits > 1 && bytes > PRODUCT_PARTIAL_BYTES) break;
         const int waves = (blocks * splits + multiprocessors - 1) / multiprocessors;
-        const int time = waves * (groups / splits + BEGINNING) + (splits > 1 ? 2 * BEGINNING : 0);
+        const int time = waves * (groups / splits + BEGINNING) + (splits > 1 ? 2 * BEGINNING + passing : 0);
         if (splits == 1 || time < least) {
             best = splits;
             least = time;

@@ -19,41 +19,69 @@ __device__ static float conv_input(
     return load(anchor_of(a.pages, c.before) + (position - begin + a.op.taps - 1) * channels + at);
 }
 
-/* A channel of a row: x is the block of channels, y the row, z the part. */
-__global__ void conv_kernel(const __grid_constant__ ConvArgs a) {
+/* A channel of `each` rows: x is the block of channels, y the rows, z the part. A row that follows another of its chunk
+ * has all inputs but its own from that one. */
+__global__ void conv_kernel(const __grid_constant__ ConvArgs a, int each) {
     let_next_begin();
     wait_for_previous();
     const ConvPart &p = a.op.part[blockIdx.z];
-    const int channel = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y, taps = a.op.taps;
+    const int channel = (int)(blockIdx.x * blockDim.x + threadIdx.x), taps = a.op.taps;
     if (channel >= p.channels) return;
     int64_t at = channel, channels = 0;
     for (int i = 0; i < a.op.part_count; i++) {
         at += i < (int)blockIdx.z ? a.op.part[i].channels : 0;
         channels += a.op.part[i].channels;
     }
-    const Chunk c = chunk_of_row(a.step, a.pages, row);
-    const int position = c.position + row - c.row;
-    float sum = p.bias ? __ldg(p.bias + channel) : 0, input = 0;
-    const int32_t page = page_of(c, position);
-    const bool stored = page >= 0 && taps > 1;
-    for (int i = 0; i < taps; i++) {
-        input = conv_input(a, p, c, channel, at, position - taps + 1 + i);
-        sum = fmaf(__ldg(p.weight + (int64_t)channel * taps + i), input, sum);
-        if (stored && position % PAGE == 0 && i < taps - 1) anchor_of(a.pages, page)[i * channels + at] = input;
+    const float bias = p.bias ? __ldg(p.bias + channel) : 0;
+    float weight[CONV_TAPS_MAX], in[CONV_TAPS_MAX];
+#pragma unroll
+    for (int i = 0; i < CONV_TAPS_MAX; i++) {
+        const int tap = i - (CONV_TAPS_MAX - taps);
+        weight[i] = tap >= 0 ? __ldg(p.weight + (int64_t)channel * taps + tap) : 0;
     }
-    if (stored) tail_row(a.pages, page, position % PAGE)[at] = input;
-    if (a.op.silu) sum = sum / (1.0f + expf(-sum));
-    const int64_t place = (int64_t)row * p.channels + channel;
-    p.out[place] = a.op.out_gate ? sum * load(a.op.out_gate + place) : sum;
+    const int first = (int)blockIdx.y * each, end = min(first + each, a.op.rows);
+    Chunk c = chunk_of_row(a.step, a.pages, first);
+    for (int row = first; row < end; row++) {
+        const bool follows = row > first && row < c.row + c.rows;
+        if (!follows && row > first) c = chunk_of_row(a.step, a.pages, row);
+        const int position = c.position + row - c.row;
+        /* All but the last input, and then that: loads of a row are on their way together. Inputs end at the last
+         * element; there may be fewer taps. */
+        const float own = conv_input(a, p, c, channel, at, position);
+#pragma unroll
+        for (int i = 0; i < CONV_TAPS_MAX - 1; i++) {
+            const int before = CONV_TAPS_MAX - 1 - i;
+            float old = 0;
+            if (before < taps) old = follows ? in[i + 1] : conv_input(a, p, c, channel, at, position - before);
+            in[i] = old;
+        }
+        in[CONV_TAPS_MAX - 1] = own;
+        const int32_t page = page_of(c, position);
+        const bool stored = page >= 0 && taps > 1;
+        float sum = bias;
+#pragma unroll
+        for (int i = 0; i < CONV_TAPS_MAX; i++) {
+            const int tap = i - (CONV_TAPS_MAX - taps);
+            if (tap >= 0) sum = fmaf(weight[i], in[i], sum);
+            if (tap >= 0 && tap < taps - 1 && stored && position % PAGE == 0)
+                anchor_of(a.pages, page)[tap * channels + at] = in[i];
+        }
+        if (stored) tail_row(a.pages, page, position % PAGE)[at] = own;
+        if (a.op.silu) sum = sum / (1.0f + expf(-sum));
+        const int64_t place = (int64_t)row * p.channels + channel;
+        p.out[place] = a.op.out_gate ? sum * load(a.op.out_gate + place) : sum;
+    }
 }
 
 extern "C" cudaError_t recurrent_conv(cudaStream_t stream, const ConvArgs *args) {
+    constexpr int EACH = 16; /* rows of a thread, where chunks are as long */
+    const int rows = args->op.rows, each = rows / args->chunks >= EACH ? EACH : 1;
     int64_t most = 0;
     for (int i = 0; i < args->op.part_count; i++)
         most = args->op.part[i].channels > most ? args->op.part[i].channels : most;
-    const dim3 grid(
-        (unsigned)((most + CONV_BLOCK - 1) / CONV_BLOCK), (unsigned)args->op.rows, (unsigned)args->op.part_count);
-    return launch(stream, conv_kernel, grid, CONV_BLOCK, 0, *args);
+    const dim3 grid((unsigned)((most + CONV_BLOCK - 1) / CONV_BLOCK), (unsigned)((rows + each - 1) / each),
+        (unsigned)args->op.part_count);
+    return launch(stream, conv_kernel, grid, CONV_BLOCK, 0, *args, each);
 }
 
 __device__ static float gate_at(const GatedNorm &op, int64_t at) {

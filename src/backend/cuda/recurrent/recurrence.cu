@@ -1,6 +1,7 @@
 /* Recurrences with a matrix state (Recurrence of backend/recurrent.h): heads of q and k are prepared, then the products
  * of each row with the keys of its page are taken, then a block walks some columns of a value head's state over a
- * chunk, page by page. */
+ * chunk, page by page. The walk of this file is for any shape; recurrence_decode.cu and recurrence_prefill.cu have
+ * faster ones for the usual shapes. */
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/recurrent/recurrence.cuh"
 
@@ -71,58 +72,82 @@ __device__ static const float *decays_at(const RecurrenceArgs &a, const Chunk &c
 
 /* ---- products of a row with the keys of its page ---- */
 
-/* A warp has every eighth key of the page. E: elements of a head in a lane. */
+/* The sums over a warp of eight numbers, each with the order of warp_sum(): a lane keeps half of its numbers in each of
+ * the first steps, and ends with number lane / 4. */
+__device__ static float warp_sums(float (&v)[8]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 16, count = 4; step >= 4; step /= 2, count /= 2)
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            const bool upper = lane & step;
+            const float own = upper ? v[i + count] : v[i], other = upper ? v[i] : v[i + count];
+            v[i] = own + __shfl_xor_sync(~0u, other, step);
+        }
+    const float sum = v[0] + __shfl_xor_sync(~0u, v[0], 2);
+    return sum + __shfl_xor_sync(~0u, sum, 1);
+}
+
+/* `each` rows of a key head. A warp has every eighth key of the page. E: elements of a head in a lane. */
 template <int E>
-__global__ void __launch_bounds__(32 * PRODUCT_WARPS) products_kernel(const __grid_constant__ RecurrenceArgs a) {
+__global__ void __launch_bounds__(32 * PRODUCT_WARPS)
+    products_kernel(const __grid_constant__ RecurrenceArgs a, int each) {
     constexpr int ROUNDS = PAGE / PRODUCT_WARPS;
+    static_assert(2 * ROUNDS == 8, "products of a row's q and k in a warp");
     let_next_begin();
     wait_for_previous();
     const Recurrence &op = a.op;
-    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Chunk c = chunk_of_row(a.step, a.pages, row);
-    const int position = c.position + row - c.row, t = position % PAGE;
-    const int64_t at = ((int64_t)row * op.key_heads + key_head) * op.key_dim;
+    const int key_head = (int)blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first = (int)blockIdx.y * each, end = min(first + each, op.rows);
     const bool delta = op.kind == RECURRENCE_DELTA;
-    float q[E], k[E], keys[ROUNDS][E];
-#pragma unroll
-    for (int i = 0; i < E; i++) {
-        const bool in = lane + 32 * i < op.key_dim;
-        q[i] = in ? load(op.q + at + lane + 32 * i) : 0;
-        k[i] = in && delta ? load(op.k + at + lane + 32 * i) : 0;
-    }
-#pragma unroll
-    for (int n = 0; n < ROUNDS; n++) {
-        const int j = warp + n * PRODUCT_WARPS;
-        const float *key = j <= t ? key_at(a, c, position - t, j, key_head) : nullptr;
-#pragma unroll
-        for (int i = 0; i < E; i++) keys[n][i] = key && lane + 32 * i < op.key_dim ? load(key + lane + 32 * i) : 0;
-    }
-    float *out = products_of(op, row, key_head);
-#pragma unroll
-    for (int n = 0; n < ROUNDS; n++) {
-        const int j = warp + n * PRODUCT_WARPS;
-        if (j > t) break;
-        float with_q = 0, with_k = 0;
+    Chunk c = chunk_of_row(a.step, a.pages, first);
+    float keys[ROUNDS][E];
+    for (int row = first; row < end; row++) {
+        const bool follows = row > first && row < c.row + c.rows;
+        if (!follows && row > first) c = chunk_of_row(a.step, a.pages, row);
+        const int position = c.position + row - c.row, t = position % PAGE;
+        const int64_t at = ((int64_t)row * op.key_heads + key_head) * op.key_dim;
+        float q[E], k[E];
 #pragma unroll
         for (int i = 0; i < E; i++) {
-            if (lane + 32 * i >= op.key_dim) continue;
-            with_q = fmaf(keys[n][i], q[i], with_q);
-            with_k = fmaf(keys[n][i], k[i], with_k);
+            const bool in = lane + 32 * i < op.key_dim;
+            q[i] = in ? load(op.q + at + lane + 32 * i) : 0;
+            k[i] = in && delta ? load(op.k + at + lane + 32 * i) : 0;
         }
-        with_q = warp_sum(with_q);
-        with_k = warp_sum(with_k);
-        if (lane == 0) out[j] = with_q;
-        if (lane == 0 && delta) out[PAGE + j] = with_k;
+        if (!follows || t == 0) { /* the keys that these rows of the page need */
+            const int last = t + min(end, c.row + c.rows) - 1 - row;
+#pragma unroll
+            for (int n = 0; n < ROUNDS; n++) {
+                const int j = warp + n * PRODUCT_WARPS;
+                const float *key = j <= last ? key_at(a, c, position - t, j, key_head) : nullptr;
+#pragma unroll
+                for (int i = 0; i < E; i++)
+                    keys[n][i] = key && lane + 32 * i < op.key_dim ? load(key + lane + 32 * i) : 0;
+            }
+        }
+        float with[2 * ROUNDS]; /* q, k in turn */
+#pragma unroll
+        for (int n = 0; n < ROUNDS; n++) {
+            with[2 * n] = with[2 * n + 1] = 0;
+#pragma unroll
+            for (int i = 0; i < E; i++) {
+                with[2 * n] = fmaf(keys[n][i], q[i], with[2 * n]);
+                with[2 * n + 1] = fmaf(keys[n][i], k[i], with[2 * n + 1]);
+            }
+        }
+        const float sum = warp_sums(with);
+        const int number = lane / 4, which = number % 2, j = warp + number / 2 * PRODUCT_WARPS;
+        if (lane % 4 == 0 && j <= t && (!which || delta)) products_of(op, row, key_head)[which * PAGE + j] = sum;
     }
 }
 
 /* With a decay per channel: Σ_i k_j[i]·x[i]·e^(log decays behind j up to the row). */
 __global__ void __launch_bounds__(32 * PRODUCT_WARPS)
-    channel_products_kernel(const __grid_constant__ RecurrenceArgs a) {
+    channel_products_kernel(const __grid_constant__ RecurrenceArgs a, int each) {
     let_next_begin();
     wait_for_previous();
     const Recurrence &op = a.op;
-    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, lane = threadIdx.x % 32;
+    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y * each, lane = threadIdx.x % 32;
     const Chunk c = chunk_of_row(a.step, a.pages, row);
     const int position = c.position + row - c.row, t = position % PAGE;
     const int64_t at = ((int64_t)row * op.key_heads + key_head) * op.key_dim;
@@ -480,19 +505,24 @@ template <int EACH_K, int ROWS> static cudaError_t run_heads(cudaStream_t stream
 }
 
 extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const RecurrenceArgs *args) {
-    const dim3 grid((unsigned)args->op.key_heads, (unsigned)args->op.rows);
-    const bool single = args->chunks == args->op.rows; /* every chunk is one row */
+    constexpr int ROWS_EACH = 8; /* rows of a block, where chunks are as long */
+    const Recurrence &op = args->op;
+    const bool single = args->chunks == op.rows; /* every chunk is one row */
     const bool decode = single && recurrence_decode_fits(*args);
+    const int each = !op.channel_decay && op.rows / args->chunks >= ROWS_EACH ? ROWS_EACH : 1;
     /* The kernel that follows loads states while these run beside it. */
     cudaError_t error = decode ? allow_beside(prepare_kernel) : cudaSuccess;
-    const auto products = args->op.channel_decay ? channel_products_kernel
-        : args->op.key_dim <= 128                ? products_kernel<4>
-                                                 : products_kernel<EACH>;
+    const auto products = op.channel_decay ? channel_products_kernel
+        : op.key_dim <= 128                ? products_kernel<4>
+                                           : products_kernel<EACH>;
+    const unsigned heads = (unsigned)op.key_heads, rows = (unsigned)op.rows;
     if (!error && decode) error = allow_beside(products);
-    if (!error) error = launch(stream, prepare_kernel, grid, 64, 0, *args);
-    if (!error) error = launch(stream, products, grid, 32 * PRODUCT_WARPS, 0, *args);
+    if (!error) error = launch(stream, prepare_kernel, dim3(heads, rows), 64, 0, *args);
+    if (!error)
+        error = launch(stream, products, dim3(heads, (rows + each - 1) / each), 32 * PRODUCT_WARPS, 0, *args, each);
     if (error) return error;
     if (decode) return recurrence_decode(stream, *args);
-    if (args->op.key_dim <= 128) return single ? run_heads<16, 1>(stream, *args) : run_heads<16, PAGE>(stream, *args);
+    if (!single && recurrence_prefill_fits(*args)) return recurrence_prefill(stream, *args);
+    if (op.key_dim <= 128) return single ? run_heads<16, 1>(stream, *args) : run_heads<16, PAGE>(stream, *args);
     return single ? run_heads<32, 1>(stream, *args) : run_heads<32, PAGE>(stream, *args);
 }

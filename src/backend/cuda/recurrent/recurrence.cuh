@@ -34,13 +34,25 @@ __device__ static inline float *channel_decays(const Recurrence &op, int64_t row
     return op.work + row * work_width(op) + (int64_t)op.key_heads * PAGE * product_kinds(op) + head * op.key_dim;
 }
 
-__device__ static inline float time_step(const Recurrence &op, int64_t row, int64_t index, int64_t count) {
+/* a: the element of op.a. */
+__device__ static inline float time_step_of(const Recurrence &op, float a, int64_t index) {
     if (!op.a) return 1;
     const float bias = op.dt_bias ? __ldg(op.dt_bias + index) : 0;
-    return fminf(fmaxf(softplus(fmaf(op.dt_scale, load(op.a + row * count + index), bias)), op.dt_min), op.dt_max);
+    return fminf(fmaxf(softplus(fmaf(op.dt_scale, a, bias)), op.dt_min), op.dt_max);
+}
+__device__ static inline float time_step(const Recurrence &op, int64_t row, int64_t index, int64_t count) {
+    return time_step_of(op, op.a ? load(op.a + row * count + index) : 0, index);
 }
 
-/* recurrence_decode.cu: steps whose chunks are single rows. Whether it takes the operation; the kernel behind that of
- * the rows' products with the keys of their pages. */
+/* Whether anchors can be read and written in pieces of 16 bytes. */
+static inline bool recurrence_aligned(const RecurrenceArgs &a) {
+    return a.op.value_dim % 4 == 0 && a.pages.stride % 4 == 0 &&
+        ((uintptr_t)(a.pages.pages + a.pages.anchor_at) & 15) == 0;
+}
+
+/* recurrence_decode.cu: steps whose chunks are single rows. recurrence_prefill.cu: other steps. Whether they take the
+ * operation; the kernel behind that of the rows' products with the keys of their pages. */
 bool recurrence_decode_fits(const RecurrenceArgs &args);
 cudaError_t recurrence_decode(cudaStream_t stream, const RecurrenceArgs &args);
+bool recurrence_prefill_fits(const RecurrenceArgs &args);
+cudaError_t recurrence_prefill(cudaStream_t stream, const RecurrenceArgs &args);

@@ -34,8 +34,7 @@ void cuda_recurrence(Backend *backend, const Recurrence *op) {
         .rope = cuda_rope_params(op->rope),
         .chunks = b->step.chunk_count,
         .multiprocessors = b->multiprocessors,
-        .shared_bytes = b->shared_bytes,
-        .bulk = b->arch >= ARCH_SM90};
+        .shared_bytes = b->shared_bytes};
     cuda_ok(b, recurrent_recurrence(b->stream, &args), "recurrence");
 }
 

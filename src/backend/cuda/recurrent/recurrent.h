@@ -40,7 +40,6 @@ typedef struct RecurrenceArgs {
     int chunks;
     int multiprocessors;
     int shared_bytes; /* shared memory that a block may use */
-    bool bulk;        /* the device has bulk copies */
 } RecurrenceArgs;
 cudaError_t recurrent_recurrence(cudaStream_t stream, const RecurrenceArgs *args);
 

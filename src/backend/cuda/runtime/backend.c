@@ -161,8 +161,7 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     cuda_quant_close(b);
     cuda_reserves_close(b);
-    CudaRoom *rooms[] = {
-        &b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
+    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_ranks_close(b);
     cudaFree(b->scratch);
