@@ -118,8 +118,45 @@ __global__ void gated_norm_kernel(const __grid_constant__ GatedNorm op) {
     }
 }
 
+/* Groups of NORM_BLOCK elements, a warp for each; sums have the order of the kernel above. */
+__global__ void __launch_bounds__(CONV_BLOCK)
+    gated_norm_usual_kernel(const __grid_constant__ GatedNorm op, int groups) {
+    constexpr int EACH = NORM_BLOCK / 32;
+    let_next_begin();
+    wait_for_previous();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t number = (int64_t)blockIdx.x * (CONV_BLOCK / 32) + warp;
+    if (number >= (int64_t)groups * op.rows) return;
+    const int64_t first = number % groups * NORM_BLOCK, at = number * NORM_BLOCK + lane;
+    float v[EACH], gate[EACH], square = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        v[i] = load(op.x + at + 32 * i);
+        gate[i] = op.gate ? gate_at(op, at + 32 * i) : 1;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (op.gate && op.gate_first) v[i] *= gate[i];
+        const float sum = warp_sum(fmaf(v[i], v[i], 0.0f));
+        square = i ? square + sum : sum;
+    }
+    const float scale = 1.0f / sqrtf(square / (float)NORM_BLOCK + op.eps);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        v[i] *= scale;
+        if (op.weight) v[i] *= __ldg(op.weight + first + lane + 32 * i);
+        if (op.gate && !op.gate_first) v[i] *= gate[i];
+        op.out[at + 32 * i] = v[i];
+    }
+}
+
 extern "C" cudaError_t recurrent_gated_norm(cudaStream_t stream, const GatedNorm *op) {
     const int64_t group = op->group ? op->group : op->width;
+    if (op->group == NORM_BLOCK) {
+        const int groups = (int)(op->width / group), warps = CONV_BLOCK / 32;
+        const dim3 grid((unsigned)(((int64_t)groups * op->rows + warps - 1) / warps));
+        return launch(stream, gated_norm_usual_kernel, grid, CONV_BLOCK, 0, *op, groups);
+    }
     const dim3 grid((unsigned)(op->width / group), (unsigned)op->rows);
     return launch(stream, gated_norm_kernel, grid, NORM_BLOCK, 0, *op);
 }
