@@ -175,18 +175,15 @@ struct Decoder {
         const Recurrence &op = a.op;
         const int key_head = key_head_of(op, unit.head);
         if (unit.position > 0) {
-            float key[HALF];
-#pragma unroll
+#pragma unroll 4
             for (int i = 0; i < HALF; i++) {
                 float *row = tail_row(a.pages, unit.before, 2 * i + which);
-                key[i] = column < op.key_dim ? load(row_key(op, row, key_head) + column) : 0;
+                keys[2 * i + which][column] = column < op.key_dim ? load(row_key(op, row, key_head) + column) : 0;
             }
-#pragma unroll
-            for (int i = 0; i < HALF; i++) keys[2 * i + which][column] = key[i];
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < KEYS; i++) decay_by(s[i], from.all);
-#pragma unroll 2
+#pragma unroll 1
             for (int j = 0; j < PAGE; j++) {
                 float4 update = ((const float4 *)from.updates[j])[lane];
                 decay_by(update, from.weight[j]);

@@ -12,18 +12,22 @@ enum {
     STRIDE = KEY_MAX + 4, /* rows of k and q in memory: neighbours lie in other banks */
     QUADS = COLS / 4,     /* fours of columns: a lane that multiplies has one, and every fourth row */
     LANE_ROWS = 32 / QUADS,
-    OWN = KEYS / LANE_ROWS, /* elements of the key that a lane has of the next anchor */
-    SOLVERS = 4,            /* warps that solve for updates; a lane has a column of every fourth row */
-    SOLVED = PAGE / SOLVERS,
+    OWN = KEYS / LANE_ROWS,       /* elements of the key that a lane has of the next anchor */
+    SOLVERS = 2,                  /* warps that solve for updates */
+    SOLVER_COLS = COLS / SOLVERS, /* columns of one; its lanes have every INTERLEAVE-th row of a column */
+    INTERLEAVE = 32 / SOLVER_COLS,
+    SOLVED = PAGE / INTERLEAVE,
     FINISHERS = 2,             /* warps that finish rows */
     FACTORS = 2,               /* warps that compute the factors of a page, of half of its rows each */
+    LOADERS = 2,               /* warps that load k and q */
+    LOADED = 16,               /* rows that a loader has under way */
     FIRST_SOLVER = HEAD_WARPS, /* numbers of warps */
     FIRST_FINISHER = FIRST_SOLVER + SOLVERS,
     FIRST_FACTORS = FIRST_FINISHER + FINISHERS,
-    PREFILL_BLOCK = 32 * (FIRST_FACTORS + FACTORS),
+    FIRST_LOADER = FIRST_FACTORS + FACTORS,
+    PREFILL_BLOCK = 32 * (FIRST_LOADER + LOADERS),
 };
-static_assert(SOLVERS * SOLVED == PAGE && SOLVERS * 8 == COLS, "a solver has eight columns");
-static_assert(PAGE % (8 * FINISHERS) == 0, "rows that a finisher loads at a time are all of k or all of q");
+static_assert(PAGE % (LOADED * LOADERS) == 0, "rows that are loaded at a time are all of k or all of q");
 static_assert(PAGE == 32 && PAGE == FINISHERS * 4 * LANE_ROWS, "a lane for each row; a finisher's lane has four rows");
 
 /* What is known of a page before the state is: two of them, as the next page's are made ahead. */
@@ -35,7 +39,7 @@ struct PageFactors {
     float weight[PAGE], all;                 /* next anchor: factors of the updates and of the state */
 };
 /* The place of a row of a page where a solver's rows lie together. */
-__device__ static int solved_at(int row) { return row % SOLVERS * SOLVED + row / SOLVERS; }
+__device__ static int solved_at(int row) { return row % INTERLEAVE * SOLVED + row / INTERLEAVE; }
 struct PrefillMemory {
     PageFactors page[2];
     alignas(16) float state[KEY_MAX][COLS];
@@ -181,14 +185,15 @@ struct Walk {
         }
     }
 
-    /* ---- updates: a lane has every fourth row of a column, and u comes from the lane that has it ---- */
+    /* ---- updates: u comes from the lane that has its row ---- */
 
     __device__ void solve_all() {
         const Recurrence &op = a.op;
-        const int place = (warp - FIRST_SOLVER) * 8 + lane % 8, mine = lane / 8, column = first_column + place;
+        const int place = (warp - FIRST_SOLVER) * SOLVER_COLS + lane % SOLVER_COLS, mine = lane / SOLVER_COLS,
+                  column = first_column + place;
         const bool in = column < op.value_dim;
         const PageStep begin(c, 0);
-        for (int j = mine; j < begin.tail; j += SOLVERS)
+        for (int j = mine; j < begin.tail; j += INTERLEAVE)
             m.updates[j][place] = in ? load(row_update(op, tail_row(a.pages, c.before, j), head) + column) : 0;
         for (int number = 0; number < steps; number++) {
             const PageStep step(c, number);
@@ -196,7 +201,7 @@ struct Walk {
             float v[SOLVED], d[SOLVED];
 #pragma unroll
             for (int i = 0; i < SOLVED; i++) {
-                const int j = i * SOLVERS + mine;
+                const int j = i * INTERLEAVE + mine;
                 v[i] = in && step.has(j)
                     ? load(op.v + (row_of(step, j) * op.value_heads + head) * op.value_dim + column)
                     : 0;
@@ -205,25 +210,28 @@ struct Walk {
             meet_products();
 #pragma unroll
             for (int i = 0; i < SOLVED; i++) {
-                const int j = i * SOLVERS + mine;
+                const int j = i * INTERLEAVE + mine;
                 d[i] = delta && has_state(number) ? __fmul_rn(f.state[j], m.products[0][j][place]) : 0;
                 if (j < step.tail) v[i] = m.updates[j][place];
             }
 #pragma unroll
             for (int j = 0; j < PAGE; j++) {
-                const int at = j / SOLVERS, owner = j % SOLVERS;
+                const int at = j / INTERLEAVE, owner = j % INTERLEAVE;
                 float u = v[at];
                 if (j >= step.tail) u = delta ? __fmul_rn(f.beta[j], u - d[at]) : __fmul_rn(f.dt[j], u);
-                if (mine == owner) {
-                    m.updates[j][place] = u;
-                    m.weighted[j][place] = __fmul_rn(f.weight[j], u);
-                }
+                if (mine == owner) v[at] = u; /* stored afterwards: stores hold loads back */
                 if (!delta || j + 1 == PAGE) continue;
-                u = __shfl_sync(~0u, u, owner * 8 + lane % 8);
+                u = __shfl_sync(~0u, u, owner * SOLVER_COLS + lane % SOLVER_COLS);
                 const float *factors = f.update[0][j] + mine * SOLVED;
 #pragma unroll
                 for (int i = at; i < SOLVED; i++)
                     if (i > at || mine > owner) d[i] = fmaf(factors[i], u, d[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < SOLVED; i++) {
+                const int j = i * INTERLEAVE + mine;
+                m.updates[j][place] = v[i];
+                m.weighted[j][place] = __fmul_rn(f.weight[j], v[i]);
             }
             meet_updates();
         }
@@ -237,7 +245,6 @@ struct Walk {
                   column = first_column + quad * 4;
         const bool in = column < op.value_dim;
         const float skip = op.skip ? __ldg(op.skip + head) : 0;
-        load_rows(0);
         for (int number = 0; number < steps; number++) {
             const PageStep step(c, number);
             const PageFactors &f = m.page[number % 2];
@@ -253,7 +260,6 @@ struct Walk {
                 v[r] = make_float4(load(from), load(from + 1), load(from + 2), load(from + 3));
             }
             __syncthreads();
-            if (number + 1 < steps) load_rows(number + 1);
             meet_updates();
 #pragma unroll
             for (int r = 0; r < 4; r++)
@@ -340,19 +346,10 @@ struct Walk {
         f.weight[lane] = expf(behind);
         if (lane == 0) f.all = expf(all);
     }
-    /* A page ahead of the walk. */
-    __device__ void make_all_factors() {
-        make_factors(0);
-        for (int number = 0; number < steps; number++) {
-            __syncthreads();
-            if (number + 1 < steps) make_factors(number + 1);
-        }
-    }
 
-    /* ---- k and q of a page, by those who finish rows: a lane has four elements ---- */
+    /* ---- k and q of a page: a lane has four elements ---- */
 
     __device__ void load_rows(int number) {
-        constexpr int BATCH = 8;
         const Recurrence &op = a.op;
         const PageStep step(c, number);
         PageFactors &f = m.page[number % 2];
@@ -360,23 +357,32 @@ struct Walk {
         const int64_t begin = row_of(step, 0) * stride + key_head * op.key_dim + 4 * lane;
         const bool in = 4 * lane < op.key_dim, with_k = delta || steps > 1;
 #pragma unroll 1
-        for (int first = warp - FIRST_FINISHER; first < 2 * PAGE; first += BATCH * FINISHERS) {
+        for (int first = warp - FIRST_LOADER; first < 2 * PAGE; first += LOADED * LOADERS) {
             const int which = first / PAGE;
             const float *rows = (which ? op.q : op.k) + begin;
-            float4 v[BATCH];
+            float4 v[LOADED];
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                const int place = first % PAGE + i * FINISHERS;
+            for (int i = 0; i < LOADED; i++) {
+                const int place = first % PAGE + i * LOADERS;
                 v[i] = in && (which || with_k) && step.has(place) ? __ldcg((const float4 *)(rows + place * stride))
                                                                   : make_float4(0, 0, 0, 0);
             }
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) four(f.x[which][first % PAGE + i * FINISHERS], lane) = v[i];
+            for (int i = 0; i < LOADED; i++) four(f.x[which][first % PAGE + i * LOADERS], lane) = v[i];
         }
         /* Keys of the rows before the chunk, which the next anchor needs. */
-        for (int place = warp - FIRST_FINISHER; place < step.tail && steps > 1 && in; place += FINISHERS) {
+        for (int place = warp - FIRST_LOADER; place < step.tail && steps > 1 && in; place += LOADERS) {
             const float *key = row_key(op, tail_row(a.pages, c.before, place), key_head) + 4 * lane;
             four(f.x[0][place], lane) = make_float4(load(key), load(key + 1), load(key + 2), load(key + 3));
+        }
+    }
+
+    /* make(number): a page's share, a page ahead of the walk. */
+    template <class Make> __device__ void make_all(const Make &make) {
+        make(0);
+        for (int number = 0; number < steps; number++) {
+            __syncthreads();
+            if (number + 1 < steps) make(number + 1);
         }
     }
 };
@@ -394,8 +400,10 @@ __global__ void __launch_bounds__(PREFILL_BLOCK, 1)
         walk.solve_all();
     else if (warp < FIRST_FACTORS)
         walk.finish_all();
+    else if (warp < FIRST_LOADER)
+        walk.make_all([&](int number) { walk.make_factors(number); });
     else
-        walk.make_all_factors();
+        walk.make_all([&](int number) { walk.load_rows(number); });
 }
 
 bool recurrence_prefill_fits(const RecurrenceArgs &a) {
