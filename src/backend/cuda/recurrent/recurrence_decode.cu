@@ -30,7 +30,7 @@ struct Unit {
 /* What is prepared of a unit. */
 struct UnitMemory {
     alignas(16) float x[2][KEY_MAX];            /* k and q */
-    alignas(16) float updates[PAGE][VALUE_MAX]; /* of the rows before */
+    alignas(16) float updates[PAGE][VALUE_MAX]; /* those of the rows before */
     float factor[2][PAGE];                      /* factors of the updates in the products with k and q */
     float weight[PAGE], all;                    /* a new anchor: factors of the updates and of the state before */
     float state, dt, beta, log_decay;           /* the row's own; state: factor of the state's products */

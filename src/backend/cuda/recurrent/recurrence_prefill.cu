@@ -35,7 +35,7 @@ struct PageFactors {
     alignas(16) float x[2][PAGE][STRIDE]; /* k, q */
     /* [k, q][j][row]: factors of update j in the row's products; of k at solved_at(row) */
     alignas(16) float update[2][PAGE][PAGE + 4];
-    float state[PAGE], dt[PAGE], beta[PAGE]; /* of rows; state: factor of the products with the state */
+    float state[PAGE], dt[PAGE], beta[PAGE]; /* one for each row; state: factor of the products with the state */
     float weight[PAGE], all;                 /* next anchor: factors of the updates and of the state */
 };
 /* The place of a row of a page where a solver's rows lie together. */
@@ -44,7 +44,7 @@ struct PrefillMemory {
     PageFactors page[2];
     alignas(16) float state[KEY_MAX][COLS];
     alignas(16) float parts[HEAD_WARPS][PAGE][COLS]; /* sums of the warps */
-    alignas(16) float products[2][PAGE][COLS];       /* of k, q and the state */
+    alignas(16) float products[2][PAGE][COLS];       /* those of k, q and the state */
     alignas(16) float updates[PAGE][COLS], weighted[PAGE][COLS];
 };
 
