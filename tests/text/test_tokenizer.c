@@ -426,7 +426,7 @@ static void test_wide_words(void) {
         for (size_t i = BYTES; t && i < l->count; i++) {
             if (l->sizes[i] != 3 || ((uint8_t)l->bytes[i][0] & 0xF0) != 0xE0) continue;
             if (!utf8_valid((Slice){l->bytes[i], 3})) continue;
-            if (t->bpe.wide_ids && t->bpe.wide_ids[wide_code(l->bytes[i])] == (int32_t)i)
+            if (t->bpe.wide_ids && wide_id(&t->bpe, l->bytes[i]) == (int32_t)i)
                 early++;
             else
                 late++;

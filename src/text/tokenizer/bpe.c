@@ -216,28 +216,38 @@ static int32_t rank_of_wide(const Bpe *bpe, uint32_t id) {
     return first > second ? first : second;
 }
 
+static bool is_wide_token(const Bpe *bpe, uint32_t id) {
+    const Slice token = bpe_token(bpe, id);
+    return token.size == 3 && bpe->tokens[id].flags == BPE_TOKEN_USED && is_wide_lead((uint8_t)token.data[0]) &&
+        is_continuation((uint8_t)token.data[1]) && is_continuation((uint8_t)token.data[2]);
+}
+
 /* A token of one character may stand for its bytes from the start if these merge into it alone, and before any merge
  * that has it on a side. With merges in the order in which they were learned that is so; others are left out. */
 static bool set_wide_ids(Bpe *bpe, const int32_t *merges, size_t count) {
+    uint16_t blocks = 1;
+    for (uint32_t id = 0; id < bpe->id_limit; id++) {
+        if (!is_wide_token(bpe, id)) continue;
+        uint16_t *block = &bpe->wide_blocks[wide_code(bpe_token(bpe, id).data) >> BPE_WIDE_BLOCK_BITS];
+        if (!*block) *block = blocks++;
+    }
+    const size_t room = (size_t)blocks << BPE_WIDE_BLOCK_BITS;
     int32_t *ranks = malloc(((size_t)bpe->id_limit + 1) * sizeof *ranks); /* by id, of rank_of_wide */
-    bpe->wide_ids = malloc(BPE_WIDE_CODES * sizeof *bpe->wide_ids);
+    bpe->wide_ids = malloc(room * sizeof *bpe->wide_ids);
     if (!ranks || !bpe->wide_ids) {
         free(ranks);
         return false;
     }
-    for (size_t i = 0; i < BPE_WIDE_CODES; i++) bpe->wide_ids[i] = -1;
+    for (size_t i = 0; i < room; i++) bpe->wide_ids[i] = -1;
     for (uint32_t id = 0; id < bpe->id_limit; id++) {
-        const Slice token = bpe_token(bpe, id);
-        const bool wide = token.size == 3 && bpe->tokens[id].flags == BPE_TOKEN_USED &&
-            is_wide_lead((uint8_t)token.data[0]) && is_continuation((uint8_t)token.data[1]) &&
-            is_continuation((uint8_t)token.data[2]);
-        ranks[id] = wide ? rank_of_wide(bpe, id) : -1;
-        if (ranks[id] >= 0) bpe->wide_ids[wide_code(token.data)] = (int32_t)id;
+        ranks[id] = is_wide_token(bpe, id) ? rank_of_wide(bpe, id) : -1;
+        if (ranks[id] >= 0) bpe->wide_ids[wide_place(bpe, wide_code(bpe_token(bpe, id).data))] = (int32_t)id;
     }
     for (size_t i = 0; i < count; i++) {
         for (int side = 0; side < 2; side++) {
             const int32_t id = merges[i * 3 + (size_t)side];
-            if ((int32_t)i <= ranks[id]) bpe->wide_ids[wide_code(bpe_token(bpe, (uint32_t)id).data)] = -1;
+            if ((int32_t)i > ranks[id]) continue;
+            bpe->wide_ids[wide_place(bpe, wide_code(bpe_token(bpe, (uint32_t)id).data))] = -1;
         }
     }
     free(ranks);

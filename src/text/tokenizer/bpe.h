@@ -14,7 +14,8 @@ enum {
     BPE_ID_MAX = (1 << 20) - 2, /* a pair of ids and a rank share 64 bits */
     BPE_MERGES_MAX = (1 << 24) - 2,
     BPE_TOKEN_BYTES_MAX = UINT16_MAX,
-    BPE_WIDE_CODES = 1 << 16, /* characters of up to three bytes */
+    BPE_WIDE_BLOCK_BITS = 6,
+    BPE_WIDE_BLOCKS = 1 << (16 - BPE_WIDE_BLOCK_BITS), /* of characters of up to three bytes */
 };
 
 typedef enum BpeTokenFlags {
@@ -53,10 +54,11 @@ typedef struct Bpe {
     int32_t byte_ids[256];  /* token id per byte; −1: none. Character vocabularies: the ids of "<0xNN>" */
     int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
     int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
-    /* By bytes, by code point below BPE_WIDE_CODES: the token that the three bytes of a character become before
-     * anything merges with it, where no merge crosses its boundaries with a part of a character; −1: there is none. Or
-     * NULL. */
+    /* By bytes, in blocks of code points (bpe_tables.h, wide_id): the token that the three bytes of a character become
+     * before anything merges with it, where no merge crosses its boundaries with a part of a character; −1: there is
+     * none. Or NULL. */
     int32_t *wide_ids;
+    uint16_t wide_blocks[BPE_WIDE_BLOCKS]; /* places in wide_ids; block 0 has no ids */
     struct BpeCache *cache;
     Slice subword_prefix;         /* WORDPIECE: in front of pieces that do not begin a word; owned */
     uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */

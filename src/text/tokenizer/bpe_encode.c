@@ -325,7 +325,7 @@ static inline WidePart cut_wide(const Bpe *bpe, Slice word, size_t start, int32_
             if (at >= word.size) break;
             continue;
         }
-        const int32_t id = bpe->wide_ids[wide_code(word.data + at)];
+        const int32_t id = wide_id(bpe, word.data + at);
         early = early & (id >= 0) & (count < WIDE_PART_MAX);
         ids[count % WIDE_PART_MAX] = id;
         count++;

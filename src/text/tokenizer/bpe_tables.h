@@ -84,6 +84,15 @@ static inline uint32_t wide_code(const char *three) {
     return ((uint8_t)three[0] & 0x0Fu) << 12 | ((uint8_t)three[1] & 0x3Fu) << 6 | ((uint8_t)three[2] & 0x3Fu);
 }
 
+/* The place of a character of three bytes in wide_ids. */
+static inline size_t wide_place(const Bpe *bpe, uint32_t code) {
+    const uint32_t block = bpe->wide_blocks[code >> BPE_WIDE_BLOCK_BITS];
+    return (size_t)block << BPE_WIDE_BLOCK_BITS | (code & ((1u << BPE_WIDE_BLOCK_BITS) - 1));
+}
+static inline int32_t wide_id(const Bpe *bpe, const char *three) {
+    return bpe->wide_ids[wide_place(bpe, wide_code(three))];
+}
+
 /* The bit of two adjacent characters of three bytes each. */
 static inline uint32_t bigram_bit(const char *six) {
     uint32_t first, last; /* four bytes each: loads that no store of other sizes precedes */
