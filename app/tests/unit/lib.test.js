@@ -85,8 +85,10 @@ test('the command line and the file say the same', () => {
 test('every text is there in every language, with the same values', () => {
     const values = (/** @type {string} */ text) => (text.match(/\{\w+\}/g) ?? []).sort().join();
     assert.deepEqual(Object.keys(strings.zh).sort(), Object.keys(strings.en).sort());
+    // Forms for one and for many have the same values, too.
     for (const [key, text] of Object.entries(strings.en))
-        assert.equal(values(strings.zh[/** @type {keyof typeof strings.en} */ (key)]), values(text), key);
+        for (const form of text.split('||'))
+            assert.equal(values(strings.zh[/** @type {keyof typeof strings.en} */ (key)]), values(form), key);
     for (const group of optionRows) {
         assert.ok(group.title in strings.en);
         for (const row of group.rows) assert.ok(row.label in strings.en, row.label);
