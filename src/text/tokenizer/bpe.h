@@ -15,7 +15,7 @@ enum {
     BPE_MERGES_MAX = (1 << 24) - 2,
     BPE_TOKEN_BYTES_MAX = UINT16_MAX,
     BPE_WIDE_BLOCK_BITS = 6,
-    BPE_WIDE_BLOCKS = 1 << (16 - BPE_WIDE_BLOCK_BITS), /* of characters of up to three bytes */
+    BPE_WIDE_BLOCKS = 1 << (16 - BPE_WIDE_BLOCK_BITS), /* for characters of up to three bytes */
 };
 
 typedef enum BpeTokenFlags {
