@@ -129,9 +129,10 @@ def line(model_type, family, text, own, measured):
         "sparsify": "COMPONENT_ALTUP" in text,
         "gate_heads": "head_gate" in text,
         "index_select": chosen or "KeySelection" in text,
+        "hyper_connect": "COMPONENT_HYPER" in text,
     }
     cuda = read("src/backend/cuda/runtime/backend.c")
-    gpu = ".missing" not in cuda and all(f".{op} = cuda_" in cuda for op, needed in needs.items() if needed)
+    gpu = all(f".{op} = cuda_" in cuda for op, needed in needs.items() if needed)
     if "family/encoder.h" in text:  # tests/server/check_encoders.py
         references, forms, gpu = ["transformers"], ["f32"], False
     cells = [

@@ -54,8 +54,8 @@ typedef struct KvLayout {
     int value_dim; /* elements of a value head */
     DType dtype;   /* F16 or BF16; F32 on backends with `exact` */
     bool latent;   /* MLA: scores read values, too (Attention.q_latent) */
-    /* A recurrent state instead, in f32 (cache/cache_spec.h); kv_heads is 0. */
-    size_t anchor_bytes; /* bytes of the state before the first position of a page */
+    /* A recurrent state instead, or plain rows, in f32 (cache/cache_spec.h); kv_heads is 0. */
+    size_t anchor_bytes; /* bytes of the state before the first position of a page; plain rows: 0 */
     size_t row_bytes;    /* bytes of state per position */
 } KvLayout;
 
@@ -343,8 +343,12 @@ typedef struct Routing {
     bool shared_pair; /* shared_logits are [rows, 2]: the softmax of both gives the factor of the other weights and the
                          weight of the shared expert */
     const float *expert_scale; /* [experts] factors of the weights, at last; NULL: none */
-    int32_t *index;            /* [rows, top_k + shared] */
-    float *weight;             /* [rows, top_k + shared] */
+    /* Hash routing (arXiv 2106.04426): experts of a row are those of its token, table[token]: [vocab, top_k] numbers,
+     * bound. TOKEN_GIVEN counts as token 0. NULL: the scores decide. */
+    const float *table;
+    const int32_t *tokens; /* [rows] of the step, host memory; with `table` */
+    int32_t *index;        /* [rows, top_k + shared] */
+    float *weight;         /* [rows, top_k + shared] */
 } Routing;
 
 /* Stages of the experts operation. With a source, EXPERTS_REQUEST starts loading and EXPERTS_COMPUTE computes, so that
@@ -565,6 +569,13 @@ typedef struct Recurrence Recurrence;
 typedef struct Mamba Mamba;
 typedef struct GatedNorm GatedNorm;
 
+/* Operations of attention to compressed keys, and of hyper-connections: compressed.h. */
+typedef struct Compression Compression;
+typedef struct CompressedSelect CompressedSelect;
+typedef struct CompressedAttention CompressedAttention;
+typedef struct GroupJoin GroupJoin;
+typedef struct HyperConnection HyperConnection;
+
 /* Parameters of sampling the token that follows an output on the device; semantics of engine/sampler.h. */
 typedef struct SampleParams {
     double uniform;  /* in (0, 1) */
@@ -699,6 +710,13 @@ typedef struct BackendOps {
     void (*match_rms)(Backend *, const MatchRms *);
     void (*sparsify)(Backend *, const Sparsify *);
     void (*gate_heads)(Backend *, const HeadGate *);
+    /* Attention to compressed keys, hyper-connections (compressed.h), with them Routing.table. All NULL: the backend
+     * has none, and models that need them are refused. */
+    void (*compress)(Backend *, const Compression *);
+    void (*compressed_select)(Backend *, const CompressedSelect *);
+    void (*compressed_attention)(Backend *, const CompressedAttention *);
+    void (*join_groups)(Backend *, const GroupJoin *);
+    void (*hyper_connect)(Backend *, const HyperConnection *);
 
     /* ---- as a rank of a tensor-parallel backend (tensor_parallel.h); all NULL: the host adds partial results ---- */
 

@@ -2,6 +2,7 @@
  * at load, so a step never allocates and a wrong model stops there, with names and shapes. */
 #include <stdlib.h>
 
+#include "backend/compressed.h"
 #include "backend/recurrent.h"
 #include "base/checked.h"
 
@@ -353,6 +354,73 @@ static void plan_gate_heads(Backend *backend, const HeadGate *op) {
     check_width(backend, "width of gated heads", op->width, ATTENTION_HEAD_MAX);
 }
 
+static void check_rate(Backend *backend, int rate, int width) {
+    check_width(backend, "positions of a compressed key", rate, KV_PAGE_TOKENS);
+    if (rate <= 0) return;
+    equal(backend, "positions of a page left over by compressed keys", KV_PAGE_TOKENS % rate, 0);
+    equal(backend, "width of a key left over by its positions", width % rate, 0);
+}
+
+static void check_cache_rows(Backend *backend, const char *what, const KvLayer *kv, int64_t width) {
+    equal(backend, what, (int64_t)(kv->layout.row_bytes / sizeof(float)), width);
+    equal(backend, "positions of a page of rows", kv->page_tokens, KV_PAGE_TOKENS);
+}
+
+static void check_end(Backend *backend, const Rope *rope, int width) {
+    expect(backend, rope && rope->dims <= width, "rotated width", rope ? rope->dims : 0, width);
+}
+
+static void plan_compress(Backend *backend, const Compression *op) {
+    check_rows(backend, "rows to be compressed", op->rows);
+    check_width(backend, "width of a compressed key", op->width, ATTENTION_HEAD_MAX);
+    check_rate(backend, op->rate, op->width);
+    check_norm(backend, "width of a compressed key's norm", op->norm, op->width);
+    check_end(backend, op->rope, op->width);
+    check_cache_rows(backend, "width of rows to be compressed", &op->state, 2 * compression_width(op));
+    if (op->rate > 0) check_cache_rows(backend, "width of rows of compressed keys", &op->keys, op->width / op->rate);
+}
+
+static void plan_compressed_select(Backend *backend, const CompressedSelect *op) {
+    check_rows(backend, "rows that choose keys", op->rows);
+    check_width(backend, "heads of an indexer", op->heads, MATRIX_COLS_MAX);
+    check_width(backend, "head width of an indexer", op->width, ATTENTION_HEAD_MAX);
+    check_width(backend, "keys that are chosen", op->top_k, MATRIX_COLS_MAX);
+    check_rate(backend, op->rate, op->width);
+    check_end(backend, op->rope, op->width);
+    if (op->rate > 0) check_cache_rows(backend, "width of rows of compressed keys", &op->keys, op->width / op->rate);
+}
+
+static void plan_compressed_attention(Backend *backend, const CompressedAttention *op) {
+    check_rows(backend, "rows of attention to compressed keys", op->rows);
+    check_width(backend, "heads", op->heads, MATRIX_COLS_MAX);
+    check_width(backend, "head width", op->width, ATTENTION_HEAD_MAX);
+    check_width(backend, "window of keys", op->window, INT32_MAX);
+    check_width(backend, "groups of heads", op->groups, op->heads);
+    if (op->groups > 0) equal(backend, "heads left over by groups", op->heads % op->groups, 0);
+    check_norm(backend, "width of the query norm", op->q_norm, op->width);
+    check_norm(backend, "width of the key norm", op->k_norm, op->width);
+    check_end(backend, op->rope, op->width);
+    expect(backend, op->sinks != NULL, "sinks", 0, 1);
+    check_cache_rows(backend, "width of rows of keys", &op->latest, op->width);
+    if (!op->rate) return;
+    check_rate(backend, op->rate, op->width);
+    check_cache_rows(backend, "width of rows of compressed keys", &op->keys, op->width / op->rate);
+}
+
+static void plan_join_groups(Backend *backend, const GroupJoin *op) {
+    check_rows(backend, "rows of groups", op->rows);
+    check_width(backend, "groups", op->groups, MATRIX_COLS_MAX);
+    check_width(backend, "width of a group", op->width, MATRIX_COLS_MAX);
+}
+
+static void plan_hyper_connect(Backend *backend, const HyperConnection *op) {
+    check_rows(backend, "rows of streams", op->rows);
+    check_width(backend, "streams", op->streams, STREAMS_MAX);
+    check_width(backend, "width of all streams", op->streams * op->width, NORM_WIDTH_MAX);
+    expect(backend, op->iterations > 0 || !op->y, "iterations of a mix of streams", op->iterations, 1);
+    equal(backend, "results of streams", op->out != NULL, op->y == NULL);
+}
+
 static void plan_close(Backend *backend) { free(backend); }
 
 static const BackendOps plan_ops = {
@@ -402,6 +470,11 @@ static const BackendOps plan_ops = {
     .match_rms = plan_match_rms,
     .sparsify = plan_sparsify,
     .gate_heads = plan_gate_heads,
+    .compress = plan_compress,
+    .compressed_select = plan_compressed_select,
+    .compressed_attention = plan_compressed_attention,
+    .join_groups = plan_join_groups,
+    .hyper_connect = plan_hyper_connect,
     .close = plan_close,
 };
 

@@ -31,6 +31,7 @@ typedef enum Kind {
     KIND_LOGITS,
     KIND_ADD,
     KIND_STREAMS,
+    KIND_COMPRESSED,
     KIND_INDEX_SELECT,
 } Kind;
 
@@ -119,6 +120,7 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_LOGITS] = "logits",
         [KIND_ADD] = "add",
         [KIND_STREAMS] = "streams",
+        [KIND_COMPRESSED] = "compressed",
         [KIND_INDEX_SELECT] = "index_select"};
     char text[64];
     name[0] = 0;
@@ -559,6 +561,46 @@ static void trace_gate_heads(Backend *backend, const HeadGate *op) {
     note(t, &shape, clock_ns() - start, 0, 0, false);
 }
 
+static void trace_compress(Backend *backend, const Compression *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_COMPRESSED);
+    const int64_t start = clock_ns();
+    t->inner->ops->compress(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_compressed_select(Backend *backend, const CompressedSelect *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_COMPRESSED);
+    const int64_t start = clock_ns();
+    t->inner->ops->compressed_select(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_compressed_attention(Backend *backend, const CompressedAttention *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_COMPRESSED);
+    const int64_t start = clock_ns();
+    t->inner->ops->compressed_attention(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_join_groups(Backend *backend, const GroupJoin *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_STREAMS);
+    const int64_t start = clock_ns();
+    t->inner->ops->join_groups(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_hyper_connect(Backend *backend, const HyperConnection *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_STREAMS);
+    const int64_t start = clock_ns();
+    t->inner->ops->hyper_connect(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
 static void trace_index_select(Backend *backend, const IndexSelect *op) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_INDEX_SELECT);
@@ -621,6 +663,11 @@ static const BackendOps trace_ops = {
     .match_rms = trace_match_rms,
     .sparsify = trace_sparsify,
     .gate_heads = trace_gate_heads,
+    .compress = trace_compress,
+    .compressed_select = trace_compressed_select,
+    .compressed_attention = trace_compressed_attention,
+    .join_groups = trace_join_groups,
+    .hyper_connect = trace_hyper_connect,
     .close = trace_close,
 };
 
@@ -648,6 +695,13 @@ Backend *trace_open(Backend *inner, Error *error) {
         t->ops.match_rms = NULL;
         t->ops.sparsify = NULL;
         t->ops.gate_heads = NULL;
+    }
+    if (!inner->ops->compress) {
+        t->ops.compress = NULL;
+        t->ops.compressed_select = NULL;
+        t->ops.compressed_attention = NULL;
+        t->ops.join_groups = NULL;
+        t->ops.hyper_connect = NULL;
     }
     t->base.ops = &t->ops;
     t->inner = inner;

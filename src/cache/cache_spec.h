@@ -2,7 +2,9 @@
  * (model/component.h) and numbers them from 0; the cache stores them. Components that share an entry name the same
  * number.
  *
- * An entry keeps keys and values (kv_heads > 0) or a recurrent state (row_bytes > 0); both are pages.
+ * An entry keeps keys and values (kv_heads > 0), plain rows (row_bytes > 0 and no page_tokens) or a recurrent state
+ * (page_tokens > 0); all are pages. Plain rows are f32 numbers of each position (backend/compressed.h), with pages and
+ * windows like those of keys and values; they are never quantised.
  *
  * Recurrent state. A page of page_tokens positions holds an anchor, which is the state before its first position, and
  * a tail, which is one row for each of its positions: the inputs that the state has taken since the anchor. The state
@@ -25,15 +27,16 @@ typedef struct CacheSpec {
     /* Keys and values, in pages of KV_PAGE_TOKENS. */
     int kv_heads, head_dim, value_dim;
     bool latent;         /* as in KvLayout */
-    int window;          /* a row at position p reads positions > p − window; 0: all up to p */
+    int window;          /* a row at position p reads positions > p − window; 0: all up to p. Also of plain rows */
     const float *k_bias; /* as in KvLayer, bound; NULL: none */
     const Rope *rope;    /* bound; NULL: none */
     bool exact;          /* its pages are never quantised */
 
+    size_t row_bytes; /* bytes of a plain row, or of a row of a recurrent state's tail */
+
     /* Recurrent state, in f32. */
     int page_tokens;     /* a divisor of KV_PAGE_TOKENS, at least KV_PAGE_TOKENS / KV_GROUP_PAGES_MAX */
     size_t anchor_bytes; /* may include the last inputs before the page, for convolutions */
-    size_t row_bytes;
     int rewind; /* positions that kv_truncate() can always take back, also across an anchor, at the price of keeping the
                    pages before; 0: those of a step until kv_advance() accepts them, and later those within a page */
 } CacheSpec;

@@ -16,7 +16,7 @@ enum {
 
 /* The group of an entry with these properties, a new one if there is none; −1: there are too many. */
 static int find_group(KvPlan *plan, const CacheSpec *spec, bool quantised, Backend *backend) {
-    const bool recurrent = spec->row_bytes > 0;
+    const bool recurrent = spec->page_tokens > 0;
     const int page_tokens = recurrent ? spec->page_tokens : KV_PAGE_TOKENS, rewind = recurrent ? spec->rewind : 0;
     const int window = recurrent ? RECURRENT_WINDOW : spec->window;
     CHECK(KV_PAGE_TOKENS % page_tokens == 0 && KV_PAGE_TOKENS / page_tokens <= KV_GROUP_PAGES_MAX && rewind >= 0);
@@ -54,7 +54,7 @@ static bool plan_entry(KvPlan *plan, int i, const CacheSpec *spec, Backend *cons
     if (spec->row_bytes > 0) {
         entry->layout =
             (KvLayout){.dtype = DTYPE_F32, .anchor_bytes = spec->anchor_bytes, .row_bytes = spec->row_bytes};
-        bytes = kv_canonical_bytes(&entry->layout, spec->page_tokens);
+        bytes = kv_canonical_bytes(&entry->layout, spec->page_tokens ? spec->page_tokens : KV_PAGE_TOKENS);
     } else {
         entry->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,

@@ -78,6 +78,16 @@ static void load_hunyuan_v1_dense(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
+static void load_arcee(Loader *ld, Spec *spec) {
+    static const Dense row = {.qkv_bias = {"attention_bias", false},
+        .out_bias = {"attention_bias", false},
+        .mlp_bias = {"mlp_bias", false},
+        .ffn = DENSE_MLP,
+        .activation = {.kind = ACT_RELU2},
+        .activation_text = "relu2"};
+    dense_load(ld, spec, &row);
+}
+
 static void load_telechat3(Loader *ld, Spec *spec) {
     static const Dense row = {
         .qkv_bias = {"attention_bias", false}, .out_bias = {"attention_bias", false}, .mlp_bias = {"mlp_bias", false}};
@@ -86,6 +96,7 @@ static void load_telechat3(Loader *ld, Spec *spec) {
 
 const Family seed_oss_family = {.load = load_seed_oss, .gguf = &seed_oss_gguf};
 const Family nemotron_family = {.load = load_nemotron, .gguf = &nemotron_gguf};
+const Family arcee_family = {.load = load_arcee, .gguf = &arcee_gguf};
 const Family telechat3_family = {.load = load_telechat3};
 const Family helium_family = {.load = load_helium};
 const Family mimo_family = {.load = load_mimo};

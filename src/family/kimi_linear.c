@@ -2,6 +2,7 @@
  * latent attention without positions; experts behind the first layers. References: mlx_lm/models/kimi_linear.py; the
  * epsilon of the latent's norm: transformers/models/kimi_linear. */
 #include "family/recurrent.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -145,4 +146,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family kimi_linear_family = {.load = load};
+const Family kimi_linear_family = {.load = load, .gguf = &kimi_linear_gguf};

@@ -1,6 +1,7 @@
-/* Mellum 2: Qwen3-MoE with windows in some layers and a rotary embedding for each kind of them. References:
- * mlx_lm/models/mellum.py, transformers/models/mellum. */
+/* Mellum 2: Qwen3-MoE with windows in some layers and a rotary embedding for each kind of them; files made from GGUF
+ * have swa_rope_theta for those with a window. References: mlx_lm/models/mellum.py, transformers/models/mellum. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -11,8 +12,12 @@ static void load(Loader *ld, Spec *spec) {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};
     const Rope *full = load_rope(
                    ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 500000, .layer_type = "full_attention"}),
-               *sliding = load_rope(
-                   ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 500000, .layer_type = "sliding_attention"});
+               *sliding = load_rope(ld,
+                   &(RopeOptions){.head_dim = d.head_dim,
+                       .theta_field = "swa_rope_theta",
+                       .theta = 500000,
+                       .unscaled = load_has_field(ld, "swa_rope_theta"),
+                       .layer_type = "sliding_attention"});
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", NULL);
     family_ends(ld, spec, &d);
@@ -31,4 +36,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family mellum_family = {.load = load};
+const Family mellum_family = {.load = load, .gguf = &mellum_gguf};

@@ -7,6 +7,7 @@
 #define FAMILIES(row)                                                   \
     row("afmoe", afmoe_family)                                          \
     row("apertus", apertus_family)                                      \
+    row("arcee", arcee_family)                                          \
     row("baichuan_m1", baichuan_m1_family)                              \
     row("bailing_moe", bailing_moe_family)                              \
     row("bailing_moe_linear", bailing_moe_linear_family)                \
@@ -18,6 +19,7 @@
     row("deepseek_v2", deepseek_v2_family)                              \
     row("deepseek_v3", deepseek_v3_family)                              \
     row("deepseek_v32", deepseek_v32_family)                            \
+    row("deepseek_v4", deepseek_v4_family)                              \
     row("dots1", dots1_family)                                          \
     row("ernie4_5", ernie4_5_family)                                    \
     row("ernie4_5_moe", ernie4_5_moe_family)                            \

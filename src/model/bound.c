@@ -163,12 +163,16 @@ static const char *missing_operation(const Backend *backend, const Component *co
     if (component_recurrent(component) && !ops->recurrence) return "recurrent layers";
     switch (component->kind) {
     case COMPONENT_INDEXER: return ops->index_select ? NULL : "a sparse indexer";
+    case COMPONENT_COMPRESSOR: return ops->compress ? NULL : "compressed keys";
+    case COMPONENT_COMPRESSED_ATTENTION: return ops->compressed_attention ? NULL : "attention to compressed keys";
+    case COMPONENT_HYPER_COLLAPSE: return ops->hyper_connect ? NULL : "hyper-connections";
     case COMPONENT_MLA: return component->mla.op.selection.block && !ops->index_select ? "a sparse indexer" : NULL;
     case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
     case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;
     case COMPONENT_MOE:
         if (component->moe.identities && backend_lacks(backend, CAPABILITY_IDENTITIES))
             return "identities among experts";
+        if (component->moe.table && !ops->hyper_connect /* together */) return "hash routing";
         if (component->moe.score == ROUTE_SQRT_SOFTPLUS && backend_lacks(backend, CAPABILITY_SQRT_SOFTPLUS))
             return "experts' scores";
         return component->moe.weigh_inputs && backend_lacks(backend, CAPABILITY_INPUT_WEIGHTS)
@@ -246,6 +250,18 @@ static void bind_state_input(Binder *b) {
     for (int i = 0; bound->given_tokens && i < rows; i++) bound->given_tokens[i] = TOKEN_GIVEN;
 }
 
+static void bind_hyper(Binder *b) {
+    HyperConnections *hyper = &b->bound->hyper;
+    *hyper = b->bound->spec->hyper;
+    if (!hyper->streams) return;
+    b->backend = bound_backend(b->bound, b->bound->spec->layer_count - 1);
+    bind_weight(b, &hyper->head.mix);
+    bind_norm(b, &hyper->head.norm);
+    bind_vector(b, &hyper->head.scale, 1, SPLIT_NONE);
+    bind_vector(b, &hyper->head.base, hyper->streams, SPLIT_NONE);
+    b->backend = bound_backend(b->bound, 0);
+}
+
 static void bind_streams(Binder *b) {
     AltUp *altup = &b->bound->altup;
     *altup = b->bound->spec->altup;
@@ -290,6 +306,7 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     bind_layer_inputs(&binder);
     bind_state_input(&binder);
     bind_streams(&binder);
+    bind_hyper(&binder);
     if (spec->tied && bound_backend(bound, spec->layer_count - 1) == binder.backend) {
         bound->head = bound->embedding;
     } else {
@@ -362,7 +379,9 @@ void bound_close(Bound *bound) {
 }
 
 int64_t bound_residual_width(const Bound *bound) {
-    return (int64_t)bound->spec->hidden * (1 + bound->altup.streams) + bound->layer_inputs.embedding.cols;
+    return (int64_t)bound->spec->hidden * (1 + bound_streams(bound)) + bound->layer_inputs.embedding.cols;
 }
+
+int bound_streams(const Bound *bound) { return bound->altup.streams + bound->hyper.streams; }
 
 Backend *bound_backend(const Bound *bound, int layer) { return bound->backends[bound->place[layer]]; }

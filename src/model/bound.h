@@ -21,6 +21,7 @@ typedef struct Bound {
     Weight state_output;             /* the same; rows 0: none */
     int32_t *given_tokens;           /* [rows_max] all TOKEN_GIVEN; NULL without `input` */
     AltUp altup;                     /* expand on the first layer's backend, merge on the last one's */
+    HyperConnections hyper;          /* head on the last layer's backend */
     const Norm *final_norm;          /* on the last layer's backend */
     Weight head;                     /* the same */
     bool coarse_head;                /* 8-bit activations for the head of a precise family */
@@ -50,6 +51,7 @@ NODISCARD bool bound_weight(Bound *bound, Weight *weight, Error *error);
 NODISCARD bool bound_norm(Bound *bound, const Norm **norm, Error *error);
 /* False with ERROR_UNSUPPORTED, which names `where`: the backend does not compute this activation. */
 NODISCARD bool bound_activation(const Backend *backend, Activation activation, const char *where, Error *error);
-/* Floats per row of the residual, the layers' inputs behind it, and AltUp's streams. */
+/* Floats per row of the residual, the layers' inputs behind it, and the streams of AltUp or of hyper-connections. */
 int64_t bound_residual_width(const Bound *bound);
+int bound_streams(const Bound *bound); /* 0: the residual is one stream */
 Backend *bound_backend(const Bound *bound, int layer);

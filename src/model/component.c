@@ -16,6 +16,10 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_LAUREL] = &laurel_ops,
     [COMPONENT_ALTUP_PREDICT] = &altup_predict_ops,
     [COMPONENT_ALTUP_CORRECT] = &altup_correct_ops,
+    [COMPONENT_COMPRESSOR] = &compressor_ops,
+    [COMPONENT_COMPRESSED_ATTENTION] = &compressed_attention_ops,
+    [COMPONENT_HYPER_COLLAPSE] = &hyper_collapse_ops,
+    [COMPONENT_HYPER_EXPAND] = &hyper_expand_ops,
 };
 
 const ComponentOps *component_ops(ComponentKind kind) { return kinds[kind]; }
@@ -39,7 +43,9 @@ Component *layer_add(Spec *spec, Layer *layer, ComponentKind kind) {
 void layer_add_state(Spec *spec, Component *component) { component->state_entry = spec->cache_entries++; }
 
 bool component_recurrent(const Component *component) {
-    return kinds[component->kind]->recurrent || component->state_entry >= 0;
+    const ComponentOps *ops = kinds[component->kind];
+    if (ops->recurrent || component->state_entry < 0 || !ops->state_spec) return ops->recurrent;
+    return ops->state_spec(component).page_tokens > 0;
 }
 
 MoeComponent *layer_moe(Layer *layer) {

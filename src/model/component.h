@@ -43,17 +43,19 @@ typedef struct ComponentCall {
     int hidden;
     const float *layer_inputs; /* [rows, layer_inputs_stride] LayerInputs of the rows; NULL: there are none */
     int64_t layer_inputs_stride;
-    const AltUp *altup; /* its streams is 0 without AltUp */
-    float *streams;     /* row r of stream i: streams + i · stream_stride + r · hidden; NULL: none */
+    const AltUp *altup;            /* its streams is 0 without AltUp */
+    const HyperConnections *hyper; /* its streams is 0 without them; `streams` is then [rows, streams, hidden] */
+    float *streams;                /* row r of stream i: streams + i · stream_stride + r · hidden; NULL: none */
     int64_t stream_stride;
     const Norm *output_norm;
     float scale;
-    int micro_batch;     /* for expert providers */
-    bool begun;          /* begin() was called with the same call */
-    AttentionPart part;  /* attention alone */
-    const Step *adapted; /* the step, if some of its rows have an adapter; NULL: none has */
-    int first;           /* the first row of `rows` in the step */
-    float *low_rank;     /* work for updates of adapters, behind `work`; undefined without `adapted` */
+    int micro_batch;       /* for expert providers */
+    bool begun;            /* begin() was called with the same call */
+    AttentionPart part;    /* attention alone */
+    const Step *adapted;   /* the step, if some of its rows have an adapter; NULL: none has */
+    int first;             /* the first row of `rows` in the step */
+    const int32_t *tokens; /* [rows] Step.tokens */
+    float *low_rank;       /* work for updates of adapters, behind `work`; undefined without `adapted` */
 } ComponentCall;
 
 typedef struct ComponentOps {
@@ -73,7 +75,8 @@ typedef struct ComponentOps {
 } ComponentOps;
 
 extern const ComponentOps attention_ops, mla_ops, indexer_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops,
-    mamba_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops;
+    mamba_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops, compressor_ops,
+    compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

@@ -22,10 +22,11 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     stage->tile_rows =
         number == 0 && schedule->tile_rows && schedule->tile_rows < rows ? schedule->tile_rows : step->rows;
     stage->rows = step->rows;
+    stage->tokens = step->tokens;
     stage->residual = number ? bound->arrival : backend->ops->scratch(backend, rows * bound_residual_width(bound));
     stage->layer_inputs = bound->layer_inputs.width ? stage->residual + rows * hidden : NULL;
     stage->streams =
-        bound->altup.streams ? stage->residual + rows * (hidden + bound->layer_inputs.embedding.cols) : NULL;
+        bound_streams(bound) ? stage->residual + rows * (hidden + bound->layer_inputs.embedding.cols) : NULL;
     const int64_t tile = stage->tile_rows * bound->width, recurrent = rows * bound->recurrent_width;
     stage->work = backend->ops->scratch(backend, tile > recurrent ? tile : recurrent);
     stage->normed = backend->ops->scratch(backend, bound->group_norms * rows * hidden);

@@ -51,12 +51,16 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .layer_inputs = stage->layer_inputs ? stage->layer_inputs + rows->first * inputs : NULL,
         .layer_inputs_stride = inputs,
         .altup = &stage->bound->altup,
-        .streams = stage->streams ? stage->streams + at : NULL,
+        .hyper = &stage->bound->hyper,
+        .streams = stage->streams
+            ? stage->streams + (stage->bound->hyper.streams ? stage->bound->hyper.streams : 1) * at
+            : NULL,
         .stream_stride = (int64_t)stage->rows * spec->hidden,
         .output_norm = component->output_norm,
         .scale = component->residual_scale,
         .micro_batch = rows->micro_batch,
         .adapted = stage->adapted,
         .first = rows->first,
+        .tokens = stage->tokens + rows->first,
         .low_rank = stage->work + rows->rows * component_ops(component->kind)->width(component)};
 }

@@ -9,22 +9,24 @@ typedef struct Stage {
     const StreamSchedule *schedule;
     const KvLayer *entries; /* [cache_entries] */
     Backend *backend;
-    int number;           /* number of the backend */
-    bool walk;            /* operations must be called; false: the backend repeats an earlier walk */
-    int rows;             /* rows of the step */
-    int tile_rows;        /* rows that a layer computes at once */
-    float *residual;      /* [rows, hidden]; the second backend's is Bound.arrival */
-    float *work;          /* [tile_rows, Bound.width] used by one component after another; by recurrent ones as [rows,
-                             Bound.recurrent_width] */
-    float *normed;        /* [Bound.group_norms, rows, hidden] inputs of parallel components; at the end, rows with
-                             outputs */
-    float *layer_inputs;  /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */
-    float *streams;       /* [streams, rows, hidden] of AltUp, behind layer_inputs; NULL: the residual is one stream */
-    float *prefetch_work; /* [Bound.width]; NULL: no prefetch */
-    int32_t *chosen;      /* [rows, Bound.chosen_width] of indexers; NULL: there are none */
-    float *kept;          /* [rows, hidden] the residual before a component of the layer (Component.reads); NULL: no
-                             component reads it */
-    const Step *adapted;  /* the step, if some of its rows have an adapter; NULL: none has */
+    int number;            /* number of the backend */
+    bool walk;             /* operations must be called; false: the backend repeats an earlier walk */
+    int rows;              /* rows of the step */
+    int tile_rows;         /* rows that a layer computes at once */
+    float *residual;       /* [rows, hidden]; the second backend's is Bound.arrival */
+    float *work;           /* [tile_rows, Bound.width] used by one component after another; by recurrent ones as [rows,
+                              Bound.recurrent_width] */
+    float *normed;         /* [Bound.group_norms, rows, hidden] inputs of parallel components; at the end, rows with
+                              outputs */
+    float *layer_inputs;   /* [rows, layers · width] LayerInputs, behind the residual; NULL: there are none */
+    float *streams;        /* [streams, rows, hidden] of AltUp, or [rows, streams, hidden] of hyper-connections, behind
+                              layer_inputs; NULL: the residual is one stream */
+    float *prefetch_work;  /* [Bound.width]; NULL: no prefetch */
+    int32_t *chosen;       /* [rows, Bound.chosen_width] of indexers; NULL: there are none */
+    float *kept;           /* [rows, hidden] the residual before a component of the layer (Component.reads); NULL: no
+                              component reads it */
+    const int32_t *tokens; /* [rows] Step.tokens */
+    const Step *adapted;   /* the step, if some of its rows have an adapter; NULL: none has */
 } Stage;
 
 /* Consecutive rows of the step. */
@@ -50,7 +52,7 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows);
 
 /* ---- decoder_streams.c ---- */
 
-/* AltUp: makes the streams of the embedded rows; makes the residual of the streams. */
+/* AltUp, hyper-connections: makes the streams of the embedded rows; makes the residual of the streams. */
 void streams_expand(const Stage *stage, const Step *step);
 void streams_merge(const Stage *stage, const Step *step);
 

@@ -30,7 +30,7 @@ static bool list_entries(const Bound *bound, CacheSpec *specs, Backend **backend
                 specs[count].layer = i;
                 backends[count++] = bound_backend(bound, i);
             }
-            if (state < 0) continue;
+            if (state < 0 || state < count) continue;
             CHECK(state == count && state < bound->spec->cache_entries);
             specs[count] = ops->state_spec(component);
             specs[count].layer = i;
@@ -149,6 +149,8 @@ static const char *undivided(const Component *component, int parts, int64_t *cou
     case COMPONENT_MLA: return "latent attention";
     case COMPONENT_MAMBA: return "recurrent layers with a state per channel (Mamba-1)";
     case COMPONENT_INDEXER: return "a sparse indexer";
+    case COMPONENT_COMPRESSED_ATTENTION: return "attention to compressed keys";
+    case COMPONENT_HYPER_COLLAPSE: return "streams of hyper-connections";
     case COMPONENT_MOE:
         if (component->moe.identities) return "identities among experts";
         return component->moe.dense.gate.rows ? "a feed-forward network beside experts" : NULL;

@@ -5,6 +5,7 @@
  * config.json through a Loader (loader/loader.h); afterwards it is constant and may be used by any number of runners
  * and threads. Everything it points to is host memory, borrowed: the model's arena or the mapped files. */
 #pragma once
+#include "backend/compressed.h"
 #include "backend/recurrent.h"
 #include "model/adapter.h"
 
@@ -13,21 +14,25 @@
 /* A new kind needs an enumerator here, a struct of parameters in Component, a row in component.c and a file in
  * components/ whose table component.h declares. */
 typedef enum ComponentKind {
-    COMPONENT_ATTENTION,     /* grouped-query attention */
-    COMPONENT_MLA,           /* multi-head latent attention */
-    COMPONENT_INDEXER,       /* chooses the keys that attention behind it reads */
-    COMPONENT_GLU,           /* gated feed-forward network */
-    COMPONENT_MLP,           /* feed-forward network without a gate */
-    COMPONENT_MOE,           /* MoE block */
-    COMPONENT_RECURRENT,     /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
-    COMPONENT_SHORT_CONV,    /* gated short convolution */
-    COMPONENT_MAMBA,         /* Mamba-1 */
-    COMPONENT_LAYER_INPUT,   /* per-layer input of the token (Gemma 4) */
-    COMPONENT_SCALE,         /* normalises the residual in place, multiplies it */
-    COMPONENT_LINEAR,        /* one matrix */
-    COMPONENT_LAUREL,        /* learned low-rank residual beside another component (Gemma 3n) */
-    COMPONENT_ALTUP_PREDICT, /* begins a layer of AltUp: predicts all streams */
-    COMPONENT_ALTUP_CORRECT, /* ends it: corrects them by what the layer made of the active one */
+    COMPONENT_ATTENTION,            /* grouped-query attention */
+    COMPONENT_MLA,                  /* multi-head latent attention */
+    COMPONENT_INDEXER,              /* chooses the keys that attention behind it reads */
+    COMPONENT_GLU,                  /* gated feed-forward network */
+    COMPONENT_MLP,                  /* feed-forward network without a gate */
+    COMPONENT_MOE,                  /* MoE block */
+    COMPONENT_RECURRENT,            /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
+    COMPONENT_SHORT_CONV,           /* gated short convolution */
+    COMPONENT_MAMBA,                /* Mamba-1 */
+    COMPONENT_LAYER_INPUT,          /* per-layer input of the token (Gemma 4) */
+    COMPONENT_SCALE,                /* normalises the residual in place, multiplies it */
+    COMPONENT_LINEAR,               /* one matrix */
+    COMPONENT_LAUREL,               /* learned low-rank residual beside another component (Gemma 3n) */
+    COMPONENT_ALTUP_PREDICT,        /* begins a layer of AltUp: predicts all streams */
+    COMPONENT_ALTUP_CORRECT,        /* ends it: corrects them by what the layer made of the active one */
+    COMPONENT_COMPRESSOR,           /* makes compressed keys (DeepSeek-V4) */
+    COMPONENT_COMPRESSED_ATTENTION, /* attention to the latest keys and to compressed ones */
+    COMPONENT_HYPER_COLLAPSE,       /* hyper-connections: makes the residual of the streams */
+    COMPONENT_HYPER_EXPAND,         /* makes the streams of themselves and of the residual */
 } ComponentKind;
 
 /* Bounds of a product's input and of its result, each kept within low … high (Gemma 4's encoders). */
@@ -67,6 +72,28 @@ typedef struct MlaComponent {
     QueryScaling query_scaling;
 } MlaComponent;
 
+/* Compression of backend.h. It adds nothing to the residual. Its cache entry has the keys, its state entry the rows. */
+typedef struct CompressorComponent {
+    Compression op; /* what is known at load */
+    Weight values, gates;
+} CompressorComponent;
+
+/* CompressedAttention of backend.h: o · (the groups' o_low of the attended heads, one behind the other). Its cache
+ * entry has the latest keys, its state entry is a compressor's cache entry. */
+typedef struct CompressedAttentionComponent {
+    CompressedAttention op; /* what is known at load; top_k 0: all compressed keys are read */
+    Weight q_low, q, k, o;  /* q projects q_low_norm(q_low · x) */
+    Weight *o_low;          /* [groups] */
+    const Norm *q_low_norm;
+} CompressedAttentionComponent;
+
+/* Logits of hyper-connections: mix · norm(all streams of a row), and what scales and shifts them (HyperConnection). */
+typedef struct HyperMix {
+    Weight mix;
+    const Norm *norm; /* [streams · hidden] */
+    const float *scale, *base;
+} HyperMix;
+
 /* IndexSelect of backend.h: attention components behind it, of this layer or later ones, whose selection has the same
  * block, groups and top_k read what it chooses. It adds nothing to the residual. */
 typedef struct IndexerComponent {
@@ -75,6 +102,8 @@ typedef struct IndexerComponent {
     Weight head_weights;         /* [heads, hidden] IndexSelect.weights; rows 0: none */
     const Norm *low_rank_norm;   /* norm of q_a's results; NULL without q_a */
     const Norm *q_norm, *k_norm; /* norms of each head; NULL: none */
+    /* > 0: CompressedSelect instead; its keys are in the cache entry of a compressor, and k has no rows. */
+    int compressed_rate;
 } IndexerComponent;
 
 /* down · (act(gate · x) ∘ (up · x)) */
@@ -115,6 +144,8 @@ typedef struct MoeComponent {
     Weight *gate, *up, *down;
     const Norm *router_norm;   /* norm of the router's own input, the residual; NULL: it reads what the experts read */
     const float *expert_scale; /* [experts] Routing.expert_scale */
+    const float *table;        /* [table_tokens, top_k] Routing.table; NULL: none */
+    int table_tokens;
     /* A feed-forward network beside the experts, which reads dense_input_norm(residual); gate rows 0: none. The block's
      * result is dense_output_norm(its result) + experts_output_norm(the experts' sum). */
     GluComponent dense;
@@ -189,7 +220,7 @@ typedef struct Component {
     bool parallel;
     float residual_scale;
     int cache_entry;         /* entry of the model's cache; the first component that names it fills it; −1: none */
-    int state_entry;         /* a second one, behind it, for AttentionComponent.conv; −1: none */
+    int state_entry;         /* a second one: for AttentionComponent.conv, behind the first; −1: none */
     int reads;               /* > 0: reads the residual as it was before component `reads` of the layer, which is an
                                 earlier one; 0: the residual as it is. Excludes parallel */
     const Norm *input_norm;  /* NULL: none; never NULL before a parallel component */
@@ -208,11 +239,14 @@ typedef struct Component {
         LaurelComponent laurel;
         Weight linear; /* COMPONENT_LINEAR: [hidden, hidden] */
         AltUpComponent altup;
+        CompressorComponent compressor;
+        CompressedAttentionComponent compressed;
+        HyperMix hyper;
         float scale_factor; /* COMPONENT_SCALE */
     };
 } Component;
 
-enum { LAYER_COMPONENTS_MAX = 8 };
+enum { LAYER_COMPONENTS_MAX = 12 };
 
 /* Components in order: usually attention and a feed-forward network; a layer may have only one of them, or none. At
  * most one is an MoE block. */
@@ -262,6 +296,16 @@ typedef struct AltUp {
     Weight *expand, *merge; /* [streams − 1] hidden × hidden */
 } AltUp;
 
+/* Manifold-constrained hyper-connections (mHC): the residual is several streams, which begin as the embedding. Each
+ * component between COMPONENT_HYPER_COLLAPSE and COMPONENT_HYPER_EXPAND reads a sum of them. Behind the last layer the
+ * residual is the sum with pre of `head`. Excludes AltUp. */
+typedef struct HyperConnections {
+    int streams; /* 0: the residual is one stream */
+    int iterations;
+    float eps;
+    HyperMix head;
+} HyperConnections;
+
 /* Judges a text by the state h of its first token: out · tanh(dense · h), a logit (cross-encoders). */
 typedef struct Classifier {
     Weight dense, out; /* [hidden, hidden], [1, hidden]; rows 0: there is none */
@@ -279,6 +323,7 @@ typedef struct Spec {
     const Norm *embedding_norm; /* norm of the embeddings, before anything reads them; NULL: none */
     LayerInputs layer_inputs;
     AltUp altup;
+    HyperConnections hyper;
     Layer *layers; /* [layer_count] */
     const Norm *final_norm;
     Weight head;

@@ -1,5 +1,6 @@
 #include "tensor/packed.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +16,10 @@ static uint32_t word_at(const Tensor *t, int64_t i) {
     return word;
 }
 
+/* Bytes are powers of two (E8M0). */
 static float float_at(const Tensor *t, int64_t i) {
     float value;
+    if (t->dtype == DTYPE_U8) return ldexpf(1, ((const uint8_t *)t->data)[i] - 127);
     floats_to_f32(&value, (const uint8_t *)t->data + (size_t)i * dtype_bytes(t->dtype), t->dtype, 1);
     return value;
 }
@@ -154,7 +157,8 @@ static bool check_fp8(const PackedMatrix *p, Error *error) {
     const bool one = s->bytes == dtype_bytes(s->dtype), rows = across == 1 && s->rank == 1 && s->shape[0] == down;
     if (!has_shape(&p->data, p->rows, p->cols) || p->data.dtype != DTYPE_U8)
         return wrong("its matrix of FP8 numbers", &p->data, error);
-    return (dtype_is_float(s->dtype) && (one || rows || has_shape(s, down, across))) || wrong("its scale", s, error);
+    const bool number = dtype_is_float(s->dtype) || s->dtype == DTYPE_U8;
+    return (number && (one || rows || has_shape(s, down, across))) || wrong("its scale", s, error);
 }
 
 static bool check_mxfp4(const PackedMatrix *p, Error *error) {
@@ -162,7 +166,8 @@ static bool check_mxfp4(const PackedMatrix *p, Error *error) {
     for (int i = 0; i < p->data.rank; i++) codes *= (size_t)p->data.shape[i];
     for (int i = 0; i < p->scales.rank; i++) scales *= (size_t)p->scales.shape[i];
     const size_t all = (size_t)(p->rows * p->row_step) * (size_t)(p->cols / 32);
-    if (p->cols % 32 || p->data.dtype != DTYPE_U8 || codes != 16 * all) return wrong("its blocks", &p->data, error);
+    const bool bytes = p->data.dtype == DTYPE_U8 || p->data.dtype == DTYPE_I8;
+    if (p->cols % 32 || !bytes || codes != 16 * all) return wrong("its blocks", &p->data, error);
     return (p->scales.dtype == DTYPE_U8 && scales == all) || wrong("its scale", &p->scales, error);
 }
 
@@ -197,7 +202,8 @@ static bool biases_fit(const PackedMatrix *p) {
 }
 
 static void choose_form(PackedMatrix *p) {
-    const DType own = p->scales.dtype == DTYPE_F32 ? DTYPE_BF16 : p->scales.dtype;
+    const bool half = p->scales.dtype == DTYPE_F16 || p->scales.dtype == DTYPE_BF16;
+    const DType own = half ? p->scales.dtype : DTYPE_BF16;
     const int group = p->kind < PACKED_FP8 && is_ordered(p) ? affine_group(p) : 0;
     p->form = (Weight){.rows = p->rows, .cols = p->cols, .dtype = own};
     if (p->kind == PACKED_MXFP4) {

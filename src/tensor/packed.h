@@ -13,8 +13,9 @@ typedef enum PackedKind {
     PACKED_WORDS,   /* compressed-tensors: codes [rows, cols · bits / 32], scales [rows, groups] */
     PACKED_BYTES,   /* signed bytes [rows, cols], scales [rows, groups] */
     PACKED_TERNARY, /* BitNet: −1, 0 and 1 as 0 … 2, [rows / 4, cols]: bits 2i of byte r are row r + i · rows / 4 */
-    PACKED_FP8,     /* E4M3 [rows, cols], one scale for each block of rows and columns */
-    PACKED_MXFP4,   /* E2M1 [rows, cols / 32, 16 bytes], E8M0 [rows, cols / 32]: rows as they are, or every other one */
+    PACKED_FP8,     /* E4M3 [rows, cols], one scale for each block of rows and columns, a float or E8M0 */
+    PACKED_MXFP4, /* E2M1 [rows, cols / 32, 16 bytes] or [rows, cols / 2], E8M0 [rows, cols / 32]: rows as they are, or
+                     every other one */
 } PackedKind;
 
 typedef struct PackedMatrix {

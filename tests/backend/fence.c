@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "backend/compressed.h"
 #include "backend/recurrent.h"
 
 enum { FENCE_ALIGN = 1 << 14 /* the largest page of a system */ };
@@ -411,6 +412,7 @@ static void fence_route(Backend *backend, const Routing *op) {
         fence_own_floats(
             f, op->shared_logits, (int64_t)op->rows * (1 + op->shared_pair), "what a shared expert's weight is from");
     if (op->bias) fence_own_floats(f, op->bias, op->experts, "a router's bias that was not bound");
+    if (op->table) fence_own_floats(f, op->table, op->top_k, "a table of experts that was not bound");
     if (op->expert_scale) fence_own_floats(f, op->expert_scale, op->experts, "factors that were not bound");
     fence_own_floats(f, op->weight, slots, "weights of experts put elsewhere");
     fence_own(f, op->index, (size_t)slots * sizeof *op->index, "numbers of experts put elsewhere");
@@ -542,6 +544,70 @@ static void fence_index_select(Backend *backend, const IndexSelect *op) {
     inner->ops->index_select(inner, op);
     fence_leave(f);
 }
+static void fence_compress(Backend *backend, const Compression *op) {
+    Fence *f = fence_of(backend);
+    const int64_t all = compression_width(op);
+    fence_own_norm(f, op->norm);
+    fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
+    fence_own_floats(f, op->position_bias, op->rate * all, "biases of positions that were not bound");
+    fence_own_floats(f, op->values, op->rows * all, "values to be compressed");
+    fence_own_floats(f, op->gates, op->rows * all, "gates of what is compressed");
+    fence_own(f, op->state.base, 1, "pages of somebody else");
+    fence_own(f, op->keys.base, 1, "pages of somebody else");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->compress(inner, op);
+    fence_leave(f);
+}
+static void fence_compressed_select(Backend *backend, const CompressedSelect *op) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
+    fence_own_floats(f, op->q, (int64_t)op->rows * op->heads * op->width, "queries of an indexer");
+    fence_own_floats(f, op->weights, (int64_t)op->rows * op->heads, "weights of an indexer's heads");
+    fence_own_floats(f, op->work, 2 * (int64_t)op->rows * op->top_k, "where keys are chosen");
+    fence_own(f, op->chosen, (size_t)op->rows * (size_t)op->top_k * sizeof *op->chosen, "chosen keys");
+    fence_own(f, op->keys.base, 1, "pages of somebody else");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->compressed_select(inner, op);
+    fence_leave(f);
+}
+static void fence_compressed_attention(Backend *backend, const CompressedAttention *op) {
+    Fence *f = fence_of(backend);
+    const int64_t count = (int64_t)op->rows * op->heads * op->width;
+    fence_own_norm(f, op->q_norm);
+    fence_own_norm(f, op->k_norm);
+    fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
+    fence_own_floats(f, op->sinks, op->heads, "sinks that were not bound");
+    fence_own_floats(f, op->q, count, "queries");
+    fence_own_floats(f, op->k, (int64_t)op->rows * op->width, "keys");
+    fence_own_floats(f, op->out, count, "what attention writes");
+    if (op->chosen) fence_own(f, op->chosen, (size_t)op->rows * (size_t)op->top_k * sizeof *op->chosen, "chosen keys");
+    fence_own(f, op->latest.base, 1, "pages of somebody else");
+    if (op->rate) fence_own(f, op->keys.base, 1, "pages of somebody else");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->compressed_attention(inner, op);
+    fence_leave(f);
+}
+static void fence_join_groups(Backend *backend, const GroupJoin *op) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, op->x, op->rows * (op->repeated ? 1 : op->groups) * op->width, "groups to be joined");
+    fence_own_floats(f, op->out, op->rows * op->groups * op->width, "joined groups");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->join_groups(inner, op);
+    fence_leave(f);
+}
+static void fence_hyper_connect(Backend *backend, const HyperConnection *op) {
+    Fence *f = fence_of(backend);
+    const int64_t logits = hyper_logits(op->streams, op->iterations);
+    fence_own_floats(f, op->x, op->rows * op->streams * op->width, "streams");
+    fence_own_floats(f, op->logits, op->rows * logits, "logits of hyper-connections");
+    fence_own_floats(f, op->scale, op->iterations ? 3 : 1, "scales that were not bound");
+    fence_own_floats(f, op->base, logits, "a base that was not bound");
+    if (op->y) fence_own_floats(f, op->y, op->rows * op->width, "what streams gain");
+    if (op->out) fence_own_floats(f, op->out, op->rows * op->width, "what streams give");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->hyper_connect(inner, op);
+    fence_leave(f);
+}
 static void fence_close(Backend *backend) {
     Fence *f = fence_of(backend);
     fence_expect(f->block_count <= 1 && !f->host_blocks, "memory or a weight that nobody gave back");
@@ -599,6 +665,11 @@ static const BackendOps fence_ops = {
     .match_rms = fence_match_rms,
     .sparsify = fence_sparsify,
     .gate_heads = fence_gate_heads,
+    .compress = fence_compress,
+    .compressed_select = fence_compressed_select,
+    .compressed_attention = fence_compressed_attention,
+    .join_groups = fence_join_groups,
+    .hyper_connect = fence_hyper_connect,
     .close = fence_close,
 };
 

@@ -177,6 +177,27 @@ static void fixture_add_fp(Fixture *f, FixtureFile *out, const char *name, int64
     fixture_add(f, out, fixture_sibling(f, name, "scales"), DTYPE_U8, 2, rows, cols / group, scales);
 }
 
+/* Integers below `limit`, in each row as many different ones. */
+static void fixture_add_integers(
+    Fixture *f, FixtureFile *out, const char *name, int64_t rows, int64_t cols, int64_t limit) {
+    int64_t *numbers = malloc((size_t)(rows * cols) * sizeof *numbers);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const uint64_t bits = fixture_bits(fixture_fnv(name), (uint64_t)(i - i % cols)) >> 40;
+        numbers[i] = (int64_t)((bits + (uint64_t)(i % cols)) % (uint64_t)limit);
+    }
+    fixture_add(f, out, name, DTYPE_I64, 2, rows, cols, numbers);
+}
+
+/* The limit of a tensor of integers, which the fixture names by a third number; 0: its elements are floats. */
+static int64_t fixture_limit(const Fixture *f, const char *name) {
+    const Json *rules = json_get(f->root, "values");
+    if (!rules) return 0;
+    for (JSON_EACH_PAIR(suffix, rule, rules))
+        if (rule->size == 3 && fixture_ends(name, json_slice(suffix)))
+            return json_next(json_next(json_first(rule)))->integer;
+    return 0;
+}
+
 /* The range that the fixture itself names for tensors of this suffix. */
 static void fixture_rule(const Fixture *f, const char *name, FixtureRange *range) {
     const Json *rules = json_get(f->root, "values");
@@ -201,6 +222,11 @@ static void fixture_add_tensor(Fixture *f, FixtureFile *out, const char *name, c
         else
             cols = size->integer;
         d++;
+    }
+    const int64_t limit = fixture_limit(f, name);
+    if (limit) {
+        fixture_add_integers(f, out, name, rows, cols, limit);
+        return;
     }
     const double offset = json_number(json_get(f->root, "norm_offset"));
     const DType dtype = slice_is(json_slice(dtype_field), "f16") ? DTYPE_F16

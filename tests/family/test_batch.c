@@ -12,7 +12,7 @@ static const struct {
     {"qwen3", 1, false}, {"phi3", 1, false}, {"phi", 1, false}, {"rope-dynamic", 0, true}, {"deepseek-v3", 2, true},
     {"gpt-oss", 3, false}, {"afmoe", 1, false}, {"gemma4-e2b", 1, false}, {"gemma4-a4b", 1, false},
     {"ministral3", 1, false}, {"qwen3-5", 1, false}, {"nemotron-h", 1, false}, {"kimi-linear", 0, false},
-    {"jamba", 1, false}};
+    {"deepseek-v4", 0, false}, {"jamba", 1, false}};
 
 /* The next `rows` tokens of a sequence join the step. */
 static bool batch_add(

@@ -7,7 +7,7 @@
 enum {
     TOKENS = 300,
     PAGES_MAX = KV_GROUP_PAGES_MAX * ((TOKENS + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS),
-    LAYERS_MAX = 8
+    LAYERS_MAX = 16
 };
 
 static const struct {
@@ -15,7 +15,7 @@ static const struct {
     int variant;
 } cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi3", 1}, {"rope-dynamic", 0}, {"deepseek-v3", 2},
     {"mimo-v2-flash", 1}, {"gemma4-e2b", 1}, {"qwen3-5", 1}, {"lfm2-moe", 0}, {"jamba-experts", 0}, {"nemotron-h", 0},
-    {"kimi-linear", 0}};
+    {"kimi-linear", 0}, {"deepseek-v4", 0}};
 
 /* The pages of a sequence in canonical order, in host memory. */
 typedef struct Saved {

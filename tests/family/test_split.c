@@ -9,7 +9,8 @@ static const struct {
     {"phi", 1} /* parallel layers, biases */, {"llama-window", 1}, {"phi3", 1} /* fused */, {"rope-dynamic", 0},
     {"smollm3", 0} /* layers without a rope */, {"deepseek-v3", 2} /* latents */, {"gpt-oss", 3} /* experts, sinks */,
     {"gemma4-inputs", 1} /* inputs of layers, norms of values */, {"qwen3-5", 1} /* recurrent states */,
-    {"nemotron-h-experts", 0}, {"falcon-h1-plain", 0} /* states beside attention */, {"minimax-text-01", 0}};
+    {"nemotron-h-experts", 0}, {"falcon-h1-plain", 0} /* states beside attention */, {"minimax-text-01", 0},
+    {"deepseek-v4", 0} /* streams, compressed keys */};
 
 static bool open_split(
     FixtureRun *run, const Fixture *f, const char *directory, const char *lower, const char *upper, int split) {

@@ -18,7 +18,7 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {{"olmoe", 0}, {"olmoe", 1}, {"olmoe-norm", 0}, {"qwen3-moe", 0}, {"qwen2-moe", 1},
-    {"mixtral", 0}, {"gemma4-a4b", 0}, {"qwen3-5-moe", 1}, {"nemotron-h-published", 0}};
+    {"mixtral", 0}, {"gemma4-a4b", 0}, {"qwen3-5-moe", 1}, {"nemotron-h-published", 0}, {"deepseek-v4", 0}};
 
 typedef struct Setup {
     Fixture f;

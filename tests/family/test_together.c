@@ -8,7 +8,7 @@ static const struct {
     const char *name;
     int variant;
 } cases[] = {{"gemma3-text", 2}, {"llama", 2}, {"phi", 1}, {"rope-dynamic", 0}, {"deepseek-v3", 2}, {"gemma4-e2b", 1},
-    {"qwen3-5", 1}, {"mamba", 0}};
+    {"qwen3-5", 1}, {"mamba", 0}, {"deepseek-v4", 0}};
 
 /* A sequence in a cache of its own. */
 typedef struct Walker {

@@ -236,14 +236,12 @@ def numbers_cases():
 
 
 DIFFERENT = {  # fixtures: what mlx-lm does there
-    "baichuan-m1": "divides the rows of lm_head, which apus does when it loads them",
     "bitnet": "has matrices of packed ternary numbers, which apus does not write",
     "dbrx": "has a matrix for each expert, which apus refuses to write",
     "ernie4-5-moe-correction": "leaves out the trained bias that corrects the choice of experts",
     "falcon-h1": "multiplies matrices by the model's factors, which apus refuses to",
     "gemma3n": "keeps keys and values of layers that have those of another layer",
     "helium-bias": "writes an lm_head that the model does not have",
-    "longcat-flash": "has 8 bits for routers of another name, which apus does not know",
     "(hf-)?olmo": "has no OLMo 1 without ai2-olmo, and ends the program",
 }
 

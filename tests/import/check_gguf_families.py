@@ -114,7 +114,8 @@ def llama3_factors(config, scaling):
     return np.array(out, np.float32)
 
 
-KNOWN_AS = {"deepseek32": "glm-dsa"}  # whose tensors are called the same; the first is newer than gguf 0.19
+# whose tensors are called the same; the first ones are newer than gguf 0.19
+KNOWN_AS = {"deepseek32": "glm-dsa", "mellum": "qwen3moe"}
 
 
 class File:
@@ -530,6 +531,43 @@ def dbrx(f):
             f.named[f"blk.{i}.ffn_{part}_exps.weight"] = np.stack(each)
 
 
+def mellum(f):
+    f.keys["expert_feed_forward_length"] = f.config["moe_intermediate_size"]
+    f.keys["rope.dimension_count"] = head_dim(f.config)
+    windows(f)
+    raw_experts(f, ".mlp.experts.")
+
+
+def kimi_linear(f):
+    c = f.config
+    linear, layers = c["linear_attn_config"], c["num_hidden_layers"]
+    rank, rope, nope = c["kv_lora_rank"], c["qk_rope_head_dim"], c["qk_nope_head_dim"]
+    f.keys["attention.head_count_kv"] = [int(i + 1 in linear["full_attn_layers"]) for i in range(layers)]
+    f.keys |= {"ssm.conv_kernel": linear["short_conv_kernel_size"], "kda.head_dim": linear["head_dim"]}
+    f.keys |= {"context_length": c["model_max_length"], "attention.kv_lora_rank": rank}
+    f.keys |= {"attention.key_length": rank + rope, "rope.dimension_count": rope}
+    f.keys |= {"attention.key_length_mla": nope + rope, "attention.value_length_mla": c["v_head_dim"]}
+    f.keys |= {"expert_gating_func": 2, "vocab_size": c["vocab_size"]}
+    f.keys.pop("attention.value_length", None)
+    shared_experts(f, "num_shared_experts")
+    del f.keys["expert_weights_norm"]
+    for part in "qkv":
+        for i, x in f.take(f"self_attn.{part}_conv.conv.weight").items():
+            f.named[f"blk.{i}.ssm_conv1d_{part}.weight"] = x.reshape(1, x.shape[0], 1, -1)
+        for i, x in f.take(f"self_attn.{part}_conv1d.weight").items():
+            f.named[f"blk.{i}.ssm_conv1d_{part}.weight"] = x.reshape(1, x.shape[0], 1, -1)
+    for i, x in f.take("self_attn.A_log").items():
+        f.named[f"blk.{i}.ssm_a"] = -np.exp(x)
+    for i, x in f.take("self_attn.dt_bias").items():
+        f.named[f"blk.{i}.ssm_dt.bias"] = x
+    for i, x in f.take("self_attn.kv_b_proj.weight").items():
+        k, v = np.split(x.reshape(c["num_attention_heads"], nope + c["v_head_dim"], -1), [nope], axis=1)
+        f.named |= {f"blk.{i}.attn_k_b.weight": k.swapaxes(1, 2), f"blk.{i}.attn_v_b.weight": v}
+    for part, own in (("embed_q", "attn_k_b"), ("unembed_out", "attn_v_b")):
+        for i, x in f.take(f"self_attn.{part}.weight").items():
+            f.named[f"blk.{i}.{own}.weight"] = x
+
+
 def qwen_vl(f):
     f.keys["rope.dimension_sections"] = [2, 2, 2, 0]
     if "num_experts" in f.config:
@@ -551,10 +589,17 @@ LLAMA4_ROPE = {
 }
 PHI_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [1 + i / 4 for i in range(8)]}
 MIMO_HOME = "model.layers.{}.self_attn.{}_proj.weight"
-SHAPES = {  # other than the fixture's: GGUF has one size of values
+KIMI_HOME = "model.layers.2.self_attn."
+SHAPES = {  # other than the fixture's: GGUF has one size of values, and both kinds of attention as many heads
+    "kimi-linear": {
+        KIMI_HOME + "q_proj.weight": (72, 64),
+        KIMI_HOME + "o_proj.weight": (64, 48),
+        KIMI_HOME + "embed_q.weight": (3, 32, 16),
+        KIMI_HOME + "unembed_out.weight": (3, 16, 32),
+    },
     "mimo-v2-flash": {
         MIMO_HOME.format(i, part): shape for i in (1, 2) for part, shape in (("v", (32, 64)), ("o", (64, 64)))
-    }
+    },
 }
 # Fixture, architecture, what its converter does, and what of the config no key says.
 CASES = [
@@ -586,7 +631,9 @@ CASES = [
     ("internlm2-bias", "internlm2", internlm2, {}),
     ("internlm3", "llama", llama, {}),
     ("internlm3-bias", "llama", llama, {}),
+    ("kimi-linear", "kimi-linear", kimi_linear, {"num_attention_heads": 3}),
     ("llama4", "llama4", llama4, {"attention_chunk_size": 8192, "floor_scale": 8192, "rope_parameters": LLAMA4_ROPE}),
+    ("mellum", "mellum", mellum, {}),
     ("mimo-v2-flash", "mimo2", mimo2, {"n_shared_experts": None, "swa_v_head_dim": 16}),
     ("minicpm", "minicpm", minicpm, {}),
     ("minicpm-scaled", "minicpm", minicpm, {}),

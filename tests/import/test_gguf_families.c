@@ -23,8 +23,8 @@ typedef struct Case {
 
 static const char *const written_elsewhere[] = {"afmoe", "apertus", "bailingmoe", "bailingmoe2", "chatglm", "dbrx",
     "deepseek32", "ernie4_5-moe", "exaone-moe", "gemma3n", "gemma4", "glm-dsa", "gpt2", "gptneox", "hunyuan-dense",
-    "hunyuan-moe", "internlm2", "llama4", "mimo2", "minicpm", "minicpm3", "minimax-m2", "mistral3", "mistral4",
-    "phimoe", "qwen", "qwen2vl", "qwen3vl", "qwen3vlmoe", "starcoder"};
+    "hunyuan-moe", "internlm2", "kimi-linear", "llama4", "mellum", "mimo2", "minicpm", "minicpm3", "minimax-m2",
+    "mistral3", "mistral4", "phimoe", "qwen", "qwen2vl", "qwen3vl", "qwen3vlmoe", "starcoder"};
 
 static bool is_written_elsewhere(const GgufModel *model) {
     for (size_t i = 0; i < COUNT_OF(written_elsewhere); i++)

@@ -63,8 +63,14 @@ class FP8(np.ndarray):
     """An array of bytes to be stored as F8_E4M3."""
 
 
+class E8M0(np.ndarray):
+    """An array of bytes to be stored as F8_E8M0: powers of two."""
+
+
 def stored(x):
     """(dtype, bytes) in a file."""
+    if isinstance(x, E8M0):
+        return "F8_E8M0", np.asarray(x).tobytes()
     if isinstance(x, BF16):
         return "BF16", (np.asarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     if isinstance(x, FP8):
@@ -225,6 +231,29 @@ def fp8(rng, name, rows, cols, block=None, suffix="weight_scale_inv", scale_type
     return tensors, bf16(e4m3(codes) * each)
 
 
+def fp8_powers(rng, name, rows, cols):
+    """DeepSeek-V4: scales of blocks are powers of two."""
+    tensors, _ = fp8(rng, name, rows, cols, block=(128, 128))
+    powers = rng.integers(118, 124, (-(-rows // 128), -(-cols // 128))).astype(np.uint8)
+    codes = np.asarray(tensors[name + ".weight"])
+    each = 2.0 ** (powers[np.arange(rows)[:, None] // 128, np.arange(cols) // 128].astype(np.float32) - 127)
+    return {name + ".weight": tensors[name + ".weight"], name + ".scale": powers.view(E8M0)}, bf16(e4m3(codes) * each)
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def fp4_powers(rng, name, rows, cols):
+    """DeepSeek-V4's experts: two E2M1 numbers to a byte, the first one low, a power of two for each 32."""
+    codes = rng.integers(0, 16, (rows, cols)).astype(np.uint8)
+    powers = rng.integers(118, 124, (rows, cols // 32)).astype(np.uint8)
+    tensors = {
+        name + ".weight": (codes[:, ::2] | codes[:, 1::2] << 4).view(np.int8),
+        name + ".scale": powers.view(E8M0),
+    }
+    return tensors, E2M1[codes] * np.repeat(2.0 ** (powers.astype(np.float32) - 127), 32, axis=1)
+
+
 def scheme(make, **config):
     def build(rng):
         tensors, numbers = plain_tensors(rng), plain_tensors(np.random.default_rng(0))
@@ -267,6 +296,8 @@ SCHEMES = {
         pick(fp8, block=(1, 256), suffix="weight_scale", scale_type="bf16"), **packed("float-quantized")
     ),
     "fp8 blocks": scheme(pick(fp8, block=(128, 128)), **BLOCKS),
+    "fp8 blocks of powers": scheme(fp8_powers, **BLOCKS, scale_fmt="ue8m0"),
+    "fp4 of powers": scheme(fp4_powers, **BLOCKS, scale_fmt="ue8m0"),
     "fp8 blocks that end early": scheme(pick(fp8, block=(96, 80)), **{**BLOCKS, "weight_block_size": [96, 80]}),
     "ternary": scheme(ternary, quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline"),
     "ternary, divided": scheme(pick(ternary, inverse=True), quant_method="bitnet", linear_class="bitlinear"),

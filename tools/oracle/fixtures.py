@@ -83,6 +83,12 @@ def read(name):
         return json.load(f)
 
 
+def integer_rules(config, shapes):
+    """Tables of experts."""
+    tables = any(name.endswith("tid2eid") for name in shapes)
+    return {"tid2eid": [0, 0, config["n_routed_experts"]]} if tables else {}
+
+
 def new(config, reference, shapes):
     """A fixture without variants, tokens and steps. shapes: of all tensors of the file."""
     raw = reference != "mlx"
@@ -94,7 +100,7 @@ def new(config, reference, shapes):
         "norm_offset": 0 if minus_one else 1,
         "embedding_range": 0.15 if scaled else 1.0,
         "vocab": config.get("embedding_size") or config.get("vocab_size") or config["text_config"]["vocab_size"],
-        "values": weights.rules_of(shapes),
+        "values": weights.rules_of(shapes) | integer_rules(config, shapes),
         "tensors": shapes,
     }
 

@@ -40,9 +40,17 @@ def random_bits(name, count):
         return z ^ (z >> np.uint64(31))
 
 
+def integers(name, shape, limit):
+    """Numbers below limit, in each row as many different ones; a rule of three numbers ends with the limit."""
+    bits = random_bits(name, int(np.prod(shape))).reshape(shape)
+    return ((bits[:, :1] >> np.uint64(40)) + np.arange(shape[1], dtype=np.uint64)).astype(np.int64) % limit
+
+
 def value(name, shape, norm_offset, embedding, rules):
-    unit = (random_bits(name, int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) / 2**24 - 0.5
     rule = next((rule for suffix, rule in rules.items() if name.endswith(suffix)), None)
+    if rule and len(rule) == 3:
+        return integers(name, shape, rule[2])
+    unit = (random_bits(name, int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) / 2**24 - 0.5
     if rule:
         v = rule[0] + unit * rule[1]
     elif len(shape) >= 2 and not name.endswith(".bias"):
@@ -77,7 +85,9 @@ def random_fp(name, shape, mode):
 
 
 def stored(name, x, variant):
-    """What is left of f32 values x after being stored as the variant says."""
+    """What is left of f32 values x after being stored as the variant says; integers stay as they are."""
+    if x.dtype.kind == "i":
+        return x
     if variant.get("dtype") == "f16":
         x = x.astype(np.float16).astype(np.float32)
     if variant.get("dtype") == "bf16":

@@ -74,14 +74,27 @@ static float score_of(RouteScore kind, float logit) {
     return logit;
 }
 
+/* The experts of the row's token. */
+static void take_from_table(const Routing *op, int row, const float *score, int32_t *index, float *weight) {
+    const int32_t token = op->tokens[row] < 0 ? 0 : op->tokens[row];
+    for (int i = 0; i < op->top_k; i++) {
+        index[i] = (int32_t)op->table[(int64_t)token * op->top_k + i];
+        weight[i] = score[index[i]];
+    }
+}
+
 /* Chooses the best experts by score; the bias affects the choice only. */
-static void choose(const Routing *op, const float *logits, int32_t *index, float *weight) {
+static void choose(const Routing *op, int row, const float *logits, int32_t *index, float *weight) {
     float score[EXPERTS_MAX], choice[EXPERTS_MAX];
     bool taken[EXPERTS_MAX] = {false};
     if (op->score == ROUTE_SOFTMAX)
         softmax(logits, op->experts, score);
     else
         for (int i = 0; i < op->experts; i++) score[i] = score_of(op->score, logits[i]);
+    if (op->table) {
+        take_from_table(op, row, score, index, weight);
+        return;
+    }
     for (int i = 0; i < op->experts; i++) choice[i] = score[i] + (op->bias ? op->bias[i] : 0);
     if (op->groups) keep_groups(op, choice);
     for (int i = 0; i < op->top_k; i++) {
@@ -100,7 +113,7 @@ static void route_row(const Routing *op, int row) {
     if (op->score == ROUTE_SPARSEMIXER)
         mix_sparsely(op, logits, index, weight);
     else
-        choose(op, logits, index, weight);
+        choose(op, row, logits, index, weight);
     float sum = op->epsilon;
     for (int i = 0; i < op->top_k; i++) sum += weight[i];
     for (int i = 0; i < op->top_k; i++) weight[i] *= (op->norm_topk_prob ? 1 / sum : 1) * op->scale;

@@ -160,6 +160,22 @@ const GgufModel nemotron_gguf = {.architecture = "nemotron",
     .names = {gguf_ends, gguf_qkv, nemotron_names},
     .fields = {gguf_sizes, gguf_own_head_dim, gguf_attention_bias, nemotron_fields}};
 
+/* ---- Arcee ---- */
+
+static const GgufName arcee_names[] = {{"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0}, {0}};
+
+static const GgufField arcee_fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "relu2"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {0},
+};
+
+const GgufModel arcee_gguf = {.architecture = "arcee",
+    .class_name = "ArceeForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, arcee_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_own_head_dim, gguf_attention_bias, arcee_fields},
+    .tokenizer = {.pre = "llama-bpe"}};
+
 /* ---- ERNIE 4.5 ---- */
 
 static const GgufField ernie4_5_fields[] = {

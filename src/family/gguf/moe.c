@@ -423,3 +423,19 @@ const GgufModel gpt_oss_gguf = {.architecture = "gpt-oss",
     .yarn_bounds_exact = true,
     .names = {gguf_ends, gguf_qkv, gpt_oss_names},
     .fields = {gguf_outer_sizes, gpt_oss_fields, gguf_rms}};
+
+/* ---- Mellum 2 ---- */
+
+static const GgufField mellum_fields[] = {
+    WINDOWS(4),
+    {"swa_rope_theta", GGUF_FIELD_NUMBER, .key = ".rope.freq_base_swa", .or_key = ".rope.freq_base"},
+    {"num_experts", .key = ".expert_count"},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 1},
+    {0},
+};
+
+const GgufModel mellum_gguf = {.architecture = "mellum",
+    .class_name = "MellumForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, gguf_experts},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, gguf_own_head_dim, gguf_attention_bias, mellum_fields},
+    .tokenizer = {.pre = "mellum2"}};

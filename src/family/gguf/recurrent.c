@@ -134,6 +134,29 @@ static const GgufName lfm2_experts[] = {
     {0},
 };
 
+/* Both kinds of attention have q and o. */
+static const GgufName kimi_names[] = {
+    ATTENTION("model.layers.*.self_attn", "o_proj"),
+    {"blk.*.ssm_conv1d_q", "model.layers.*.self_attn.q_conv1d", 0},
+    {"blk.*.ssm_conv1d_k", "model.layers.*.self_attn.k_conv1d", 0},
+    {"blk.*.ssm_conv1d_v", "model.layers.*.self_attn.v_conv1d", 0},
+    {"blk.*.ssm_f_a", "model.layers.*.self_attn.f_a_proj", 0},
+    {"blk.*.ssm_f_b", "model.layers.*.self_attn.f_b_proj", 0},
+    {"blk.*.ssm_beta", "model.layers.*.self_attn.b_proj", 0},
+    {"blk.*.ssm_g_a", "model.layers.*.self_attn.g_a_proj", 0},
+    {"blk.*.ssm_g_b", "model.layers.*.self_attn.g_b_proj", 0},
+    {"blk.*.ssm_a", "model.layers.*.self_attn.A_log", GGUF_RATE},
+    {"blk.*.ssm_dt", "model.layers.*.self_attn.dt_bias", GGUF_NAMED},
+    {"blk.*.ssm_norm", "model.layers.*.self_attn.o_norm", 0},
+    {"blk.*.attn_kv_a_mqa", "model.layers.*.self_attn.kv_a_proj_with_mqa", 0},
+    {"blk.*.attn_kv_a_norm", "model.layers.*.self_attn.kv_a_layernorm", 0},
+    {"blk.*.attn_kv_b", "model.layers.*.self_attn.kv_b_proj", 0},
+    {"blk.*.attn_k_b", "model.layers.*.self_attn.embed_q", 0},
+    {"blk.*.attn_v_b", "model.layers.*.self_attn.unembed_out", 0},
+    {"blk.*.exp_probs_b", "model.layers.*.mlp.e_score_correction_bias", GGUF_NAMED},
+    {0},
+};
+
 /* ---- fields ---- */
 
 static double head_width(const GgufSizes *s) { return s->ssm_heads > 0 ? (double)(s->ssm_inner / s->ssm_heads) : 0; }
@@ -317,6 +340,37 @@ static const GgufField lfm2_mixture[] = {
     {0},
 };
 
+static const GgufLayerKind kimi_kinds[] = {
+    {"linear_attention", "blk.*.ssm_f_a.weight", NULL},
+    {"full_attention", "blk.*.attn_kv_a_mqa.weight", ".attention.head_count_kv"},
+    {0},
+};
+
+static double plain_dims(const GgufSizes *s) { return (double)s->plain_dims; }
+
+static const GgufField kimi_fields[] = {
+    {"layer_types", GGUF_FIELD_LAYERS, .kinds = kimi_kinds},
+    {"linear_attn_config.num_heads", .key = ".attention.head_count"},
+    {"linear_attn_config.head_dim", .key = ".kda.head_dim"},
+    {"linear_attn_config.short_conv_kernel_size", .key = ".ssm.conv_kernel"},
+    {"kv_lora_rank", .key = ".attention.kv_lora_rank"},
+    {"qk_rope_head_dim", .key = ".rope.dimension_count"},
+    {"qk_nope_head_dim", .key = ".attention.key_length_mla", .compute = plain_dims},
+    {"v_head_dim", .key = ".attention.value_length_mla"},
+    {"mla_use_nope", GGUF_FIELD_BOOL, .absent = 1},
+    {"num_experts", .key = ".expert_count"},
+    {"num_experts_per_token", .key = ".expert_used_count"},
+    {"moe_intermediate_size", .key = ".expert_feed_forward_length"},
+    {"num_shared_experts", .key = ".expert_shared_count", .optional = true},
+    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
+    {"num_expert_group", .key = ".expert_group_count", .optional = true},
+    {"topk_group", .key = ".expert_group_used_count", .optional = true},
+    {"moe_router_activation_func", GGUF_FIELD_TEXT, .text = "sigmoid", .key = ".expert_gating_func", .absent = 2},
+    {"moe_renormalize", GGUF_FIELD_BOOL, .absent = 1},
+    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
+    {0},
+};
+
 /* ---- models ---- */
 
 const GgufModel mamba_gguf = {.architecture = "mamba",
@@ -358,6 +412,14 @@ const GgufModel jamba_gguf = {.architecture = "jamba",
     .no_rope = true,
     .names = {jamba_names},
     .fields = {gguf_sizes, gguf_rms, gguf_silu, jamba_fields}};
+
+const GgufModel kimi_linear_gguf = {.architecture = "kimi-linear",
+    .latent = true,
+    .no_rope = true,
+    .class_name = "KimiLinearForCausalLM",
+    .names = {kimi_names, gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, kimi_fields},
+    .tokenizer = {.pre = "kimi-k2"}};
 
 const GgufModel falcon_h1_gguf = {.architecture = "falcon-h1",
     .class_name = "FalconH1ForCausalLM",

@@ -1,4 +1,5 @@
 /* Rows of a source's matrices as numbers, one at a time, whatever form they have there. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "import/checkpoint/internal.h"
@@ -21,6 +22,14 @@ static int64_t part_of(const Output *o, int64_t row, int64_t *own) {
     return apart ? matrix : 0;
 }
 
+/* A row of plain numbers, divided by its length + the item's epsilon, as numbers of its own type. */
+static void divide_row(const Output *o, const Weight *w, float *row) {
+    float sum = 0;
+    for (int64_t i = 0; i < w->cols; i++) sum += row[i] * row[i];
+    const float length = sqrtf(sum) + o->item->unit_epsilon;
+    for (int64_t i = 0; i < w->cols; i++) row[i] = row_round(w->dtype, row[i] / length);
+}
+
 /* MLX rounds products and sums apart; what other programs packed is rounded once, as they do. */
 static void read_numbers(const Output *o, const Weight *w, int64_t row, DType dtype, float *out) {
     if (w->quant != QUANT_NONE && !o->item->packed) {
@@ -28,6 +37,7 @@ static void read_numbers(const Output *o, const Weight *w, int64_t row, DType dt
         return;
     }
     weight_dequantize_row(w, row, 0, w->cols, out);
+    if (o->item->unit_epsilon > 0 && w->quant == QUANT_NONE) divide_row(o, w, out);
     for (int64_t i = 0; dtype != DTYPE_F32 && (w->quant != QUANT_NONE || dtype != w->dtype) && i < w->cols; i++)
         out[i] = row_round(dtype, out[i]);
 }

@@ -84,9 +84,8 @@ QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int 
 }
 
 const char *rule_refuses(const char *model_type) {
-    static const char *const unchecked[TYPES_MAX] = {"baichuan_m1", "bitnet", "longcat_flash"};
-    if (!strcmp(model_type, "dbrx")) return "mlx-lm has a matrix for each expert, which is not supported";
-    return has_type(unchecked, model_type) ? "what mlx-lm would write of it is not known" : NULL;
+    if (!strcmp(model_type, "bitnet")) return "its ternary matrices stay packed there, which is not supported";
+    return strcmp(model_type, "dbrx") ? NULL : "mlx-lm has a matrix for each expert, which is not supported";
 }
 
 /* Suffixes of a module's name in publishers' files and in MLX; second: name of the second half of its rows. */

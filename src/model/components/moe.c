@@ -27,6 +27,7 @@ static void moe_visit(Component *component, const Visitor *visitor) {
     if (moe->shared_gate.rows) visit_weight(visitor, &moe->shared_gate);
     visit_vector(visitor, &moe->correction_bias, moe->experts + moe->identities, SPLIT_NONE);
     visit_vector(visitor, &moe->expert_scale, moe->experts, SPLIT_NONE);
+    visit_vector(visitor, &moe->table, (int64_t)moe->table_tokens * moe->top_k, SPLIT_NONE);
     visit_norm(visitor, &moe->router_norm);
     if (moe->dense.gate.rows) {
         visit_weight(visitor, &moe->dense.gate);
@@ -123,6 +124,8 @@ static Routing route_of(const MoeComponent *moe, const ComponentCall *call, cons
         .shared_logits = moe->shared_gate.rows ? p->shared_logits : NULL,
         .shared_pair = moe->shared_gate.rows == 2,
         .expert_scale = moe->expert_scale,
+        .table = moe->table,
+        .tokens = call->tokens,
         .index = p->index,
         .weight = p->weight};
 }

@@ -118,6 +118,7 @@ Weight load_unit_rows(Loader *ld, const char *name, int64_t rows, int64_t cols, 
     ld->in_file = !done;
     Weight weight = load_linear(ld, name, rows, cols, false);
     ld->in_file = false;
+    if (!done) loader_record_unit_rows(ld, epsilon);
     if (ld->failed || done || ld->source->record || weight.quant != QUANT_NONE) return weight;
     weight.data = copy_unit_rows(ld, &weight, epsilon);
     if (!ld->failed) loader_tally(ld, &weight);
@@ -172,6 +173,46 @@ static float *read_array(Loader *ld, const char *name, int64_t rows, int64_t col
 
 const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols) {
     return read_array(ld, name, rows, cols);
+}
+
+/* Element i of a tensor of I32 or I64. */
+static int64_t integer_at(const Tensor *t, int64_t i) {
+    const uint8_t *at = (const uint8_t *)t->data + (size_t)i * dtype_bytes(t->dtype);
+    int64_t whole = 0;
+    int32_t half = 0;
+    if (t->dtype == DTYPE_I64) {
+        memcpy(&whole, at, sizeof whole);
+        return whole;
+    }
+    memcpy(&half, at, sizeof half);
+    return half;
+}
+
+const float *load_numbers(Loader *ld, const char *name, int64_t rows, int64_t cols, int limit) {
+    const TensorEntry *entry = loader_take(ld, name, "");
+    if (!entry) return NULL;
+    const Tensor *t = &entry->tensor;
+    if (t->dtype != DTYPE_I32 && t->dtype != DTYPE_I64) {
+        loader_wrong_dtype(ld, entry, "I32 or I64");
+        return NULL;
+    }
+    if (t->rank != 2 || t->shape[0] != rows || t->shape[1] != cols) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "%lld, %lld", (long long)rows, (long long)cols);
+        loader_wrong_shape(ld, entry, expected);
+        return NULL;
+    }
+    float *out = loader_alloc(ld, (size_t)(rows * cols), sizeof *out);
+    for (int64_t i = 0; out && !ld->source->record && i < rows * cols; i++) {
+        const int64_t number = integer_at(t, i);
+        if (number < 0 || number >= limit) {
+            loader_fail(ld, ERROR_FORMAT, "tensor %s: element %lld is %lld, must be from 0 to %d", name, (long long)i,
+                (long long)number, limit - 1);
+            return NULL;
+        }
+        out[i] = (float)number;
+    }
+    return out;
 }
 
 const float *load_axes(Loader *ld, const char *name, int64_t count, int64_t width, int64_t side, bool paired) {

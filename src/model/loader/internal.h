@@ -102,6 +102,8 @@ bool loader_has_matrix(Loader *ld, const char *name);
 /* A tensor that is read; a second time nothing happens. */
 void loader_record_entry(Loader *ld, const TensorEntry *entry);
 void loader_record_plus(Loader *ld, const TensorEntry *entry, float plus);
+/* The rows of the matrix that was recorded just now are to be divided by their length + epsilon. */
+void loader_record_unit_rows(Loader *ld, float epsilon);
 /* A module's matrix, which these entries hold: they are no longer items of their own. */
 void loader_record_matrix(
     Loader *ld, const char *name, bool bare, const Weight *weight, const TensorEntry *const *entries, int entry_count);

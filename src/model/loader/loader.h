@@ -158,6 +158,8 @@ Weight load_reordered(
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
 /* Exactly this tensor as rows × cols; its dimensions of 1 do not count, and of a vector (cols 1) none do. */
 const float *load_array(Loader *ld, const char *name, int64_t rows, int64_t cols);
+/* Exactly this tensor of integers from 0 to limit − 1, [rows, cols]. */
+const float *load_numbers(Loader *ld, const char *name, int64_t rows, int64_t cols, int limit);
 /* [2, side, width]: for each of two axes the first `side` of its `count` vectors, from exactly this tensor, which has
  * [2, count, width], or with `paired` [count, 2, width]. */
 const float *load_axes(Loader *ld, const char *name, int64_t count, int64_t width, int64_t side, bool paired);

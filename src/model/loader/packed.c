@@ -116,9 +116,16 @@ static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
         (void)take(ld, name, ".weight_g_idx", &p->group_of);
         return true;
     }
-    const char *scale = has(ld, name, ".weight_scale_inv") ? ".weight_scale_inv" : ".weight_scale";
+    static const char *const scales[] = {".weight_scale_inv", ".weight_scale", ".scale"};
+    const char *scale = scales[0];
+    for (size_t i = 1; i < COUNT_OF(scales) && !has(ld, name, scale); i++) scale = scales[i];
     if (!has(ld, name, scale) || !take(ld, name, ".weight", &p->data)) return false;
     (void)take(ld, name, scale, &p->scales);
+    if (p->data.dtype == DTYPE_I8 && p->scales.dtype == DTYPE_U8) { /* DeepSeek-V4's experts */
+        p->kind = PACKED_MXFP4;
+        p->row_step = 1;
+        return true;
+    }
     p->kind = p->data.dtype == DTYPE_I8 ? PACKED_BYTES : PACKED_FP8;
     p->bits = 8;
     if (p->kind == PACKED_BYTES) (void)take(ld, name, ".weight_zero_point", &p->zeros);

@@ -49,6 +49,11 @@ void loader_record_plus(Loader *ld, const TensorEntry *entry, float plus) {
     if (item && *item) ld->source->record->items[*item - 1].plus = plus;
 }
 
+void loader_record_unit_rows(Loader *ld, float epsilon) {
+    LoadRecord *record = ld->source->record;
+    if (record && record->count && !ld->failed) record->items[record->count - 1].unit_epsilon = epsilon;
+}
+
 void loader_record_matrix(
     Loader *ld, const char *name, bool bare, const Weight *weight, const TensorEntry *const *entries, int entry_count) {
     LoadRecord *record = ld->source->record;

@@ -18,6 +18,7 @@ typedef struct Recorded {
     const TensorEntry **entries; /* [count], of other tensors */
     bool transposed;             /* each weight's columns are rows of the written one */
     float plus;                  /* added to each element of a vector as the model uses it */
+    float unit_epsilon;          /* > 0: the model divides each row of the matrix by its length + this */
     bool whole, part;            /* a matrix that the file has, and those of MLA into which it can be divided */
     int64_t first, step;         /* the elements first, first + step, … of a tensor that is no matrix; step 0: all */
     bool moved;                  /* part of another one; not to be written */

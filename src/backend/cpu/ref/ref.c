@@ -8,6 +8,7 @@
 
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
+#include "backend/cpu/compressed.h"
 #include "backend/cpu/streams.h"
 #include "backend/mla.h"
 #include "backend/cpu/ref/ref.h"
@@ -188,6 +189,19 @@ static void ref_mix_streams(Backend *backend, const StreamMix *op) { streams_mix
 static void ref_match_rms(Backend *backend, const MatchRms *op) { streams_match_rms(ref_backend(backend)->pool, op); }
 static void ref_sparsify(Backend *backend, const Sparsify *op) { streams_sparsify(ref_backend(backend)->pool, op); }
 static void ref_gate_heads(Backend *backend, const HeadGate *op) { streams_gate_heads(ref_backend(backend)->pool, op); }
+static void ref_compress(Backend *backend, const Compression *op) {
+    compressed_compress(ref_backend(backend)->pool, &ref_backend(backend)->step, op);
+}
+static void ref_compressed_select(Backend *backend, const CompressedSelect *op) {
+    compressed_select(ref_backend(backend)->pool, &ref_backend(backend)->step, op);
+}
+static void ref_compressed_attention(Backend *backend, const CompressedAttention *op) {
+    compressed_attend(ref_backend(backend)->pool, &ref_backend(backend)->step, op);
+}
+static void ref_join_groups(Backend *backend, const GroupJoin *op) { compressed_join(ref_backend(backend)->pool, op); }
+static void ref_hyper_connect(Backend *backend, const HyperConnection *op) {
+    compressed_hyper(ref_backend(backend)->pool, op);
+}
 
 static void ref_close(Backend *backend) {
     RefBackend *r = ref_backend(backend);
@@ -243,6 +257,11 @@ static const BackendOps ref_ops = {
     .match_rms = ref_match_rms,
     .sparsify = ref_sparsify,
     .gate_heads = ref_gate_heads,
+    .compress = ref_compress,
+    .compressed_select = ref_compressed_select,
+    .compressed_attention = ref_compressed_attention,
+    .join_groups = ref_join_groups,
+    .hyper_connect = ref_hyper_connect,
     .close = ref_close,
 };
 
