@@ -63,7 +63,7 @@ static const Command command = {"bench drafts", "MODEL",
     "tokens over those with them, and the medians of tokens per second.\n"
     "Examples:\n"
     "  apus bench drafts DIR --mtp --kinds code,chat\n"
-    "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2.3G\n"};
+    "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2300M\n"};
 
 /* ---- the recording ---- */
 
