@@ -144,7 +144,7 @@ def check_matrix(cache, directory):
     short = ["--text", text, "--tokens", "16,100000", "-r", "1", "-n", "2", "-t", "1", "--markdown", table]
     code, out, error = apus("bench", "matrix", "echo-large", *short, environment=cache)
     written = Path(table).read_text()
-    check(code == 0 and "want 100016" in written and "of a text" in written, f"a text that is too short: {out} {error}")
+    check(code == 0 and "want 100018" in written and "of a text" in written, f"a text that is too short: {out} {error}")
     about = written.splitlines()[2]
     check(written.startswith("# echo") and " MB; " in about and "/echo" not in written, f"a machine's file: {written}")
     code, _, error = apus("bench", "echo-large", "--text", f"{directory}/none", "-p", "8", "-n", "1", environment=cache)

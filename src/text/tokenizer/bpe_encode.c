@@ -270,8 +270,9 @@ static inline bool may_cut_space(const Bpe *bpe, Slice word, size_t at) {
 typedef enum WideBoundary { BOUNDARY_FREE, BOUNDARY_WHOLE = 1, BOUNDARY_PIECES = 2 } WideBoundary; /* bits */
 static inline unsigned wide_boundary(const Bpe *bpe, const char *text, size_t at) {
     const unsigned whole = has_bit(bpe->bigrams, bigram_bit(text + at - 3));
-    const unsigned pieces = has_bit(bpe->edges, edge_bit(text + at - 3, true)) |
-        has_bit(bpe->edges, edge_bit(text + at - 1, false)) | seam_has(bpe, (uint8_t)text[at - 1], (uint8_t)text[at]);
+    const unsigned before = has_bit(bpe->edges, edge_bit(text + at - 3, true)),
+                   behind = has_bit(bpe->edges, edge_bit(text + at - 1, false)),
+                   seam = seam_has(bpe, (uint8_t)text[at - 1], (uint8_t)text[at]), pieces = before | behind | seam;
     return whole * BOUNDARY_WHOLE | pieces * BOUNDARY_PIECES;
 }
 
