@@ -37,7 +37,6 @@ typedef struct Reader {
     int depth;
     KeySlot *keys; /* scratch for large objects */
     size_t keys_capacity;
-    bool loose; /* json_parse_loose */
     Error *error;
 } Reader;
 
@@ -187,8 +186,7 @@ static const char *read_real_slowly(Reader *reader, const char *start, const cha
     copy[size] = '\0';
     *out = strtod(copy, NULL);
     if (copy != small) free(copy);
-    if (!isfinite(*out) && !reader->loose)
-        return fail_at(reader, start, ERROR_FORMAT, "the number is too large for a double");
+    if (!isfinite(*out)) return fail_at(reader, start, ERROR_FORMAT, "the number is too large for a double");
     return at;
 }
 
@@ -348,7 +346,7 @@ static const char *close_container(Reader *reader, const char *at) {
     Frame *frame = &reader->frame[reader->depth - 1];
     Json *container = frame->container;
     container->end = reader->node;
-    if (container->type == JSON_OBJECT && container->size > 1 && !reader->loose) {
+    if (container->type == JSON_OBJECT && container->size > 1) {
         frame->key = NULL;
         bool small = container->size <= LINEAR_KEYS_MAX;
         if (!(small ? check_keys_linear : check_keys_hashed)(reader, container, at)) return NULL;
@@ -438,7 +436,7 @@ static size_t nodes_max(const Arena *arena, size_t text_size, size_t unescaped) 
     return nodes < left ? nodes : left;
 }
 
-static const Json *parse(Arena *arena, Slice text, bool loose, Error *error) {
+const Json *json_parse(Arena *arena, Slice text, Error *error) {
     if (text.size >= UINT32_MAX) {
         fail(error, ERROR_LIMIT, "the JSON text has %zu bytes; at most 4 GiB can be read", text.size);
         return NULL;
@@ -458,7 +456,6 @@ static const Json *parse(Arena *arena, Slice text, bool loose, Error *error) {
         .node = root,
         .node_end = root + nodes,
         .unescaped = block,
-        .loose = loose,
         .error = error};
     bool ok = read_document(&reader);
     free(reader.keys);
@@ -466,9 +463,6 @@ static const Json *parse(Arena *arena, Slice text, bool loose, Error *error) {
     if (ok && !kept) fail(error, ERROR_LIMIT, "the document needs more memory than it may have");
     return ok && kept ? root : NULL;
 }
-
-const Json *json_parse(Arena *arena, Slice text, Error *error) { return parse(arena, text, false, error); }
-const Json *json_parse_loose(Arena *arena, Slice text, Error *error) { return parse(arena, text, true, error); }
 
 /* --- Access --------------------------------------------------------------------------------------------------- */
 

@@ -42,9 +42,6 @@ typedef struct Json {
 
 /* The root, or NULL. limit_bytes of memory: the arena's limit. */
 NODISCARD const Json *json_parse(Arena *arena, Slice text, Error *error);
-/* The same for a text of which only the syntax and the type matter: an object may have a key twice, and a number that
- * is too large for a double is infinite. */
-NODISCARD const Json *json_parse_loose(Arena *arena, Slice text, Error *error);
 
 static inline const Json *json_first(const Json *container) { return container + 1; }
 static inline const Json *json_next(const Json *node) { return node->type >= JSON_ARRAY ? node->end : node + 1; }

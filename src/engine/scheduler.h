@@ -11,9 +11,9 @@
  * prompt, the other half for those with the fewest tokens left, so that a short prompt waits neither for a long one nor
  * for many. Every prompt becomes the oldest in time, so none starves. On a slow machine a step has fewer prompt tokens:
  * beside running choices, which stand still that long, so many that a step takes about as long as ANSWER_STEPS + 1
- * steps without prompts, STEP_MS_LEAST to STEP_MS; beside other prompts so many that it takes PROMPTS_MS, which is how
- * long a new request waits, and STEP_MS where a prompt ends with it. Pages of a prompt on disk are read before its
- * first row, and images are encoded, for a limited time between steps.
+ * steps without prompts, STEP_MS_LEAST to STEP_MS, STEP_MS where none was measured yet; beside other prompts so many
+ * that it takes PROMPTS_MS, which is how long a new request waits, and STEP_MS where a prompt ends with it. Pages of a
+ * prompt on disk are read before its first row, and images are encoded, for a limited time between steps.
  *
  * Decode rows. Where the runner's decode arithmetic differs from that of prefill (runner_decode_rows_max), rows after
  * the prompt are decode rows in every step, also when they are computed again or are jump-ahead tokens: so the bits of
