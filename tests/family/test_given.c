@@ -97,14 +97,23 @@ static bool walk_given(const FixtureRun *run, const Fixture *f, const Given *ask
     return ok;
 }
 
+/* Whether something beside the embedding reads tokens: those of given rows count as token 0. */
+static bool reads_tokens(const Spec *spec) {
+    for (int l = 0; l < spec->layer_count; l++) {
+        const Layer *layer = &spec->layers[l];
+        for (int i = 0; i < layer->component_count; i++)
+            if (layer->components[i].kind == COMPONENT_MOE && layer->components[i].moe.table) return true;
+    }
+    return spec->layer_inputs.width;
+}
+
 static void check_backend(const Fixture *fixture, const char *directory, const char *cpu) {
     Fixture own = *fixture;
     const Fixture *f = &own;
     FixtureRun run;
     const RunnerOptions options = {.backend = fixture_backend(cpu, 1, FIXTURE_TOKENS_MAX)};
     if (!fixture_run_open(&run, directory, &(ModelOptions){.context = f->count}, &options)) return;
-    /* The layers' own inputs of a given row are those of token 0. */
-    if (model_spec(run.model)->layer_inputs.width) memset(own.tokens, 0, sizeof own.tokens);
+    if (reads_tokens(model_spec(run.model))) memset(own.tokens, 0, sizeof own.tokens);
     const size_t size = (size_t)(f->count * f->vocab);
     float *expected = calloc(size, sizeof *expected), *logits = calloc(size, sizeof *logits);
     float *rows = look_up(run.runner, f->tokens, f->count);
