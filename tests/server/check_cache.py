@@ -12,7 +12,16 @@ from shapes import CHAT, problem
 from tiny_model import write_tiny_model
 
 check = Checks()
-LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(20))
+
+
+def lines(count):
+    return "".join(
+        f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(count)
+    )
+
+
+LONG = lines(13)  # several pages of tokens
+LETTERS = lines(20)  # several windows of the tiny model, whose tokens are letters
 
 
 def refused(server, param, words, **fields):
@@ -67,7 +76,7 @@ def check_fields(server):
 
 def check_coded(server):
     status, _, body = server.request(
-        "POST", "/v1/completions", {"model": server.name, "prompt": LONG * 2, "max_tokens": 2, "kv_cache": "turbo"}
+        "POST", "/v1/completions", {"model": server.name, "prompt": LONG * 3, "max_tokens": 2, "kv_cache": "turbo"}
     )
     cache = json.loads(body)["timings"]["kv_cache"]
     check(cache["coded_bytes"] > 0 and cache["noise"] > 0 and 0 <= cache["layers_raised"] <= 24, cache)
@@ -134,16 +143,16 @@ def check_conversations(server, **fields):
     system = {"role": "system", "content": LONG}
     size = server.chat([system], max_tokens=1, cache_prompt=False, **fields)[1]["usage"]["prompt_tokens"]
     for number, name in enumerate(("Ada", "Grace", "Mary")):
-        talk = [system, {"role": "user", "content": f"{name} asks: {LONG[::-1][:600]}"}]
+        talk = [system, {"role": "user", "content": f"{name} asks: {LONG[::-1][:300]}"}]
         found, warm = converse(server, talk, **fields)
         _, cold = converse(server, talk, cache_prompt=False, **fields)
         check(
             warm == cold and (number == 0 or found >= size - 160),
             f"{fields}: {found} of {size} tokens of a system prompt were found",
         )
-    talk += [{"role": "assistant", "content": "So it flew."}, {"role": "user", "content": LONG[:900]}]
+    talk += [{"role": "assistant", "content": "So it flew."}, {"role": "user", "content": LONG[:500]}]
     converse(server, talk, **fields)
-    talk[1] = {"role": "user", "content": "Another question: " + LONG[:1200]}
+    talk[1] = {"role": "user", "content": "Another question: " + LONG[:600]}
     found, warm = converse(server, talk, **fields)
     check(
         found >= size - 160 and warm == converse(server, talk, cache_prompt=False, **fields)[1],
@@ -155,8 +164,8 @@ def check_parting(server, **fields):
     """Texts without messages: where two have parted, the third goes on."""
     size = complete(server, cache_prompt=False, **fields)[0]
     for number, name in enumerate(("Ada", "Grace", "Mary")):
-        _, found, warm = complete(server, LONG + name + LONG[::-1][:900], **fields)
-        _, _, cold = complete(server, LONG + name + LONG[::-1][:900], cache_prompt=False, **fields)
+        _, found, warm = complete(server, LONG + name + LONG[::-1][:400], **fields)
+        _, _, cold = complete(server, LONG + name + LONG[::-1][:400], cache_prompt=False, **fields)
         check(
             warm == cold and (number < 2 or found >= size - 130),
             f"{fields}: {found} of {size} shared tokens were found",
@@ -167,22 +176,22 @@ def check_window(*options):
     """Layers with a sliding window, prompts of several windows: what follows a cached prompt, repeats it, ends before
     it or parts from it says what it says without a cache. A cache that keeps the last window alone cannot go back.
     """
-    window = 192  # of the tiny model, whose tokens are letters
-    edited = LONG[: 4 * window] + " Otherwise it stayed. " + LONG[4 * window :]
+    window = 192
+    edited = LETTERS[: 4 * window] + " Otherwise it stayed. " + LETTERS[4 * window :]
     prompts = {
-        "repeated": LONG,
-        "continued": LONG + " And then it came back, as all of them do. " * 3,
-        "shorter by less than a window": LONG[: -window // 2],
-        "shorter by more": LONG[: 2 * window + 7],
-        "within the window": LONG[: window // 2],
+        "repeated": LETTERS,
+        "continued": LETTERS + " And then it came back, as all of them do. " * 3,
+        "shorter by less than a window": LETTERS[: -window // 2],
+        "shorter by more": LETTERS[: 2 * window + 7],
+        "within the window": LETTERS[: window // 2],
         "edited": edited,
-        "edited, continued": edited + LONG[:window],
-        "as at first": LONG,
+        "edited, continued": edited + LETTERS[:window],
+        "as at first": LETTERS,
     }
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_model(directory, context=4096)
         with Server(directory, "--slots", 1, "--threads", 1, *options) as server:
-            tokens = complete(server)[0]
+            tokens = complete(server, LETTERS)[0]
             check(tokens > 5 * window, f"{tokens} tokens are several windows")
             for what, prompt in prompts.items():
                 _, found, warm = complete(server, prompt)
