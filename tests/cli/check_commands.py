@@ -189,7 +189,7 @@ def check_server(cache, directory):
         server.name = "echo-small"
         status, answer = server.chat("x", temperature=0)
         check(status == 200 and answer["choices"][0]["message"]["content"] == "Bye.", answer)
-    code, _, error = apus("serve", "echo-large", "--pin", "other", environment=cache)
+    code, _, error = apus("serve", "echo-large", "--pin", "other", "--port", 0, environment=cache)
     check(code == 2 and "other" in error, f"--pin: {error}")
 
 

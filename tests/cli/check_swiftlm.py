@@ -160,7 +160,7 @@ def test_key(model):
 def test_others(model):
     code, out, err = run("--model", model, "--info")
     check(code == 0 and out == run("info", model)[1] and "layers" in out, f"--info: {code} {out} {err}")
-    code, _, err = run("--model", model, "--mem-limit", "1")
+    code, _, err = run("--model", model, "--mem-limit", "1", "--port", "0")
     check(code == 1 and "memory" in err, f"--mem-limit: {code} {err}")
     with SwiftServer(model, "--mem-limit", 2000) as server:
         check(answer(server, max_tokens=5)[1] > 0, "--mem-limit")
