@@ -250,11 +250,17 @@ static void bind_state_input(Binder *b) {
     for (int i = 0; bound->given_tokens && i < rows; i++) bound->given_tokens[i] = TOKEN_GIVEN;
 }
 
+/* That of the last layer; parts of an encoder without layers have one. */
+static Backend *last_backend(const Bound *bound) {
+    const int count = bound->spec->layer_count;
+    return count ? bound_backend(bound, count - 1) : bound->backends[0];
+}
+
 static void bind_hyper(Binder *b) {
     HyperConnections *hyper = &b->bound->hyper;
     *hyper = b->bound->spec->hyper;
     if (!hyper->streams) return;
-    b->backend = bound_backend(b->bound, b->bound->spec->layer_count - 1);
+    b->backend = last_backend(b->bound);
     bind_weight(b, &hyper->head.mix);
     bind_norm(b, &hyper->head.norm);
     bind_vector(b, &hyper->head.scale, 1, SPLIT_NONE);
@@ -267,7 +273,7 @@ static void bind_streams(Binder *b) {
     *altup = b->bound->spec->altup;
     if (!altup->streams) return;
     bind_bank(b, &altup->expand, altup->streams - 1, SPLIT_NONE);
-    b->backend = bound_backend(b->bound, b->bound->spec->layer_count - 1);
+    b->backend = last_backend(b->bound);
     bind_bank(b, &altup->merge, altup->streams - 1, SPLIT_NONE);
     b->backend = bound_backend(b->bound, 0);
 }
@@ -307,10 +313,10 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     bind_state_input(&binder);
     bind_streams(&binder);
     bind_hyper(&binder);
-    if (spec->tied && bound_backend(bound, spec->layer_count - 1) == binder.backend) {
+    if (spec->tied && last_backend(bound) == binder.backend) {
         bound->head = bound->embedding;
     } else {
-        binder.backend = bound_backend(bound, spec->layer_count - 1);
+        binder.backend = last_backend(bound);
         if (spec->head.rows) bind_weight(&binder, &bound->head);
     }
     if (bound->final_norm) bind_norm(&binder, &bound->final_norm);
