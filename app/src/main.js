@@ -1,6 +1,5 @@
 import { effect, untracked } from '@preact/signals';
 import { Component, render } from 'preact';
-import { useEffect } from 'preact/hooks';
 import { chat, chats, loadChats } from './state/chats.js';
 import { refreshJobs } from './state/downloads.js';
 import { busy, stop } from './state/generate.js';
@@ -20,12 +19,14 @@ const ModelsPage = later(async () => (await import('./views/models.js')).ModelsP
 const SettingsPage = later(async () => (await import('./views/settings.js')).SettingsPage);
 const Palette = later(async () => (await import('./views/palette.js')).Palette);
 
-/** Keys that work everywhere. @param {KeyboardEvent} event */
+/** Keys that work everywhere, also while the code of what they open is on its way. @param {KeyboardEvent} event */
 function onKey(event) {
     const command = event.ctrlKey || event.metaKey;
     const key = event.key.toLowerCase();
-    if (event.key === 'Escape' && !palette.peek() && !panel.peek() && busy() && !document.querySelector('dialog[open]'))
-        stop();
+    if (event.key === 'Escape' && !palette.peek() && !document.querySelector('dialog[open]')) {
+        if (panel.peek()) panel.value = false;
+        else if (busy()) stop();
+    }
     if (!command) return;
     if (key === 'k' && !event.shiftKey) palette.value = !palette.peek();
     else if (key === 'o' && event.shiftKey) go('chat');
@@ -71,10 +72,6 @@ class Guard extends Component {
 }
 
 function App() {
-    useEffect(() => {
-        addEventListener('keydown', onKey);
-        return () => removeEventListener('keydown', onKey);
-    }, []);
     const page = place.value.page;
     return html`<a
             class="skip"
@@ -138,6 +135,7 @@ export async function start(answers, key) {
     await Promise.race([looked, wait(FIRST_WAIT_MS)]);
     if (named) await read;
     const root = /** @type {HTMLElement} */ (document.getElementById('app'));
+    addEventListener('keydown', onKey);
     root.replaceChildren(); // the frame of index.html
     render(html`<${App} />`, root);
     performance.mark('apus-shown');

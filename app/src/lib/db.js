@@ -71,6 +71,8 @@ function note(t, kind, id, chat, removed) {
 export const getChats = () => run('chats', 'readonly', (t) => t.objectStore('chats').getAll());
 /** @param {string} id @returns {Promise<Chat | undefined>} */
 export const getChat = (id) => run('chats', 'readonly', (t) => t.objectStore('chats').get(id));
+/** @param {string} id @returns {Promise<Message | undefined>} */
+export const getMessage = (id) => run('messages', 'readonly', (t) => t.objectStore('messages').get(id));
 /** @param {string} chat @returns {Promise<Message[]>} */
 export const getMessages = (chat) =>
     run('messages', 'readonly', (t) => t.objectStore('messages').index('chat').getAll(chat));

@@ -40,9 +40,22 @@ export function pathOf(children, choice) {
 
 /** @param {Children} children @param {string} id @returns {string[]} it and all below it */
 export function below(children, id) {
-    const ids = [id];
-    for (let i = 0; i < ids.length; i++) for (const child of children.get(ids[i]) ?? []) ids.push(child.id);
-    return ids;
+    const ids = new Set([id]);
+    for (const one of ids) for (const child of children.get(one) ?? []) ids.add(child.id); // also those that are added
+    return [...ids];
+}
+
+/** Messages of a file whose parents are missing, or in a circle, begin: nothing of it is out of reach. @param {Message[]} messages */
+export function root(messages) {
+    const known = new Set(messages.map((message) => message.id));
+    for (const message of messages) if (message.parent && !known.has(message.parent)) message.parent = null;
+    const children = childrenOf(messages);
+    const reached = new Set(below(children, ''));
+    for (const message of messages) {
+        if (reached.has(message.id)) continue;
+        message.parent = null;
+        for (const id of below(children, message.id)) reached.add(id);
+    }
 }
 
 let last = 0;

@@ -47,6 +47,7 @@
  * @property {'done' | 'streaming' | 'stopped' | 'length' | 'error' | 'lost'} [state]
  * @property {{ message: string, code: string }} [error]
  * @property {string} [stream] id of the stream on the server while it runs
+ * @property {number} [streamFrom] characters of the content that were there before that stream
  */
 
 /**

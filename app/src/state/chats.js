@@ -97,12 +97,12 @@ export async function openChat(id) {
  * Stores messages and the chat as they are now, and tells other tabs.
  * @param {Chat} changed
  * @param {Message[]} [list]
- * @param {boolean} [silent] other tabs need not read it anew yet
+ * @param {boolean} [silent] other tabs need not read it anew yet: they get the messages
  */
 export async function store(changed, list = [], silent = false) {
     try {
         await db.put([changed], list);
-        if (!silent) channel?.postMessage({ chat: changed.id });
+        channel?.postMessage(silent ? { written: list } : { chat: changed.id });
     } catch (error) {
         storageFailed(error);
     }
@@ -225,9 +225,25 @@ export function setModel(id) {
 /** @type {Set<string>} chats of which this tab writes an answer */
 export const writing = new Set();
 
+/** Chats that have changed while this tab wrote in them. @type {Set<string>} */
+const missed = new Set();
+/** Called for what other tabs write, and for an answer of this tab that they stop. */
+export const elsewhere = {
+    written: (/** @type {Message} */ _message) => {},
+    stopped: (/** @type {string} */ _id) => {},
+};
+/** @param {{ stop: string }} value to the other tabs */
+export const tell = (value) => channel?.postMessage(value);
+
+/** Reads a chat anew that has changed while this tab wrote in it. @param {string} id */
+export async function catchUp(id) {
+    if (missed.delete(id)) await reread(id);
+}
+
 /** Reads the list and a chat anew, as another tab or device has changed them. @param {string} id */
-async function reread(id) {
+export async function reread(id) {
     chats.value = sorted(await db.getChats().catch(() => chats.peek()));
+    if (writing.has(id)) missed.add(id);
     if (id !== chat.peek().id || writing.has(id)) return;
     const read = await Promise.all([db.getChat(id), db.getMessages(id)]).catch(() => null);
     const [found, list] = read ?? [undefined, []];
@@ -238,7 +254,11 @@ async function reread(id) {
     });
 }
 
-channel?.addEventListener('message', (event) => reread(event.data?.chat));
+channel?.addEventListener('message', ({ data }) => {
+    if (data?.written) data.written.forEach(elsewhere.written);
+    else if (data?.stop) elsewhere.stopped(data.stop);
+    else reread(data?.chat);
+});
 
 /** Another device has changed chats: shows them here and in other tabs. @param {Iterable<string>} ids */
 export async function showChanged(ids) {

@@ -38,6 +38,7 @@ const refused = new Map();
 /** Ids of jobs that were active when they were looked at last. @type {Set<string>} */
 let active = new Set();
 let timer = 0;
+let looks = 0;
 
 /** @param {Job} job */
 export const isActive = (job) => job.state === 'running' || job.state === 'queued';
@@ -79,8 +80,10 @@ function tellEnded(list) {
 /** Looks at the jobs, and again while some are active. */
 export async function refreshJobs() {
     clearTimeout(timer);
+    const look = ++looks;
     try {
         const answer = await call('/v1/jobs');
+        if (look !== looks) return; // it may be of a time before a job was started; a later look is on its way
         const list = /** @type {Job[]} */ (
             (answer.data ?? []).map(readJob).filter((/** @type {Job} */ job) => !hidden.has(job.id))
         );
@@ -92,6 +95,7 @@ export async function refreshJobs() {
     } catch (error) {
         if (error instanceof ApiError && error.status === 404) return;
     }
+    if (look !== looks) return;
     if (jobs.peek().some(isActive)) timer = window.setTimeout(refreshJobs, POLL_MS);
 }
 

@@ -1,9 +1,10 @@
 import { signal } from '@preact/signals';
 import { ApiError, call, callStream } from '../lib/api.js';
 import { attachmentText, audioPart } from '../lib/attachments.js';
+import * as db from '../lib/db.js';
 import { newId } from '../lib/tree.js';
-import { addMessages, chat, chats, chatModel, messages, path, updateMessage, writing } from './chats.js';
-import { served, takesAudio, takesImages } from './server.js';
+import { addMessages, catchUp, chat, chats, chatModel, elsewhere, messages, path, reread, tell, updateMessage, writing } from './chats.js'; // prettier-ignore
+import { served, takesAudio, takesImages, watch } from './server.js';
 import { t } from './settings.js';
 import { toolsOf } from './tools.js';
 import { announcement, go } from './ui.js';
@@ -31,9 +32,30 @@ const running = new Map();
 
 const SAVE_MS = 1000;
 const HIDDEN_MS = 300;
-const CONNECT_TRIES = 10;
-const CONNECT_WAIT_MS = 8000; // at most, between two
+const CONNECT_WAIT_MS = 8000; // at most, between two tries
 const KEEP_S = 1800; // an answer goes on for so long without this page
+
+/* One tab of a browser writes an answer, the others show what it has stored: a lock says which, where there are locks. */
+
+/** @param {string} id */
+const lockOf = (id) => `apus-answer-${id}`;
+
+/** This tab writes an answer. @param {string} id @returns {() => void} what says that it does so no longer */
+function hold(id) {
+    let free = () => {};
+    const held = new Promise((done) => (free = () => done(null)));
+    navigator.locks?.request(lockOf(id), () => held).catch(() => {});
+    return free;
+}
+
+/** When no tab writes an answer any more. @param {string} id @param {AbortSignal} signal @param {() => Promise<void>} work */
+const whenFree = (id, signal, work) =>
+    navigator.locks ? navigator.locks.request(lockOf(id), { signal }, work) : work();
+
+/** Answers that another tab writes. @type {Map<string, Writer>} by message */
+const followed = new Map();
+elsewhere.written = (message) => followed.get(message.id)?.follow(message);
+elsewhere.stopped = (id) => running.get(id)?.abort();
 
 /** Whether the shown chat is being answered. */
 export function busy() {
@@ -152,6 +174,23 @@ export async function answer(parent, modelId) {
     await write(message, []);
 }
 
+/** Nothing is written any more. @param {Writer} writer */
+function close(writer) {
+    running.delete(writer.message.id);
+    followed.delete(writer.message.id);
+    writer.close();
+    writing.delete(writer.message.chat);
+}
+
+/** Shows and stores what has been written. @param {Writer} writer */
+async function finish(writer) {
+    close(writer);
+    const stored = updateMessage(writer.message);
+    announce(writer.message);
+    await stored;
+    await catchUp(writer.message.chat);
+}
+
 /** Goes on with an answer that was cut. @param {Message} message */
 export async function goOn(message) {
     const next = { ...message, state: /** @type {const} */ ('streaming'), error: undefined };
@@ -181,6 +220,16 @@ async function write(message, begun) {
     running.set(message.id, controller);
     writing.add(owner.id);
     const writer = new Writer(message);
+    const free = hold(message.id);
+    await ask(writer, owner, begun, controller.signal);
+    await finish(writer);
+    free();
+    await runTools(writer.message);
+}
+
+/** @param {Writer} writer @param {Chat} owner @param {Message[]} begun @param {AbortSignal} signal */
+async function ask(writer, owner, begun, signal) {
+    const message = writer.message;
     try {
         const item = served.peek().find((one) => one.id === message.model);
         const history = requestMessages(owner, before(message), { images: takesImages(item), audio: takesAudio(item) });
@@ -199,27 +248,24 @@ async function write(message, begun) {
             message.content = '';
             message.reasoning = '';
         }
-        await receive(writer, { ...body, messages: history }, controller.signal);
+        await receive(writer, { ...body, messages: history }, signal);
         writer.end();
     } catch (error) {
-        writer.fail(error, controller.signal.aborted);
+        writer.fail(error, signal.aborted);
     }
-    running.delete(message.id);
-    writer.close();
-    writing.delete(owner.id);
-    await updateMessage(writer.message);
-    await afterAnswer(writer.message);
+}
+
+/** Says an answer to screen readers. @param {Message} message */
+function announce(message) {
+    if (message.state !== 'done' || message.calls?.length || chat.peek().id !== message.chat) return;
+    announcement.value = `${t('answerReady')}: ${message.content.slice(0, 400)}`;
 }
 
 /** @param {Message} message */
-async function afterAnswer(message) {
-    if (message.state !== 'done') return;
-    if (message.calls?.length) {
-        const { runCalls } = await import('./calls.js');
-        await runCalls(message);
-        return;
-    }
-    if (chat.peek().id === message.chat) announcement.value = `${t('answerReady')}: ${message.content.slice(0, 400)}`;
+async function runTools(message) {
+    if (message.state !== 'done' || !message.calls?.length) return;
+    const { runCalls } = await import('./calls.js');
+    await runCalls(message);
 }
 
 /**
@@ -239,7 +285,7 @@ async function receive(writer, body, signal) {
             onOpen: (headers) => {
                 stream = headers.get('x-stream-id') ?? '';
                 if (!stream) return;
-                writer.message = { ...writer.message, stream };
+                writer.message = { ...writer.message, stream, streamFrom: writer.message.content.length };
                 updateMessage(writer.message, true);
             },
         });
@@ -254,6 +300,23 @@ async function receive(writer, body, signal) {
     await resume(writer, stream, last, signal);
 }
 
+/** Some time, or until the network or the page is back. @param {number} ms @param {AbortSignal} signal @returns {Promise<void>} */
+function pause(ms, signal) {
+    return new Promise((done) => {
+        const end = () => {
+            clearTimeout(timer);
+            removeEventListener('online', end);
+            document.removeEventListener('visibilitychange', end);
+            signal.removeEventListener('abort', end);
+            done();
+        };
+        const timer = setTimeout(end, ms);
+        addEventListener('online', end);
+        document.addEventListener('visibilitychange', end);
+        signal.addEventListener('abort', end);
+    });
+}
+
 /**
  * @param {Writer} writer
  * @param {string} stream
@@ -261,12 +324,14 @@ async function receive(writer, body, signal) {
  * @param {AbortSignal} signal
  */
 async function resume(writer, stream, last, signal) {
+    let heard = Date.now();
     for (let tries = 0; ; tries++) {
         try {
             const query = last ? `?after=${encodeURIComponent(last)}` : '';
             for await (const event of callStream(`/v1/streams/${encodeURIComponent(stream)}${query}`, { signal })) {
                 last = event.eventId ?? last;
                 tries = 0;
+                heard = Date.now();
                 writer.take(event);
             }
             return;
@@ -275,38 +340,56 @@ async function resume(writer, stream, last, signal) {
             const cut =
                 error instanceof ApiError &&
                 (error.code === 'stream_cut' || error.code === 'unreachable' || error.status === 503);
-            if (!cut || signal.aborted || tries >= CONNECT_TRIES) throw error;
+            if (!cut || signal.aborted || Date.now() - heard > KEEP_S * 1000) throw error;
             writer.reconnecting();
-            await new Promise((done) => setTimeout(done, Math.min(CONNECT_WAIT_MS, 500 * 2 ** tries)));
+            if (tries === 0) watch(); // the page shows what the server's state is
+            await pause(Math.min(CONNECT_WAIT_MS, 500 * 2 ** tries), signal);
         }
     }
 }
 
-/** Answers that were being written when the page was closed. @param {Message} message */
+/** Answers that were being written when the page was closed, or that another tab writes. @param {Message} message */
 export async function pickUp(message) {
     if (running.has(message.id)) return;
-    if (!message.stream) {
-        updateMessage({ ...message, state: 'lost' });
-        return;
-    }
     const controller = new AbortController();
     running.set(message.id, controller);
     writing.add(message.chat);
-    const writer = new Writer({ ...message, content: '', reasoning: '', calls: undefined });
+    const writer = new Writer(message);
+    followed.set(message.id, writer);
+    let mine = false;
     try {
-        await resume(writer, message.stream, '', controller.signal);
+        await whenFree(message.id, controller.signal, async () => {
+            followed.delete(message.id);
+            const now = (await db.getMessage(message.id).catch(() => undefined)) ?? writer.message;
+            mine = now.state === 'streaming'; // the tab that wrote it is closed
+            if (!mine) return;
+            await takeOver(writer, now, controller.signal);
+            await finish(writer);
+        });
+    } catch {
+        tell({ stop: message.id }); // the user has stopped it here
+    }
+    if (mine) return runTools(writer.message);
+    close(writer);
+    await reread(message.chat);
+}
+
+/** @param {Writer} writer @param {Message} message as it is stored @param {AbortSignal} signal */
+async function takeOver(writer, message, signal) {
+    if (!message.stream) {
+        writer.message = { ...message, state: 'lost' };
+        return;
+    }
+    writer.again(message);
+    try {
+        await resume(writer, message.stream, '', signal);
         writer.end();
     } catch (error) {
         // The server has nothing of it any more: what was stored stays.
         const gone = error instanceof ApiError && error.status === 404 && !writer.message.content;
-        if (gone) writer.message = { ...message, state: 'lost', stream: undefined };
-        else writer.fail(error, controller.signal.aborted);
+        if (gone) writer.message = { ...message, state: 'lost', stream: undefined, streamFrom: undefined };
+        else writer.fail(error, signal.aborted);
     }
-    running.delete(message.id);
-    writer.close();
-    writing.delete(message.chat);
-    await updateMessage(writer.message);
-    await afterAnswer(writer.message);
 }
 
 /** Has the server stop a stream that this page no longer hears. @param {string} id */
@@ -337,6 +420,22 @@ class Writer {
         };
         this.view = signal({ ...this.state });
         live.value = new Map(live.peek()).set(message.id, this.view);
+    }
+
+    /** What another tab has written. @param {Message} message */
+    follow(message) {
+        this.message = message;
+        const { content, reasoning = '', calls = [] } = message;
+        Object.assign(this.state, { content, reasoning, calls, phase: content || !reasoning ? 'writing' : 'thinking' });
+        this.#show(false);
+    }
+
+    /** The server sends it again: from where the stream began. @param {Message} message as it is stored */
+    again(message) {
+        const content = message.content.slice(0, message.streamFrom ?? 0);
+        const reasoning = content ? message.reasoning : '';
+        this.message = { ...message, content, reasoning, calls: undefined };
+        Object.assign(this.state, { content, reasoning: reasoning ?? '', calls: [] });
     }
 
     /** @param {any} event a chunk of a chat completion */
@@ -418,20 +517,21 @@ class Writer {
         this.#show();
     }
 
-    #show() {
+    #show(saves = true) {
         if (this.frame || this.timer) return;
         // Frames do not come to a page that is hidden.
-        if (document.hidden) this.timer = window.setTimeout(() => this.#draw(), HIDDEN_MS);
-        else this.frame = requestAnimationFrame(() => this.#draw());
+        if (document.hidden) this.timer = window.setTimeout(() => this.#draw(saves), HIDDEN_MS);
+        else this.frame = requestAnimationFrame(() => this.#draw(saves));
     }
 
-    #draw() {
+    /** @param {boolean} saves */
+    #draw(saves) {
         cancelAnimationFrame(this.frame);
         clearTimeout(this.timer);
         this.frame = this.timer = 0;
         this.view.value = { ...this.state };
         const now = performance.now();
-        if (now - this.saved < SAVE_MS) return;
+        if (!saves || now - this.saved < SAVE_MS) return;
         this.saved = now;
         this.#copy();
         updateMessage(this.message, true);
@@ -450,6 +550,7 @@ class Writer {
         this.message.state = this.finish === 'length' ? 'length' : 'done';
         delete this.message.error;
         delete this.message.stream;
+        delete this.message.streamFrom;
     }
 
     /** @param {unknown} error @param {boolean} stopped */
@@ -469,6 +570,7 @@ class Writer {
             this.message.error = { message: error instanceof Error ? error.message : String(error), code };
         }
         delete this.message.stream;
+        delete this.message.streamFrom;
     }
 
     close() {
@@ -480,14 +582,9 @@ class Writer {
     }
 }
 
-/** @type {Set<string>} answers of other runs of the page that were looked at */
-const looked = new Set();
-
 /** Answers in the shown chat that nothing in this page writes. */
 export function pickUpLost() {
     for (const message of messages.peek().values()) {
-        if (message.state !== 'streaming' || running.has(message.id) || looked.has(message.id)) continue;
-        looked.add(message.id);
-        pickUp(message);
+        if (message.state === 'streaming' && !running.has(message.id)) pickUp(message);
     }
 }

@@ -1,4 +1,4 @@
-import { computed, signal } from '@preact/signals';
+import { computed, effect, signal } from '@preact/signals';
 import { ApiError, call, takeEarly } from '../lib/api.js';
 import { apiKey, model } from './settings.js';
 
@@ -14,6 +14,16 @@ export const health = signal(null);
 /** @type {import('@preact/signals').Signal<'starting' | 'ok' | 'offline' | 'locked' | 'loading' | 'unwell'>} */
 export const link = signal('starting');
 export const linkReason = signal('');
+
+/** Until the server has been looked at for the first time. @returns {Promise<void>} */
+export const greeted = () =>
+    new Promise((done) => {
+        const end = effect(() => {
+            if (link.value === 'starting') return;
+            done();
+            queueMicrotask(() => end());
+        });
+    });
 
 /** The model that new answers come from. */
 export const chosen = computed(() => {
@@ -68,6 +78,7 @@ let timer = 0;
 export function watch() {
     clearTimeout(timer);
     return refresh().finally(() => {
+        clearTimeout(timer); // of another look at the same time
         const busy = link.value !== 'ok' || served.value.some((item) => /ing$/.test(item.status));
         timer = window.setTimeout(watch, document.hidden ? SLOW_MS * 4 : busy ? FAST_MS : SLOW_MS);
     });

@@ -9,10 +9,18 @@ import { mcpServers, t } from './settings.js';
 /** By the name of the server. @type {import('@preact/signals').Signal<Record<string, Connection>>} */
 export const connections = signal({});
 
-/** Addresses that the page's policy has refused. @type {Set<string>} */
+/** Origins that the page's policy has refused. @type {Set<string>} */
 const refused = new Set();
 document.addEventListener('securitypolicyviolation', (event) => {
-    if (event.effectiveDirective === 'connect-src') refused.add(event.blockedURI);
+    if (event.effectiveDirective !== 'connect-src') return;
+    const origin = originOf(event.blockedURI);
+    refused.add(origin);
+    // The event comes behind the failure of the request.
+    for (const { name, url } of mcpServers.peek()) {
+        const one = connections.peek()[name];
+        if (one?.state === 'failed' && originOf(url) === origin)
+            connections.value = { ...connections.peek(), [name]: { ...one, error: t('mcpBlocked', { origin }) } };
+    }
 });
 
 /** @param {string} url */
@@ -40,11 +48,8 @@ export async function connect(name) {
         set({ state: 'ready', title: client.title, tools, client });
     } catch (error) {
         let text = error instanceof Error ? error.message : String(error);
-        if (text === 'unreachable') {
-            await new Promise((done) => setTimeout(done, 50)); // the violation's event comes behind the failure
-            const blocked = [...refused].some((uri) => originOf(uri) === originOf(server.url));
-            text = blocked ? t('mcpBlocked', { origin: originOf(server.url) }) : t('mcpUnreachable');
-        }
+        const origin = originOf(server.url);
+        if (text === 'unreachable') text = refused.has(origin) ? t('mcpBlocked', { origin }) : t('mcpUnreachable');
         set({ state: 'failed', error: text });
     }
 }

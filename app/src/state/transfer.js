@@ -1,6 +1,5 @@
 import * as db from '../lib/db.js';
-import { newId } from '../lib/tree.js';
-import { childrenOf, pathOf } from '../lib/tree.js';
+import { childrenOf, newId, pathOf, root } from '../lib/tree.js';
 import { attachmentText } from '../lib/attachments.js';
 import { chats, loadChats } from './chats.js';
 import { t } from './settings.js';
@@ -120,6 +119,7 @@ function readChat(value) {
     }
     const id = newId();
     const messages = list.map((/** @type {any} */ item) => readMessage(item, id, idOf));
+    root(messages);
     const title =
         textOf(value.title) ||
         messages.find((/** @type {Message} */ item) => item.role === 'user')?.content.slice(0, 60) ||

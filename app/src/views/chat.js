@@ -144,9 +144,12 @@ export function ChatPage() {
     useEffect(() => {
         openChat(id);
     }, [id]);
+    // Before the first frame of the chat: an answer that goes on is never shown as one that has ended.
+    useLayoutEffect(() => {
+        if (opened.value) pickUpLost();
+    }, [chat.value.id, opened.value, messages.value]);
     useEffect(() => {
         if (!opened.value) return;
-        pickUpLost();
         if (messages.peek().size > 0) askAgain();
         connectAll(chat.peek());
     }, [chat.value.id, opened.value, messages.value.size]);

@@ -5,7 +5,7 @@ import * as db from '../lib/db.js';
 import { bytes } from '../lib/format.js';
 import { chat, changeChat, chatModel, chats, path } from '../state/chats.js';
 import { busy, live, sendMessage, stop } from '../state/generate.js';
-import { link, served, takesAudio, takesImages } from '../state/server.js';
+import { greeted, link, served, takesAudio, takesImages } from '../state/server.js';
 import { enterSends, t } from '../state/settings.js';
 import { notify, panel } from '../state/ui.js';
 import { html } from './html.js';
@@ -20,19 +20,23 @@ const text = signal('');
 /** @type {import('@preact/signals').Signal<Attachment[]>} */
 const attached = signal([]);
 const reading = signal(0);
+/** The user has sent what waits for files that are read, or for the server's first answer. */
+const hasty = signal(false);
 
 /** @param {Iterable<File>} files */
 export async function attach(files) {
     for (const file of files) {
         reading.value++;
+        const owner = draft.chat;
         try {
             const made = await readAttachment(file);
+            await greeted();
             const item = served.peek().find((one) => one.id === chatModel.peek());
-            if (made.kind === 'image' && !takesImages(item))
-                throw new AttachmentError('noImages', { model: item?.id ?? '' });
-            if (made.kind === 'audio' && !takesAudio(item))
-                throw new AttachmentError('noAudio', { model: item?.id ?? '' });
-            attached.value = [...attached.peek(), made];
+            if (item && made.kind === 'image' && !takesImages(item))
+                throw new AttachmentError('noImages', { model: item.id });
+            if (item && made.kind === 'audio' && !takesAudio(item))
+                throw new AttachmentError('noAudio', { model: item.id });
+            if (draft.chat === owner) attached.value = [...attached.peek(), made];
         } catch (error) {
             if (error instanceof AttachmentError) notify(t(/** @type {any} */ (error.key), error.values), 'error');
             else notify(t('fileDamaged', { name: file.name }), 'error');
@@ -48,32 +52,60 @@ export function suggest(value) {
     /** @type {HTMLElement | null} */ (document.querySelector('textarea#prompt'))?.focus();
 }
 
-/** Keeps what is written and not sent, for each chat. */
+const NEW_DRAFT = 'draft:new';
+const DRAFT_AFTER_MS = 300;
+
+/** What the field has: where it is stored, of which chat it is, and what is stored. */
+let draft = { key: '', chat: '', saved: '' };
+let draftTimer = 0;
+
+/** @param {string} id */
+const listed = (id) => chats.peek().some((item) => item.id === id);
+
+/** Stores what is written and not sent. */
+function keepDraft() {
+    clearTimeout(draftTimer);
+    const value = text.peek();
+    const { key, chat: owner, saved } = draft;
+    if (!key || value === saved || (key !== NEW_DRAFT && !listed(owner))) return;
+    draft.saved = value;
+    db.putValue(key, value).catch(() => {});
+}
+document.addEventListener('visibilitychange', () => {
+    if (document.hidden) keepDraft();
+});
+
+/** @param {string} key @param {string} id */
+function showDraft(key, id) {
+    if (draft.key === key) return void (draft.chat = id);
+    // A new chat has its first message by now: what was written since stays in the field.
+    if (draft.key === NEW_DRAFT && draft.chat === id) return void (draft = { key, chat: id, saved: '' });
+    keepDraft();
+    const shown = { key, chat: id, saved: '' };
+    draft = shown;
+    hasty.value = false;
+    text.value = '';
+    attached.value = [];
+    db.getValue(key)
+        .then((found) => {
+            if (draft !== shown || !found || text.peek()) return;
+            draft.saved = found;
+            text.value = found;
+        })
+        .catch(() => {});
+}
+
+/** Keeps what is written and not sent, for each chat, and while another page of the app is shown. */
 function useDraft() {
+    const id = chat.value.id;
     // A chat that is new has the draft of new chats, whatever its id will be.
-    const key = `draft:${chats.value.some((item) => item.id === chat.value.id) ? chat.value.id : 'new'}`;
-    const current = useRef('');
-    useEffect(() => {
-        let alive = true;
-        current.current = '';
-        text.value = '';
-        attached.value = [];
-        db.getValue(key)
-            .then((draft) => {
-                if (alive && draft && !text.peek()) text.value = draft;
-                current.current = key;
-            })
-            .catch(() => {});
-        return () => {
-            alive = false;
-        };
-    }, [key]);
+    const key = chats.value.some((item) => item.id === id) ? `draft:${id}` : NEW_DRAFT;
+    useLayoutEffect(() => showDraft(key, id), [key, id]);
     const value = text.value;
     useEffect(() => {
-        if (current.current !== key) return;
-        const timer = setTimeout(() => db.putValue(key, value).catch(() => {}), 300);
-        return () => clearTimeout(timer);
-    }, [value, key]);
+        clearTimeout(draftTimer);
+        draftTimer = window.setTimeout(keepDraft, DRAFT_AFTER_MS);
+    }, [value]);
 }
 
 /** @param {{ item: Attachment, onRemove: () => void }} props */
@@ -97,7 +129,7 @@ function AttachMenu() {
     const file = useRef(/** @type {HTMLInputElement | null} */ (null));
     const camera = useRef(/** @type {HTMLInputElement | null} */ (null));
     const root = useRef(/** @type {HTMLElement | null} */ (null));
-    useEffect(() => {
+    useLayoutEffect(() => {
         if (!open) return;
         /** @param {Event} event */
         const outside = (event) => {
@@ -196,8 +228,9 @@ export function Composer() {
     const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
     const value = text.value;
     const running = live.value.size > 0 && busy();
-    const ready =
-        (value.trim() || attached.value.length > 0) && !running && reading.value === 0 && served.value.length > 0;
+    const filled = (value.trim() !== '' || attached.value.length > 0) && !running;
+    const ready = filled && reading.value === 0 && served.value.length > 0;
+    const soon = !running && (reading.value > 0 || (filled && link.value === 'starting'));
 
     useLayoutEffect(() => {
         const element = area.current;
@@ -208,15 +241,18 @@ export function Composer() {
     }, [value]);
 
     const send = () => {
+        hasty.value = !ready && soon;
         if (!ready) return;
         const sent = text.peek();
         const files = attached.peek();
         text.value = '';
         attached.value = [];
-        db.putValue(`draft:${chat.peek().id}`, '').catch(() => {});
-        db.putValue('draft:new', '').catch(() => {});
+        keepDraft();
         sendMessage(sent.trim(), files);
     };
+    useEffect(() => {
+        if (hasty.peek()) send();
+    }, [ready, soon]);
     /** @param {KeyboardEvent} event */
     const key = (event) => {
         if (event.key !== 'Enter' || event.isComposing || event.shiftKey) return;
@@ -303,9 +339,9 @@ export function Composer() {
                           class="send"
                           aria-label=${t('send')}
                           title=${t('send')}
-                          disabled=${!ready}
+                          disabled=${!ready && !soon}
                       >
-                          <${Icon} name="send" size=${20} />
+                          ${hasty.value ? html`<span class="spinner"></span>` : html`<${Icon} name="send" size=${20} />`}
                       </button>`
             }
         </div>

@@ -18,17 +18,20 @@ export function later(load) {
     /** @type {import('@preact/signals').Signal<any>} */
     const view = signal(null);
     let asked = false;
+    let shown = false;
     async function prepare() {
         if (asked) return;
         asked = true;
         try {
             view.value = { is: await load() };
         } catch {
-            view.value = { is: Missing };
+            asked = false; // again when it is shown
+            if (shown) view.value = { is: Missing };
         }
     }
     /** @param {any} props */
     function Later(props) {
+        shown = true;
         if (!view.value) prepare();
         return view.value && html`<${view.value.is} ...${props} />`;
     }

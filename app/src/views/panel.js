@@ -271,14 +271,6 @@ function Servers() {
 /** The settings of the shown chat. */
 export function ChatPanel() {
     const current = chat.value;
-    useEffect(() => {
-        /** @param {KeyboardEvent} event */
-        const key = (event) => {
-            if (event.key === 'Escape' && !document.querySelector('dialog[open]')) panel.value = false;
-        };
-        addEventListener('keydown', key);
-        return () => removeEventListener('keydown', key);
-    }, []);
     return html`<div class="scrim" onClick=${() => (panel.value = false)}></div>
         <aside class="panel" aria-label=${t('chatSettings')}>
             <header class="panel-head">

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { answered, openApp, profiles, send, serve, setDefaults, tinyVision, until } from './helpers.js';
-import { modelOf, typed } from './mock.js';
+import { answered, noticed, openApp, openDoor, profiles, reloadStored, send, serve, setDefaults, storedTexts, tinyVision, until } from './helpers.js'; // prettier-ignore
+import { gate, modelOf, typed } from './mock.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 
@@ -14,7 +14,7 @@ export async function firstChat(/** @type {Tools} */ { browser, url }) {
     assert.ok(text && text.trim().length > 0);
     assert.match((await page.textContent('.stats')) ?? '', /tok\/s.*first token.*tokens/);
     assert.equal(await page.textContent('.chat-entry a'), 'Say hello.');
-    await page.reload();
+    await reloadStored(page);
     await page.waitForSelector('.message.assistant .markdown');
     assert.equal(await page.textContent('.message.assistant .markdown'), text);
 
@@ -42,7 +42,7 @@ export async function firstChat(/** @type {Tools} */ { browser, url }) {
 /** An answer is stopped, goes on, and the context of a chat is sent again. */
 export async function stopAndContinue(/** @type {Tools} */ { browser, url }) {
     const { page, faults } = await openApp(browser, url);
-    await setDefaults(page, { max_tokens: 400, temperature: 0 });
+    await setDefaults(page, { max_tokens: 3000, temperature: 0, ignore_eos: true });
     await send(page, 'Count from one to one hundred in words.');
     await page.waitForSelector('.message.assistant .markdown');
     await page.click('button.send.stop');
@@ -71,12 +71,15 @@ export async function reloadWhileWriting(/** @type {Tools} */ { browser, url }) 
     await answered(page);
     const whole = await page.textContent('.message.assistant .markdown');
     await page.click('.message.assistant button[aria-label="Regenerate"]');
-    await page.waitForSelector('.message.assistant .markdown');
+    await until(async () => {
+        const last = (await storedTexts(page)).at(-1);
+        return Boolean(last.stream) || last.state !== 'streaming';
+    }, 'the page has stored which stream it hears');
     await page.reload();
     await answered(page);
     await page.waitForSelector('.branches:has-text("2/2")');
     assert.equal(await page.textContent('.message.assistant .markdown'), whole);
-    assert.match((await page.textContent('.trouble')) ?? '', /length limit/);
+    await page.waitForSelector('.trouble:has-text("length limit")');
     assert.deepEqual(faults, []);
 }
 
@@ -90,7 +93,7 @@ export async function networkChange(/** @type {Tools} */ { browser, url }) {
     await page.waitForTimeout(1200);
     await context.setOffline(false);
     await answered(page);
-    assert.match((await page.textContent('.trouble')) ?? '', /length limit/);
+    await page.waitForSelector('.trouble:has-text("length limit")');
     const text = await page.textContent('.message.assistant .markdown');
     await page.click('.message.assistant button[aria-label="Regenerate"]');
     await answered(page);
@@ -100,24 +103,33 @@ export async function networkChange(/** @type {Tools} */ { browser, url }) {
 
 /** The server ends in the middle of an answer: what came is kept, the page says so, and it connects again. */
 export async function serverKilled(/** @type {Tools} */ { browser }) {
+    const door = await openDoor();
     const server = await serve(['--port', '0', '--slots', '1']);
-    const { page } = await openApp(browser, server.url);
-    await setDefaults(page, { max_tokens: 24, temperature: 0 });
+    door.lead(server.url);
+    const { page, faults } = await openApp(browser, door.url);
+    await setDefaults(page, { max_tokens: 3000, temperature: 0, ignore_eos: true });
     await send(page, 'Tell a story about a tree.');
     await page.waitForSelector('.message.assistant .markdown');
+    door.lead('');
     await server.stop('SIGKILL');
     await page.waitForSelector('.reconnecting');
     assert.ok(((await page.textContent('.message.assistant .markdown')) ?? '').length > 0);
     await page.waitForSelector('.banner');
     await page.fill('#prompt', 'A draft that must stay');
-    await page.waitForTimeout(500);
-    const again = await serve(['--port', new URL(server.url).port, '--slots', '1']);
-    await page.waitForSelector('.banner', { state: 'detached', timeout: 20_000 });
-    assert.equal(await page.inputValue('#prompt'), 'A draft that must stay');
-    await page.waitForSelector('.trouble:has-text("lost")');
-    await page.click('.trouble button:has-text("Try again")');
-    await page.waitForSelector('.message.assistant .branches', { timeout: 60_000 });
-    await again.stop();
+    const again = await serve(['--port', '0', '--slots', '1']);
+    try {
+        door.lead(again.url);
+        await page.waitForSelector('.banner', { state: 'detached' });
+        assert.equal(await page.inputValue('#prompt'), 'A draft that must stay');
+        await page.waitForSelector('.trouble:has-text("lost")');
+        await page.click('.trouble button:has-text("Try again")');
+        await page.click('button.send.stop');
+        await page.waitForSelector('.message.assistant .branches:has-text("2/2")');
+        assert.deepEqual(faults, []);
+    } finally {
+        door.close();
+        await again.stop('SIGKILL');
+    }
 }
 
 /** With a schema, answers are JSON of that form; what is no JSON is not used. */
@@ -158,13 +170,11 @@ export async function sound(/** @type {Tools} */ { browser, mock }) {
     wav.writeUInt32LE(3200, 40);
     const file = { name: 'bird.wav', mimeType: 'audio/wav', buffer: wav };
     await page.setInputFiles('[data-testid=file-input]', file);
-    await page.waitForSelector('.notice:has-text("does not take sound")');
+    await noticed(page, 'does not take sound');
     mock.models = [modelOf(['text', 'audio'])];
     await page.reload();
-    await until(async () => {
-        await page.setInputFiles('[data-testid=file-input]', file);
-        return (await page.locator('.chip:has-text("bird.wav")').count()) > 0;
-    }, 'the model takes sound');
+    await page.setInputFiles('[data-testid=file-input]', file); // before the page knows which models there are
+    await page.waitForSelector('.chip:has-text("bird.wav")');
     await send(page, 'Which bird is this?');
     await answered(page);
     const [part, text] = mock.asked[0].messages[0].content;
@@ -204,8 +214,8 @@ trailer<</Root 1 0 R>>`;
         },
     ]);
     await page.waitForSelector('.chip:has-text("paper.pdf")');
-    await page.waitForSelector('.notice:has-text("program.bin")');
-    await page.waitForSelector('.notice:has-text("does not take pictures")');
+    await noticed(page, 'program.bin');
+    await noticed(page, 'does not take pictures');
     assert.equal(await page.locator('.chip').count(), 2);
     await send(page, 'What is this?');
     await answered(page);
@@ -214,9 +224,8 @@ trailer<</Root 1 0 R>>`;
     assert.match(content, /File: paper\.pdf\n```\nSwift birds fly\n```\n\nWhat is this\?$/);
 
     mock.models = [modelOf(['text', 'image'])];
-    await page.reload();
+    await reloadStored(page);
     await page.waitForSelector('.message.assistant');
-    await page.waitForTimeout(300);
     await page.evaluate(async () => {
         const data = new DataTransfer();
         const canvas = document.createElement('canvas');
@@ -283,7 +292,7 @@ export async function pictures(/** @type {Tools} */ { browser }) {
         );
         await answered(page);
         assert.equal(await page.locator('.trouble.error').count(), 0);
-        await page.reload();
+        await reloadStored(page);
         await page.waitForSelector('.message.assistant');
         assert.equal(await page.locator('.attached-image img').count(), 3);
         assert.deepEqual(faults, []);
@@ -295,16 +304,19 @@ export async function pictures(/** @type {Tools} */ { browser }) {
 
 /** Reasoning is folded, says how long it took and opens. */
 export async function reasoning(/** @type {Tools} */ { browser, mock }) {
+    const looked = gate();
     mock.answer = () => [
-        ...['Let me ', 'think about ', '$x^2$.'].map((text) => ({ delta: { reasoning_content: text }, wait: 120 })),
+        ...['Let me ', 'think about ', '$x^2$.'].map((text) => ({ delta: { reasoning_content: text } })),
+        { delta: {}, gate: looked.opened },
         ...typed('It is **four**.'),
     ];
     const { page, faults } = await openApp(browser, mock.url);
     await page.click('.toggle');
     await send(page, '2 + 2?');
     await page.waitForSelector('.reasoning.running');
+    looked.open();
     await answered(page);
-    assert.match((await page.textContent('.reasoning-head')) ?? '', /Thought for 0\.\d s/);
+    assert.match((await page.textContent('.reasoning-head')) ?? '', /Thought for \d/);
     assert.equal(await page.locator('.reasoning-text').count(), 0);
     await page.click('.reasoning-head');
     await page.waitForSelector('.reasoning-text math');
@@ -348,7 +360,7 @@ export async function searchAndFiles(/** @type {Tools} */ { browser, mock }) {
         mimeType: 'application/json',
         buffer: Buffer.from('{"a":1}'),
     });
-    await page.waitForSelector('.notice.error:has-text("no chats")');
+    await noticed(page, 'no chats', 'error');
     assert.deepEqual(faults, []);
 }
 
@@ -359,13 +371,19 @@ export async function drafts(/** @type {Tools} */ { browser, mock }) {
     await send(page, 'One');
     await answered(page);
     await page.fill('#prompt', 'half a thought');
-    await page.waitForTimeout(500);
     await page.click('.sidebar button:has-text("New chat")');
     await page.waitForSelector('.welcome');
     assert.equal(await page.inputValue('#prompt'), '');
-    await page.reload();
+    await page.fill('#prompt', 'a question');
+    await page.click('.sidebar a:has-text("Models")');
+    await page.waitForSelector('.page .hub');
+    await page.click('.sidebar button:has-text("New chat")');
+    await page.waitForSelector('.welcome');
+    assert.equal(await page.inputValue('#prompt'), 'a question');
     await page.click('.chat-entry a');
     await until(async () => (await page.inputValue('#prompt')) === 'half a thought', 'the draft is there');
+    await page.reload();
+    await until(async () => (await page.inputValue('#prompt')) === 'half a thought', 'the draft was stored');
     assert.deepEqual(faults, []);
 }
 
@@ -384,6 +402,18 @@ export async function twoTabs(/** @type {Tools} */ { browser, mock }) {
     await send(page, 'And again');
     await answered(page);
     await until(async () => (await other.locator('.message').count()) === 4, 'the other tab has it');
+
+    // While one tab writes, the other one follows; it can stop the answer, and what came stays.
+    const rest = gate();
+    mock.answer = () => [...typed('A part,').slice(0, 2), { delta: { content: ' and the rest' }, gate: rest.opened }];
+    await send(page, 'Slowly');
+    await other.waitForSelector('.message.user:has-text("Slowly")');
+    await other.click('button.send.stop');
+    await page.waitForSelector('.trouble:has-text("Stopped")');
+    await other.waitForSelector('.trouble:has-text("Stopped")');
+    rest.open();
+    const texts = (await storedTexts(page)).filter((message) => message.role === 'assistant');
+    assert.deepEqual(texts.map((message) => message.state).sort(), ['done', 'done', 'stopped']);
     assert.deepEqual(faults, []);
 }
 

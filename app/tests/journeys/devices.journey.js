@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { answered, openApp, profiles, send, serve, setDefaults, until } from './helpers.js';
+import { answered, noticed, openApp, profiles, send, serve, setDefaults, until } from './helpers.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 /** @typedef {import('playwright-core').Page} Page */
@@ -18,7 +18,6 @@ const seen = (page, selector, there = true) =>
             return (await page.locator(selector).count()) > 0 === there;
         },
         `${selector} ${there ? 'is there' : 'is gone'}`,
-        30_000,
     );
 
 /** @param {Page} page @param {string} key */
@@ -40,7 +39,7 @@ export async function pairing(/** @type {Tools} */ { browser }) {
         const address = () => /https:\/\/\S+\/#\/pair\/[0-9a-f]{32}/.exec(server.output())?.[0];
         await until(() => Boolean(address()), 'the server prints a pairing');
         const phone = await openApp(browser, server.url, { ...profiles.phone, ...selfSigned }, address());
-        await phone.page.waitForSelector('.notice:has-text("This device is paired")');
+        await noticed(phone.page, 'This device is paired');
         assert.doesNotMatch(phone.page.url(), /pair/);
         await phone.page.goto(server.url + '/#/settings/devices');
         await phone.page.waitForSelector('.device:has-text("iPhone, Safari") .tag:has-text("this device")');
@@ -54,9 +53,9 @@ export async function pairing(/** @type {Tools} */ { browser }) {
         assert.ok(qr === null || qr.length > 500);
 
         const desk = await openApp(browser, server.url, { ...selfSigned }, next);
-        await desk.page.waitForSelector('.notice:has-text("This device is paired")');
+        await noticed(desk.page, 'This device is paired');
         const late = await openApp(browser, server.url, { ...selfSigned }, next);
-        await late.page.waitForSelector('.notice:has-text("This pairing was used")');
+        await noticed(late.page, 'This pairing was used');
         await desk.page.goto(server.url + '/#/settings/devices');
         await desk.page.click('.device:has-text("iPhone") button');
         await desk.page.click('dialog .button.danger');

@@ -1,9 +1,12 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
 import { homedir, tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
 import { devices } from 'playwright-core';
+import { strings } from '../../src/strings.js';
 
 export const root = resolve(import.meta.dirname, '../../..');
 export const binary = process.env.APUS_BINARY ?? join(root, 'build/apus');
@@ -11,6 +14,10 @@ const cache = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'apu
 const models = join(cache, 'models');
 const python = join(cache, 'venv/bin/python'); // tools/python_env.sh
 export const smallModel = join(models, 'qwen-0.5b.gguf');
+
+/* Nothing here may depend on how fast the machine is: each wait is for a condition, and ends after LONG_MS only when it
+   never comes. A state that would pass by is held: by a gate of the mock, or by a slow hub. */
+export const LONG_MS = 240_000;
 
 /** @typedef {{ url: string, output: () => string, stop: (signal?: NodeJS.Signals) => Promise<void> }} Started */
 
@@ -48,6 +55,36 @@ export async function serve(options, environment = {}, models = [smallModel]) {
     };
 }
 
+/** An address behind which one server after the other can be. */
+export async function openDoor() {
+    let target = 0;
+    /** @type {Set<import('node:net').Socket>} */
+    const sockets = new Set();
+    const server = createServer((from) => {
+        const to = connect(target || 9, '127.0.0.1'); // a port where nothing listens: refused
+        for (const [socket, other] of [
+            [from, to],
+            [to, from],
+        ]) {
+            sockets.add(socket);
+            socket.on('error', () => {}).on('close', () => (sockets.delete(socket), other.destroy()));
+            socket.pipe(other);
+        }
+    });
+    await new Promise((done) => server.listen(0, '127.0.0.1', () => done(null)));
+    return {
+        url: `http://127.0.0.1:${/** @type {any} */ (server.address()).port}`,
+        /** @param {string} url of the server that is behind it now; empty: none */
+        lead: (url) => {
+            target = url ? Number(new URL(url).port) : 0;
+        },
+        close: () => {
+            for (const socket of sockets) socket.destroy();
+            server.close();
+        },
+    };
+}
+
 /** A model with random weights that takes images. */
 export function tinyVision() {
     const directory = mkdtempSync(join(tmpdir(), 'apus-vision-'));
@@ -62,11 +99,16 @@ export function tinyVision() {
 export async function startHub() {
     const home = mkdtempSync(join(tmpdir(), 'apus-app-'));
     const child = spawn('python3', [join(import.meta.dirname, 'hub.py')], { stdio: ['pipe', 'pipe', 'inherit'] });
-    const url = await new Promise((done) => child.stdout.once('data', (bytes) => done(String(bytes).trim())));
+    const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+    const next = async () => String((await lines.next()).value);
+    const url = await next();
     return {
         environment: { HF_ENDPOINT: url, HF_HOME: home, HF_HUB_CACHE: join(home, 'hub'), NO_PROXY: '*', no_proxy: '*' },
-        /** @param {any} faults */
-        fault: (faults) => child.stdin.write(JSON.stringify(faults) + '\n'),
+        /** They hold when this returns. @param {any} faults */
+        fault: async (faults) => {
+            child.stdin.write(JSON.stringify(faults) + '\n');
+            await next();
+        },
         stop: () => {
             child.stdin.end();
             rmSync(home, { recursive: true, force: true });
@@ -101,6 +143,9 @@ export async function openApp(browser, url, { allow, ...options } = {}, start = 
         reducedMotion: 'reduce',
         ...options,
     });
+    context.setDefaultTimeout(LONG_MS);
+    context.setDefaultNavigationTimeout(LONG_MS);
+    await context.addInitScript(keepNotices);
     const page = await context.newPage();
     /** @type {string[]} */
     const faults = [];
@@ -123,6 +168,40 @@ export async function openApp(browser, url, { allow, ...options } = {}, start = 
     return { page, context, faults, close: () => context.close() };
 }
 
+/** Keeps the texts of notices, which are gone after a few seconds; runs in the page. */
+function keepNotices() {
+    /** @type {string[]} */
+    const kept = [];
+    Object.assign(window, { notices: kept });
+    new MutationObserver(() => {
+        for (const notice of document.querySelectorAll('.notice')) {
+            const text = `${notice.className}: ${notice.textContent}`;
+            if (!kept.includes(text)) kept.push(text);
+        }
+    }).observe(document, { childList: true, subtree: true, characterData: true });
+}
+
+/** Until there was a notice with a text, since the page was loaded. @param {import('playwright-core').Page} page @param {string} text @param {'info' | 'error'} [kind] */
+export async function noticed(page, text, kind) {
+    const notices = () => page.evaluate(() => /** @type {any} */ (window).notices);
+    const fits = (/** @type {string} */ notice) =>
+        notice.includes(text) && (!kind || notice.includes(`notice ${kind}`));
+    await until(async () => (await notices()).some(fits), `a notice “${text}”`);
+}
+
+/** Tabs of the settings, by their place. @type {Record<string, string>} */
+const tabs = { '': '', answers: '', tools: '', server: '', devices: '', data: '', about: '' };
+for (const name of Object.keys(tabs)) tabs[name] = strings.en[/** @type {'tab_data'} */ (`tab_${name || 'general'}`)];
+
+/** Goes to a place of the app, and waits until all of it is shown. @param {import('playwright-core').Page} page @param {string} hash */
+export async function visit(page, hash) {
+    await page.evaluate((value) => (location.hash = value), hash);
+    const [, name, id] = hash.split('/');
+    if (name === 'models') await page.waitForSelector('.page .hub');
+    else if (name === 'settings') await page.waitForSelector(`.sub-tabs .here:has-text("${tabs[id ?? '']}")`);
+    else await page.waitForSelector(id ? '.message.last .markdown' : '.chat-page .welcome');
+}
+
 /** Sends a message, without waiting for its answer. @param {import('playwright-core').Page} page @param {string} text */
 export async function send(page, text) {
     await page.fill('#prompt', text);
@@ -132,7 +211,30 @@ export async function send(page, text) {
 /** Until nothing is written. @param {import('playwright-core').Page} page */
 export async function answered(page) {
     await page.waitForSelector('.message.assistant');
-    await page.waitForSelector('button.send:not(.stop)', { timeout: 120_000 });
+    await page.waitForSelector('button.send:not(.stop)');
+}
+
+/** What the page has stored of messages. @param {import('playwright-core').Page} page @returns {Promise<any[]>} */
+export const storedTexts = (page) =>
+    page.evaluate(async () => {
+        const db = await new Promise((done) => {
+            const opening = indexedDB.open('apus');
+            opening.onsuccess = () => done(opening.result);
+        });
+        const reading = db.transaction('messages').objectStore('messages').getAll();
+        const list = await new Promise((done) => (reading.onsuccess = () => done(reading.result)));
+        db.close();
+        return list;
+    });
+
+/** Reloads the page when all answers are stored as they ended. @param {import('playwright-core').Page} page */
+export async function reloadStored(page) {
+    await until(
+        async () => !(await storedTexts(page)).some((message) => message.state === 'streaming'),
+        'answers are stored',
+    );
+    await page.reload();
+    await page.waitForSelector('#prompt');
 }
 
 /** Sets what new chats start with. @param {import('playwright-core').Page} page @param {any} params */
@@ -183,7 +285,7 @@ export function storedMessages(id, count, textOf) {
 }
 
 /** Waits until something holds. @param {() => Promise<boolean> | boolean} condition @param {string} what @param {number} [ms] */
-export async function until(condition, what, ms = 15_000) {
+export async function until(condition, what, ms = LONG_MS) {
     const end = Date.now() + ms;
     while (Date.now() < end) {
         if (await condition()) return;

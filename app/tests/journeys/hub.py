@@ -35,6 +35,8 @@ def model():
 hub = FakeHub({"org/tiny": repo(6 * MB), "org/other": model(), "org/gated": repo(MB, gated=True)})
 print(hub.url, flush=True)
 for line in sys.stdin:
-    hub.faults.clear()
-    hub.faults.update(json.loads(line))
+    with hub.lock:
+        hub.faults.clear()
+        hub.faults.update(json.loads(line))
+    print("set", flush=True)
 hub.close()

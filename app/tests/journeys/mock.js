@@ -2,7 +2,7 @@ import { createServer, request } from 'node:http';
 
 /* A server whose answers a test writes; the app itself comes from a real server, with its headers. */
 
-/** @typedef {{ delta?: any, finish?: string, wait?: number, usage?: any, cut?: boolean }} Piece */
+/** @typedef {{ delta?: any, finish?: string, wait?: number, gate?: Promise<void>, usage?: any, cut?: boolean }} Piece gate: what it waits for */
 
 /** A model of the list. @param {string[]} modalities of its input */
 export const modelOf = (modalities) => ({
@@ -92,6 +92,7 @@ export class Mock {
         /** @param {any} value */
         const send = (value) => to.write(`data: ${JSON.stringify(value)}\n\n`);
         for (const piece of this.answer(body)) {
+            await piece.gate;
             if (piece.wait) await new Promise((done) => setTimeout(done, piece.wait));
             if (to.destroyed) return;
             if (piece.cut) return void to.destroy();
@@ -100,6 +101,13 @@ export class Mock {
         }
         to.end('data: [DONE]\n\n');
     }
+}
+
+/** Something that is waited for until it is opened. */
+export function gate() {
+    let open = () => {};
+    const opened = /** @type {Promise<void>} */ (new Promise((done) => (open = () => done(undefined))));
+    return { opened, open };
 }
 
 /** A text as pieces of a few characters each. @param {string} text @param {number} [size] @param {number} [wait] ms @returns {Piece[]} */
@@ -131,7 +139,7 @@ export async function tasksWhile(session, work) {
     await complete;
     const frame = events.find((event) => event.name === 'FireAnimationFrame');
     return events
-        .filter((event) => event.name === 'ThreadControllerImpl::RunTask' && event.tid === frame.tid && event.tdur)
+        .filter((event) => event.name === 'ThreadControllerImpl::RunTask' && event.tid === frame?.tid && event.tdur)
         .filter((event) => event.pid === frame.pid)
         .map((event) => event.tdur / 1000);
 }

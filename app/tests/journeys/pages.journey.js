@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createRequire } from 'node:module';
-import { binary, fillStore, openApp, profiles, serve, storedChat, storedMessages, until } from './helpers.js';
+import { answered, binary, fillStore, noticed, openApp, profiles, serve, storedChat, storedMessages, until, visit } from './helpers.js'; // prettier-ignore
 import { optionRows } from '../../src/lib/serve_options.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
@@ -11,6 +11,8 @@ const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 /** A model is unloaded and loaded again. */
 export async function loadAndUnload(/** @type {Tools} */ { browser, url }) {
     const { page, faults } = await openApp(browser, url, profiles.phone);
+    const running = async () => (await (await fetch(`${url}/health`)).json()).running;
+    await until(async () => (await running()) === 0, 'answers of other journeys are over');
     await page.click('.tabs a:has-text("Models")');
     await page.click('button:has-text("Unload")');
     await page.waitForSelector('.model-card:has-text("Not loaded")');
@@ -21,31 +23,33 @@ export async function loadAndUnload(/** @type {Tools} */ { browser, url }) {
 
 /** A download is paused, goes on, survives a reload, and ends in the list of local models. */
 export async function download(/** @type {Tools} */ { browser, url, hub }) {
-    hub.fault({ bytes_per_s: 1_500_000 });
+    await hub.fault({ bytes_per_s: 100_000 }); // a minute
     const { page, faults } = await openApp(browser, url);
     await page.goto(url + '/#/models');
     await page.fill('.hub input', 'https://huggingface.co/org/tiny/tree/main');
     await page.click('.direct button');
     await page.waitForSelector('.download-card small:has-text("/s")');
     await page.waitForSelector('.side-button .badge:has-text("1")');
+    const percent = async () => Number(await page.getAttribute('.ring', 'aria-valuenow'));
+    await until(async () => (await percent()) > 0, 'a part has come');
     await page.click('.download-card button[aria-label="Pause"]');
     await page.waitForSelector('.download-card.paused');
-    const before = Number(await page.getAttribute('.ring', 'aria-valuenow'));
+    const before = await percent();
     assert.ok(before > 0);
     await page.click('.download-card button[aria-label="Resume"]');
     await page.waitForSelector('.download-card.running');
     await page.reload();
     await page.waitForSelector('.download-card.running');
-    await until(
-        async () => Number(await page.getAttribute('.ring', 'aria-valuenow')) >= before,
-        'it goes on from where it was',
-    );
-    hub.fault({});
-    await page.waitForSelector('.model-card:has-text("org/tiny"):has-text("6.3 MB")', { timeout: 20_000 });
-    assert.equal(await page.locator('.download-card').count(), 0);
+    await until(async () => (await percent()) >= before, 'it goes on from where it was');
+    await page.click('.download-card button[aria-label="Pause"]');
+    await page.waitForSelector('.download-card.paused');
+    await hub.fault({});
+    await page.click('.download-card button[aria-label="Resume"]');
+    await page.waitForSelector('.model-card:has-text("org/tiny"):has-text("6.3 MB")');
+    await page.waitForSelector('.download-card', { state: 'detached' });
     await page.click('button[aria-label="Delete org/tiny"]');
     await page.click('dialog .button.danger');
-    await page.waitForSelector('.notice:has-text("org/tiny is deleted")');
+    await noticed(page, 'org/tiny is deleted');
     await page.waitForSelector('.model-card:has-text("org/tiny")', { state: 'detached' });
     assert.deepEqual(faults, []);
 }
@@ -60,7 +64,7 @@ export async function downloadFaults(/** @type {Tools} */ { browser, url, mock }
     ]) {
         await page.fill('.hub input', name);
         await page.click('.direct button');
-        await page.waitForSelector(`.download-card:has-text("${name}"):has-text("${help}")`, { timeout: 20_000 });
+        await page.waitForSelector(`.download-card:has-text("${name}"):has-text("${help}")`);
     }
     assert.deepEqual(faults, []);
     mock.routes['POST /v1/jobs'] = { status: 403, error: { message: 'no', code: 'pull_not_allowed' } };
@@ -192,17 +196,15 @@ export async function accessibility(/** @type {Tools} */ { browser, mock }) {
                 );
             };
             for (const screen of SCREENS) {
-                await page.evaluate((hash) => (location.hash = hash), screen);
-                await page.waitForTimeout(150);
+                await visit(page, screen);
                 await check(screen);
             }
+            await visit(page, '#/chat/a');
             await page.keyboard.press('Control+.');
-            await page.waitForSelector('#prompt, .sub-tabs');
-            await page.evaluate(() => (location.hash = '#/chat/a'));
             await page.waitForSelector('.panel');
-            await page.waitForTimeout(150);
             await check('panel');
             await page.keyboard.press('Escape');
+            await page.waitForSelector('.panel', { state: 'detached' });
             await page.keyboard.press('Control+k');
             await page.waitForSelector('.palette[open]');
             await check('search');
@@ -229,8 +231,7 @@ export async function widths(/** @type {Tools} */ { browser, mock }) {
     ]) {
         await page.setViewportSize({ width, height });
         for (const screen of SCREENS) {
-            await page.evaluate((hash) => (location.hash = hash), screen);
-            await page.waitForTimeout(80);
+            await visit(page, screen);
             const wide = await page.evaluate(() => {
                 const wider = document.documentElement.scrollWidth > innerWidth;
                 const inside = [...document.querySelectorAll('.scroller, .panel-body, .composer')].filter(
@@ -255,9 +256,8 @@ export async function keyboard(/** @type {Tools} */ { browser, mock }) {
     assert.equal(await page.evaluate(() => document.activeElement?.id), 'prompt');
     await page.keyboard.type('Hello');
     await page.keyboard.press('Enter');
-    await page.waitForSelector('.message.assistant .markdown');
-    await page.waitForSelector('button.send:not(.stop)');
-    assert.match((await page.textContent('[aria-live=polite].offscreen')) ?? '', /Answer: Hello\./);
+    await answered(page);
+    await page.waitForSelector('[aria-live=polite].offscreen:has-text("Answer: Hello.")', { state: 'attached' });
     for (let i = 0; i < 40; i++) {
         await page.keyboard.press('Shift+Tab');
         if ((await page.evaluate(() => document.activeElement?.getAttribute('aria-label'))) === 'Regenerate') break;
@@ -284,7 +284,7 @@ export async function hubSearch(/** @type {Tools} */ { browser, url }) {
     // The server's plan of what is seen: with its numbers for what it can run, and a reason for what it cannot.
     for (const name of ['org/other', 'org/tiny'])
         await page.locator(`.hub .card:has-text("${name}")`).scrollIntoViewIfNeeded();
-    await page.waitForSelector('.hub .card:has-text("org/other") .tag.fits[title^="Needs"]', { timeout: 60_000 });
+    await page.waitForSelector('.hub .card:has-text("org/other") .tag.fits[title^="Needs"]');
     await page.waitForSelector('.hub .card:has-text("org/tiny") .tag:has-text("not supported")');
     await page.getByLabel('Sort by').selectOption('likes');
     await until(async () => (await names())[0] === 'org/tiny', 'most liked first');
@@ -292,7 +292,7 @@ export async function hubSearch(/** @type {Tools} */ { browser, url }) {
     await page.waitForSelector('.hub:has-text("Nothing found")');
     await page.getByLabel('Size').selectOption({ label: '1–4 GB' });
     await page.click('.hub .card:has-text("org/other") button');
-    await page.waitForSelector('.notice:has-text("org/other is downloaded")');
+    await noticed(page, 'org/other is downloaded');
     await page.waitForSelector('.hub .card:has-text("org/other") .tag:has-text("downloaded")');
     assert.deepEqual(faults, []);
 }
@@ -305,11 +305,11 @@ export async function startsEmpty(/** @type {Tools} */ { browser }) {
         await page.waitForSelector('.empty:has-text("No model yet")');
         await page.click('button:has-text("Choose a model")');
         await page.click('.model-card:has(strong:text-is("qwen-0.5b")) button:has-text("Load")');
-        await page.waitForSelector('.notice:has-text("is loaded")', { timeout: 60_000 });
+        await noticed(page, 'is loaded');
         await page.click('.model-card:has-text("Loaded") button:has-text("Chat")');
         await page.fill('#prompt', 'Say hello.');
         await page.keyboard.press('Enter');
-        await page.waitForSelector('.message.assistant .markdown', { timeout: 60_000 });
+        await page.waitForSelector('.message.assistant .markdown');
         assert.deepEqual(faults, []);
     } finally {
         await server.stop();

@@ -45,7 +45,7 @@ for (const [name, run] of chosen) {
     const begun = Date.now();
     try {
         mock.reset();
-        hub.fault({});
+        await hub.fault({});
         await run({ browser, url: real.url, mock, hub });
         console.log(`ok     ${name} ${((Date.now() - begun) / 1000).toFixed(1)} s`);
     } catch (error) {
@@ -53,6 +53,10 @@ for (const [name, run] of chosen) {
         console.log(
             `FAILED ${name} ${((Date.now() - begun) / 1000).toFixed(1)} s\n${/** @type {Error} */ (error).stack}`,
         );
+        for (const page of browser.contexts().flatMap((context) => context.pages())) {
+            const text = await page.evaluate(() => document.body.innerText).catch(String);
+            console.log(`       ${page.url()} showed:\n${text.slice(0, 2000).replace(/^/gm, '       | ')}`);
+        }
     }
     for (const context of browser.contexts()) await context.close().catch(() => {});
 }

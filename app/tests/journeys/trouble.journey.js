@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
-import { answered, fillStore, openApp, profiles, send, storedChat, storedMessages, until } from './helpers.js'; // prettier-ignore
-import { tasksWhile, typed } from './mock.js';
+import { answered, fillStore, noticed, openApp, profiles, reloadStored, send, storedChat, storedMessages, until, visit } from './helpers.js'; // prettier-ignore
+import { gate, tasksWhile, typed } from './mock.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 
@@ -29,7 +29,7 @@ export async function hostileAnswers(/** @type {Tools} */ { browser, mock }) {
     });
     await send(page, 'Be evil <script>alert(0)</script>');
     await answered(page);
-    await page.waitForTimeout(400);
+    await page.waitForSelector('.markdown .hl-keyword, .markdown .hl-tag'); // what is drawn last
     const bad = await page.evaluate(() => {
         const inside = [...document.querySelectorAll('.markdown *')];
         return inside
@@ -79,11 +79,11 @@ export async function hostileNames(/** @type {Tools} */ { browser, mock }) {
     await page.waitForSelector('.chip');
     await send(page, evil);
     await page.waitForSelector('.call.asked');
-    await page.goto(mock.url + '/#/models');
-    await page.waitForSelector('.card');
+    await visit(page, '#/models');
+    await page.waitForSelector('.model-card:has-text("onerror")');
     await page.fill('.hub input', 'evil');
-    await page.waitForTimeout(600);
-    await page.goto(mock.url + '/#/settings/data');
+    await page.waitForSelector('.hub .card:has-text("onerror")');
+    await visit(page, '#/settings/data');
     const chats = {
         format: 'apus-chats',
         chats: [
@@ -106,7 +106,8 @@ export async function hostileNames(/** @type {Tools} */ { browser, mock }) {
         mimeType: 'application/json',
         buffer: Buffer.from(JSON.stringify(chats)),
     });
-    await page.waitForTimeout(500);
+    await page.waitForSelector('.chat-entry:has-text("onerror") >> nth=1');
+    await page.waitForSelector('.message:has-text("onerror")');
     mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
     assert.deepEqual(faults, []);
 }
@@ -123,7 +124,9 @@ export async function hugeAnswers(/** @type {Tools} */ { browser, mock }) {
         await answered(page);
         const start = Date.now();
         await page.fill('#prompt', 'still here');
-        assert.ok(Date.now() - start < 1500, `${Date.now() - start} ms`);
+        console.log(`       a field is filled beside ${text.length} characters: ${Date.now() - start} ms`);
+        const elements = await page.evaluate(() => document.querySelectorAll('.markdown *').length);
+        assert.ok(elements < 1000, `${elements} elements`);
         const last = page.locator('.message.assistant').last();
         assert.ok(((await last.textContent()) ?? '').length >= text.length * 0.99);
     }
@@ -147,32 +150,57 @@ export async function brokenStreams(/** @type {Tools} */ { browser, mock }) {
 }
 
 /**
- * While 100 tokens come each second, the tasks of the page that take more than 50 ms on a phone with a quarter of this
- * speed are reported. How many there are depends on the other work of the machine, so only their share can fail: each
- * token's work would be long if it grew with the answer.
+ * 100 tokens come each second on a phone with a quarter of this speed. The tasks of more than 50 ms are reported; how many
+ * there are depends on the other work of the machine (targets.js has the bound). What can fail is what must not grow with
+ * the answer: the markup that is parsed and the elements that are made, which are those of its last block for each frame.
  */
 export async function smoothStreaming(/** @type {Tools} */ { browser, mock }) {
     const paragraph =
         'The swift sleeps, eats and mates **in flight**; it lands only to nest. See `apus apus`.\n\n- one\n- two\n\n```c\nint main(void) { return 0; }\n```\n\n';
-    mock.answer = () => [{ wait: 1000 }, ...typed(paragraph.repeat(14), 4, 10)];
+    const ready = gate();
+    mock.answer = () => [{ delta: {}, gate: ready.opened }, ...typed(paragraph.repeat(14), 4, 10)];
     const { page, faults, close } = await openApp(browser, mock.url, profiles.phone);
     const session = await page.context().newCDPSession(page);
     await session.send('Emulation.setCPUThrottlingRate', { rate: 4 });
-    await page.focus('#prompt');
-    await page.waitForTimeout(500);
     await send(page, 'Stream');
     await page.waitForSelector('.waiting');
-    const tasks = await tasksWhile(session, () => answered(page));
+    await page.evaluate(() => {
+        const counts = { elements: 0, frames: 0, parsed: 0 };
+        Object.assign(window, { made: counts });
+        const count = (/** @type {Node} */ node) =>
+            node instanceof Element ? 1 + node.querySelectorAll('*').length : 0;
+        const parse = DOMParser.prototype.parseFromString;
+        DOMParser.prototype.parseFromString = function (text, type) {
+            counts.parsed += String(text).length;
+            return parse.call(this, text, type);
+        };
+        new MutationObserver((changes) => {
+            counts.frames++;
+            for (const change of changes) for (const node of change.addedNodes) counts.elements += count(node);
+        }).observe(/** @type {Element} */ (document.querySelector('.messages')), { childList: true, subtree: true });
+    });
+    const tasks = await tasksWhile(session, async () => {
+        ready.open();
+        await answered(page);
+    });
     const long = tasks.filter((ms) => ms > 50).map(Math.round);
     console.log(`       tasks > 50 ms: ${long.join(' ') || 'none'} of ${tasks.length}`);
     assert.deepEqual(faults, []);
-    assert.ok(tasks.length > 100);
-    assert.ok(long.length < tasks.length / 20, `${long}`);
     await page.waitForSelector('.code-block .hl-keyword'); // colours come from a worker
+    const { made, shown } = await page.evaluate(() => ({
+        made: /** @type {any} */ (window).made,
+        shown: document.querySelectorAll('.markdown *').length,
+    }));
+    console.log(
+        `       ${made.frames} changes, ${made.parsed} characters parsed, ${made.elements} elements made, ${shown} shown`,
+    );
+    assert.ok(made.parsed > 1000 && made.elements > shown / 2);
+    assert.ok(made.elements < 15 * made.frames + 3 * shown, 'blocks that have ended are drawn again');
+    assert.ok(made.parsed < 600 * made.frames, 'blocks that have ended are parsed again');
     await close();
 }
 
-/** A chat of 500 messages opens at once. */
+/** A chat of 500 messages opens at once: only what is near the screen is drawn. */
 export async function longChat(/** @type {Tools} */ { browser, mock }) {
     const { page, faults } = await openApp(browser, mock.url, profiles.phone);
     const text =
@@ -182,27 +210,31 @@ export async function longChat(/** @type {Tools} */ { browser, mock }) {
         [storedChat('long')],
         storedMessages('long', 500, (i) => `${i}. ${text}`),
     );
-    const ms = await page.evaluate(async () => {
+    const { ms, drawn } = await page.evaluate(async () => {
         const start = performance.now();
         location.hash = '#/chat/long';
         while (!document.querySelector('.message.last .markdown'))
             await new Promise((done) => requestAnimationFrame(done));
         await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-        return performance.now() - start;
+        return { ms: performance.now() - start, drawn: document.querySelectorAll('.message .markdown').length };
     });
-    console.log(`       500 messages: ${Math.round(ms)} ms`);
-    assert.ok(ms < 1000, `${ms} ms`);
-    const atEnd = await page.evaluate(() => {
-        const box = /** @type {HTMLElement} */ (document.querySelector('.scroller'));
-        return box.scrollHeight - box.scrollTop - box.clientHeight < 50;
-    });
-    assert.ok(atEnd, 'the end is shown');
+    console.log(`       500 messages: ${Math.round(ms)} ms, ${drawn} are drawn`);
+    assert.equal(await page.locator('.message').count(), 500);
+    assert.ok(drawn < 50, `${drawn} are drawn`);
+    await until(
+        () =>
+            page.evaluate(() => {
+                const box = /** @type {HTMLElement} */ (document.querySelector('.scroller'));
+                return box.scrollHeight - box.scrollTop - box.clientHeight < 50;
+            }),
+        'the end is shown',
+    );
     await page.evaluate(() => document.querySelector('.scroller')?.scrollTo(0, 0));
     await page.waitForSelector('.message[data-id="long-00001"] .markdown');
     assert.deepEqual(faults, []);
 }
 
-/** The first page comes quickly and asks for little. */
+/** The first page asks for little; how quickly it comes is reported. */
 export async function firstLoad(/** @type {Tools} */ { browser, url }) {
     const { page } = await openApp(browser, url, profiles.phone);
     const figures = await page.evaluate(() => {
@@ -223,7 +255,6 @@ export async function firstLoad(/** @type {Tools} */ { browser, url }) {
     assert.ok(figures.bytes < 80_000, String(figures.bytes));
     assert.ok(figures.unpacked < 600_000, String(figures.unpacked));
     assert.ok(!figures.names.some((name) => /temml|pdf|highlight/.test(name)), figures.names.join());
-    assert.ok(figures.paint < 1500, String(figures.paint));
 }
 
 /** When the browser stores no more, the page says so, and the chat goes on while it is open. */
@@ -233,14 +264,14 @@ export async function fullStorage(/** @type {Tools} */ { browser, mock }) {
     await session.send('Storage.overrideQuotaForOrigin', { origin: mock.url, quotaSize: 1 });
     mock.answer = () => typed('An answer that is not stored.');
     await send(page, `A message ${'x'.repeat(300_000)}`);
-    await page.waitForSelector('.notice.error:has-text("storage is full")');
+    await noticed(page, 'storage is full', 'error');
     await page.waitForSelector('.message.assistant .markdown:has-text("not stored")');
     await send(page, 'And another one');
     await until(async () => (await page.locator('.message.assistant .markdown').count()) === 2, 'the chat goes on');
     await session.send('Storage.overrideQuotaForOrigin', { origin: mock.url });
     await send(page, 'A third one');
     await answered(page);
-    await page.reload();
+    await reloadStored(page);
     await page.waitForSelector('.chat-entry');
     assert.deepEqual(faults, []);
 }

@@ -1,8 +1,10 @@
 // A short journey in WebKitGTK, which has Safari's engine:  node tests/journeys/webkit.js
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { serve } from './helpers.js';
+import { createServer } from 'node:net';
+import { LONG_MS, serve } from './helpers.js';
 import { Mock, typed } from './mock.js';
 
 const driverPath = '/usr/bin/WebKitWebDriver';
@@ -13,16 +15,21 @@ if (!existsSync(driverPath) || !browser || !existsSync('/usr/bin/Xvfb')) {
     process.exit(77);
 }
 
-const PORT = 20_000 + (process.pid % 10_000);
-const display = `:${100 + (process.pid % 400)}`;
+const free = createServer().listen(0, '127.0.0.1');
+await once(free, 'listening');
+const PORT = /** @type {import('node:net').AddressInfo} */ (free.address()).port;
+free.close();
+// The screen takes a number that is free, and says which when it is ready.
+const screen = spawn('Xvfb', ['-displayfd', '3', '-screen', '0', '1280x900x24', '-nolisten', 'tcp'], {
+    stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
+});
+const [number] = await once(/** @type {import('node:stream').Readable} */ (screen.stdio[3]), 'data');
 const environment = {
     ...process.env,
-    DISPLAY: display,
+    DISPLAY: `:${String(number).trim()}`,
     WEBKIT_DISABLE_SANDBOX_THIS_IS_DANGEROUS: '1',
     LIBGL_ALWAYS_SOFTWARE: '1',
 };
-const screen = spawn('Xvfb', [display, '-screen', '0', '1280x900x24', '-nolisten', 'tcp'], { stdio: 'ignore' });
-await new Promise((done) => setTimeout(done, 1500));
 const driver = spawn(driverPath, [`--port=${PORT}`], { env: environment, stdio: 'ignore' });
 
 /** @param {string} method @param {string} path @param {any} [body] @returns {Promise<any>} */
@@ -40,7 +47,7 @@ const look = (expression) =>
 
 /** @param {string} expression @param {string} what */
 async function until(expression, what) {
-    for (let i = 0; i < 200; i++) {
+    for (const end = Date.now() + LONG_MS; Date.now() < end;) {
         if (await look(expression)) return;
         await new Promise((done) => setTimeout(done, 100));
     }
@@ -76,7 +83,7 @@ try {
             });
             session = made.sessionId;
         } catch (error) {
-            if (tries > 20) throw error;
+            if (tries > LONG_MS / 500) throw error;
             await new Promise((done) => setTimeout(done, 500));
         }
     }

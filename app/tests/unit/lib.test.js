@@ -4,7 +4,7 @@ import { attachmentText } from '../../src/lib/attachments.js';
 import { bytes, count, duration } from '../../src/lib/format.js';
 import { optionRows, toCommand, toConfig } from '../../src/lib/serve_options.js';
 import { readEvents } from '../../src/lib/sse.js';
-import { below, childrenOf, newId, pathOf } from '../../src/lib/tree.js';
+import { below, childrenOf, newId, pathOf, root } from '../../src/lib/tree.js';
 import { strings } from '../../src/strings.js';
 
 /** @param {string} text @param {number} size of the pieces */
@@ -49,7 +49,14 @@ test('branches of a chat', () => {
     assert.deepEqual(ids({ a: 'gone' }), ['a', 'c']);
     assert.deepEqual(below(children, 'b'), ['b', 'd']);
     // A file may hold a circle.
-    assert.deepEqual(pathOf(childrenOf([message('x', 'x', 1)]), {}), []);
+    const circle = [message('x', 'x', 1), message('z', 'y', 3), message('y', 'gone', 2)];
+    assert.deepEqual(pathOf(childrenOf(circle), {}), []);
+    assert.deepEqual(below(childrenOf(circle), 'x'), ['x']);
+    root(circle);
+    assert.deepEqual(
+        circle.map((item) => item.parent),
+        [null, 'y', null],
+    );
 });
 
 test('ids are in order', () => {
