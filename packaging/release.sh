@@ -13,7 +13,7 @@ out=dist
 [ $# -gt 0 ] || set -- x86_64 aarch64 cuda source
 version=$(sed -n 's/^project(apus VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 newest_glibc=2.34 # of the systems that the archives are for: Debian 12, Ubuntu 22.04, RHEL 9, Amazon Linux 2023
-libraries="libssl-dev libedit-dev libncurses-dev libbsd-dev libmd-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libtinfo6" # the last for the licence of libtinfo.a
+libraries="libssl-dev libedit-dev libncurses-dev libbsd-dev libmd-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libsqlite3-dev libtinfo6" # the last for the licence of libtinfo.a
 root=$PWD/build-release
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 mkdir -p "$out" "$root"
@@ -41,7 +41,7 @@ static_libraries() {
     [ "$machine" = x86_64 ] || architecture=arm64
     local work=$root/$machine
     local static=$work/static
-    [ ! -e "$static/complete" ] || return 0
+    [ "$(cat "$static/complete" 2>/dev/null)" != "$libraries" ] || return 0
     rm -rf "$static" "$work/unpacked"
     mkdir -p "$static/lib" "$static/include" "$static/licenses" "$work/packages"
     rm -f "$work"/packages/*.deb
@@ -59,7 +59,7 @@ static_libraries() {
     cp -a "$work"/unpacked/usr/include/. "$static/include/"
     [ ! -d "$static/include/$machine-linux-gnu" ] || cp -a "$static/include/$machine-linux-gnu"/. "$static/include/"
     curl_library "$machine" "$architecture"
-    touch "$static/complete"
+    echo "$libraries" >"$static/complete"
 }
 
 # logged FILE COMMAND…: its output goes to the end of the file, whose end is shown if it fails.

@@ -21,6 +21,7 @@ LICENSES = {
     "libmd-dev": "BSD-3-Clause AND BSD-2-Clause AND ISC AND Beerware",
     "libncurses-dev": "X11-distribute-modifications-variant",
     "libpng-dev": "libpng-2.0",
+    "libsqlite3-dev": "blessing",
     "libssl-dev": "Apache-2.0",
     "libtinfo6": "X11-distribute-modifications-variant",
     "libwebp-dev": "BSD-3-Clause",

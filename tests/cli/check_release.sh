@@ -57,7 +57,7 @@ check_archive() {
     grep -q "^apus $version" "$place/version"
     inside /opt/bin/apus run /model Hello -n 3 --threads 1 --temperature 0 >"$place/answer"
     [ -s "$place/answer" ]
-    inside /opt/bin/apus serve /model --port 0 --threads 1 >"$place/out" 2>"$place/err" &
+    inside /opt/bin/apus serve /model --port 0 --threads 1 --history /tmp/history >"$place/out" 2>"$place/err" &
     server=$!
     local port=""
     for _ in $(seq 1200); do
@@ -77,6 +77,7 @@ check_archive() {
     bash -n "$root/opt/share/bash-completion/completions/apus"
     [ -s "$root/opt/licenses/curl" ]
     [ -s "$root/opt/licenses/libssl-dev" ]
+    [ -s "$root/tmp/history/history.sqlite" ]
     echo "$machine: started in a root of $(find "$root" -path "$root/opt" -prune -o -path "$root/model" -prune -o -type f -print | wc -l) files, answered, stopped"
 }
 
