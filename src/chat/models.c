@@ -231,10 +231,21 @@ static bool pin(Models *m, const char *names, Error *error) {
     for (const char *at = names ? names : ""; *at;) {
         const size_t size = strcspn(at, ",");
         Entry *entry = find(m, (Slice){at, size});
-        if (!entry) return fail(error, ERROR_USAGE, "no model is called %.*s, which is to be pinned", (int)size, at);
+        if (!entry) return fail(error, ERROR_USAGE, "--pin %.*s: no model is called that", (int)size, at);
         entry->kept = entry->pinned = true;
         entry->keep_ns = -1;
         at += size + (at[size] == ',');
+    }
+    return true;
+}
+
+/* A server that begins without models gets them later. */
+static bool check_aliases(Models *m, const ModelsOptions *options, Error *error) {
+    for (int i = 0; i < options->alias_count && options->count > 0; i++) {
+        const ModelAlias *alias = &options->aliases[i];
+        if (alias->target[0] && !find_named(m, slice_of(alias->target)))
+            return fail(
+                error, ERROR_USAGE, "--alias %s=%s: no model is called %s", alias->name, alias->target, alias->target);
     }
     return true;
 }
@@ -252,7 +263,7 @@ static bool open_parts(Models *m, const ModelsOptions *options, Error *error) {
             return fail(error, ERROR_USAGE, "two models are called %s; give one another name", name);
         if (models_add(m, &options->sources[i], error) < 0) return false;
     }
-    if (!pin(m, options->pinned, error)) return false;
+    if (!check_aliases(m, options, error) || !pin(m, options->pinned, error)) return false;
     for (int i = 0; i < options->count; i++)
         if (!options->sources[i].on_demand && !models_load(m, slice_of(options->sources[i].name), 0, error))
             return false;

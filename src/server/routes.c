@@ -37,14 +37,16 @@ static bool answer_metrics(Exchange *x, Slice rest) {
 
 static bool answer_preflight(Exchange *x, Slice rest) {
     const char *asked = http_request_header(x->request, "Access-Control-Request-Headers");
+    const char *private = http_request_header(x->request, "Access-Control-Request-Private-Network");
     Buffer headers = {0};
     buffer_text(&headers, "");
     /* The key decides what a page may do, not the header: all that it asks for may be sent. */
     if (x->cors)
         buffer_printf(&headers,
             "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\nAccess-Control-Allow-Headers: %s\r\n"
-            "Access-Control-Max-Age: 600\r\n",
-            asked ? asked : "Authorization, Content-Type");
+            "Access-Control-Max-Age: 600\r\n%s",
+            asked ? asked : "Authorization, Content-Type",
+            private && !strcmp(private, "true") ? "Access-Control-Allow-Private-Network: true\r\n" : "");
     const bool ok = !headers.failed && response_file(x, 204, NULL, headers.data ? headers.data : "", SLICE(""));
     buffer_free(&headers);
     return ok;

@@ -72,6 +72,8 @@ def check_usage(model):
         (["serve", model, "--cache-disk", "4 "], "want a size, as in 512M or 4G"),
         (["serve", model, "--idle-unload", "5d"], "want a time, as in 90s, 10m or 2h"),
         (["serve", model, "--api-key", ""], "--api-key"),
+        (["serve", model, "--port", "0", "--alias", "a=nothing"], "--alias a=nothing: no model is called nothing"),
+        (["serve", model, "--port", "0", "--pin", "nothing"], "--pin nothing: no model"),
     ]:
         code, out, err = apus(*arguments)
         check(code == 2 and wanted in err and not out, f"{arguments[1:]}: {wanted!r} in {err!r} (exit code {code})")

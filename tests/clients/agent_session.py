@@ -4,6 +4,7 @@ agent_session.py                the requests that the agents send (recorded/AGEN
 agent_session.py AGENT FOLDER   the agent itself, from the programs in FOLDER, started by `apus launch`
 agent_session.py aider FOLDER   aider, which has no tools: two edits of a file, an answer
 agent_session.py llm FOLDER     llm with a function
+agent_session.py continue|cline FOLDER   the command lines of Continue and Cline, with a configuration of their own
 """
 
 import functools
@@ -43,15 +44,17 @@ TEMPLATE = (
 COMMANDS = ["echo first >made.txt", "echo second >>made.txt"]
 
 
-def write_model(directory, tool, member):
-    """A piece leads to the next one, so that no piece is in two scripts."""
-    first = ["<tool_call>", f'\n{{"name": "{tool}", "arguments": {{"{member}": "', COMMANDS[0], '"}}', "\n</tool_call>"]
+def write_model(directory, tool, member, listed=False):
+    """A piece leads to the next one, so that no piece is in two scripts. listed: the tool takes a list of commands."""
+    opens, ends = ('["', '"]') if listed else ('"', '"')
+    begin = f'\n{{"name": "{tool}", "arguments": {{"{member}": {opens}'
+    first = ["<tool_call>", begin, COMMANDS[0], ends + "}}", "\n</tool_call>"]
     second = [
         "<tool_call>\n{",
         f'"name": "{tool}", "arguments": {{',
-        f'"{member}": "',
+        f'"{member}": {opens}',
         COMMANDS[1],
-        '"}}\n</tool_',
+        ends + "}}\n</tool_",
         "call>",
     ]
     return write_scripted_model(directory, first, TEMPLATE, context=32768, more={"~": second, "^": ["Done"]})
@@ -213,10 +216,53 @@ def run(agent, folder, directory):
             [*launch, "--", *arguments], capture_output=True, text=True, cwd=work, env=environment, timeout=300,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        made = os.path.join(work, "made.txt")
-        text = open(made).read() if os.path.exists(made) else None
-        check(done.returncode == 0 and text == "first\nsecond\n", f"{agent}: {text!r} {done.stdout} {done.stderr}")
-        check("Done" in done.stdout + done.stderr, f"{agent}: {done.stdout} {done.stderr}")
+        check_made(agent, work, done)
+
+
+def check_made(agent, work, done):
+    made = os.path.join(work, "made.txt")
+    text = open(made).read() if os.path.exists(made) else None
+    said = f"{done.stdout} {done.stderr}"
+    check(done.returncode == 0 and text == "first\nsecond\n", f"{agent}: {text!r} {said}")
+    check("Done" in said, f"{agent}: {said}")
+
+
+CONTINUE = """
+name: local
+version: 1.0.0
+schema: v1
+models:
+  - {{name: m, provider: openai, model: m, apiBase: {url}/v1, apiKey: none, roles: [chat], capabilities: [tool_use]}}
+"""
+
+
+def run_continue(folder, directory):
+    work, environment = prepare(folder, directory)
+    environment["CONTINUE_TELEMETRY_ENABLED"] = "0"
+    config = os.path.join(directory, "config.yaml")
+    with Server(write_model(os.path.join(directory, "model"), "Bash", "command"), "-t", 1, name="m") as server:
+        with open(config, "w") as file:
+            file.write(CONTINUE.format(url=server.url))
+        done = subprocess.run(
+            ["cn", "--config", config, "--auto", "-p", "make the file"],
+            capture_output=True, text=True, cwd=work, env=environment, timeout=600, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        check_made("continue", work, done)
+
+
+def run_cline(folder, directory):
+    work, environment = prepare(folder, directory)
+    model = write_model(os.path.join(directory, "model"), "run_commands", "commands", listed=True)
+    with Server(model, "-t", 1, name="m") as server:
+        for words in (
+            ["auth", "openai", "-k", "none", "-m", "m", "-b", server.url + "/v1"],
+            ["-P", "openai", "-m", "m", "make the file"],
+        ):
+            done = subprocess.run(
+                ["cline", *words], capture_output=True, text=True, cwd=work, env=environment, timeout=600,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        check_made("cline", work, done)
 
 
 # The answer follows what the last message asks for.
@@ -322,7 +368,8 @@ if __name__ == "__main__":
             if agent in AGENTS:
                 run(agent, *folder, top)
             else:
-                {"aider": run_aider, "llm": run_llm}[agent](*folder, top)
+                others = {"aider": run_aider, "llm": run_llm, "continue": run_continue, "cline": run_cline}
+                others[agent](*folder, top)
         else:
             test_launch()
             for each in [*APIS, *OTHERS]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A session of a coding agent with a scripted model: tests/clients/agents.sh claude|codex|opencode|aider|llm. What is
-# installed once per list of versions (agents/package.json, agents/NAME.txt) goes into the cache: 1 GB for Node's, 500 MB
-# for aider.
+# A session of a coding agent with a scripted model: tests/clients/agents.sh claude|codex|opencode|aider|llm|continue|cline.
+# What is installed once per list of versions (agents/package.json, agents/NAME.txt) goes into the cache: 1.5 GB for Node's,
+# 500 MB for aider.
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/apus

@@ -181,6 +181,11 @@ def test_pages(api, closed):
         and "POST" in headers["access-control-allow-methods"],
         f"F4: preflight {status} {headers}",
     )
+    local = "access-control-allow-private-network"
+    check(local not in headers, f"F4: preflight {headers}")
+    ask_local = {**ask, "Access-Control-Request-Private-Network": "true"}
+    status, answer, headers = api("/v1/messages", headers=ask_local, method="OPTIONS")
+    check(status == 204 and headers.get(local) == "true", f"F4: preflight from another network {status} {headers}")
     status, answer, headers = api("/v1/models", headers={"Origin": "http://evil.example"})
     check(status == 403 and "access-control-allow-origin" not in headers, f"F4: another origin {status} {headers}")
     status, answer, headers = closed("/v1/chat/completions", headers=ask, method="OPTIONS")
@@ -339,8 +344,28 @@ def test_histories(api):
         post(api, "/v1/chat/completions", f"F10 {message}", model="plain", messages=messages, max_tokens=2)
     body = {"model": "plain", "messages": [{**USER, "annotations": []}]}
     refused(api, "/v1/chat/completions", body, "F10: only the assistant's", "annotations")
+    status, answer, headers = api("/v1/chat/completions", {"model": "plain", "max_tokens": 1, "messages": [
+        USER, {"role": "assistant", "content": "x", "executed_tools": []}, USER]})  # fmt: skip
+    named = headers.get("x-ignored-params")
+    check(status == 200 and named == "messages[1].executed_tools", f"F10: any member of an answer {named} {answer}")
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "a", "content": "5"}
+    bare = {k: v for k, v in call.items() if k != "type"}
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [{**bare, "index": 0}]}, result]
+    post(api, "/v1/chat/completions", "F10: a call without a type", model="plain", messages=messages, max_tokens=1)
+    for thinking in ("Hm.", [{"type": "text", "text": "Hm."}]):
+        parts = [{"type": "thinking", "thinking": thinking, "closed": True}, {"type": "text", "text": "x"}]
+        messages = [USER, {"role": "assistant", "content": parts}, USER]
+        told = post(api, "/apply-template", "F10: a part of reasoning", model="plain", messages=messages)
+        check(told and "assistant\nx<|end|>" in told["prompt"], f"F10: a part of reasoning {told}")
+    body = {"model": "plain", "messages": [{"role": "user", "content": parts}]}
+    refused(api, "/v1/chat/completions", body, "F10: the user does not think", "messages[0].content[0]", "assistant")
+    begun = {"role": "assistant", "content": "Hello "}
+    told = []
+    for more, field in (({"prefix": True}, {}), ({}, {"continue_final_message": True}), ({"prefix": False}, {})):
+        body = {"model": "plain", "messages": [USER, {**begun, **more}], **field}
+        told.append(post(api, "/apply-template", "prefix", **body))
+    check(told[0] == told[1] != told[2], f"prefix continues the last message: {told}")
     told = []
     for content in ([], None):
         messages = [USER, {"role": "assistant", "content": content, "tool_calls": [call]}, result]
@@ -432,6 +457,8 @@ def test_http(api):
     check(status == 403, f"F12: its host counts {answer}")
     check(exchange(port, "GET /health HTTP/1.0\r\n\r\n")[0] == 200, "F12: HTTP/1.0 without a Host")
     check(exchange(port, "GET /health HTTP/1.1\r\n\r\n")[0] == 400, "F12: HTTP/1.1 needs one")
+    whole = "OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    check(exchange(port, whole)[0] == 204, "F12: OPTIONS of the whole server")
     status, answer = exchange(port, "GET /health HTTP/2.0\r\nHost: 127.0.0.1\r\n\r\n")
     check(status == 505 and "invalid_request_error" in answer, f"F12: {answer}")
     for wrong, right in (

@@ -2,16 +2,40 @@
 
 #include <stdio.h>
 
+#include "server/api/fields.h"
 #include "server/api/file_parts.h"
 #include "server/api/media_parts.h"
 #include "server/api/members.h"
 
 /* ---- content ---- */
 
+/* Reasoning that Mistral's and Anthropic's models wrote into the content: a text, or a list of text parts. */
+static bool read_thinking(MessageBuilder *builder, const Json *part, const char *param, ApiError *error) {
+    static const PartType text_types[] = {{"text", CONTENT_TEXT, "text", NULL}, {0}};
+    const Json *value = member_get(part, "thinking");
+    char path[API_PARAM_MAX];
+    Slice text;
+    int index = 0;
+    if (!builder->failed && !chat_check_caller(builder->list[builder->count - 1].role, param, error)) return false;
+    snprintf(path, sizeof path, "%.100s.thinking", param);
+    if (!value || value->type == JSON_STRING) {
+        if (!member_read_text(part, "thinking", param, &text, error)) return false;
+        messages_add_reasoning(builder, text);
+        return true;
+    }
+    if (!api_type(value, JSON_ARRAY, path, error)) return false;
+    for (JSON_EACH(item, value)) {
+        snprintf(path, sizeof path, "%.100s.thinking[%d]", param, index++);
+        if (!part_read_text(item, path, text_types, &text, error)) return false;
+        messages_add_reasoning(builder, text);
+    }
+    return true;
+}
+
 static const PartType types[] = {{"text", CONTENT_TEXT, "text", NULL}, {"refusal", CONTENT_TEXT, "refusal", NULL},
-    {"image_url", CONTENT_IMAGE, NULL, image_read_chat}, {"input_audio", CONTENT_AUDIO, NULL, audio_read_input},
-    {"audio_url", CONTENT_AUDIO, NULL, audio_read_url}, {"video_url", CONTENT_VIDEO, NULL, video_read_url},
-    {"file", CONTENT_FILE, NULL, file_read_chat}, {0}};
+    {"thinking", CONTENT_REASONING, NULL, read_thinking}, {"image_url", CONTENT_IMAGE, NULL, image_read_chat},
+    {"input_audio", CONTENT_AUDIO, NULL, audio_read_input}, {"audio_url", CONTENT_AUDIO, NULL, audio_read_url},
+    {"video_url", CONTENT_VIDEO, NULL, video_read_url}, {"file", CONTENT_FILE, NULL, file_read_chat}, {0}};
 
 /* Types that Chat Completions does not have are invalid values. */
 static bool check_types(const Json *parts, const char *param, ApiError *error) {
@@ -43,11 +67,16 @@ bool chat_read_content(MessageBuilder *builder, const Json *content, const char 
 
 /* ---- calls ---- */
 
+/* An optional member. */
+static bool read_text(const Json *object, const char *name, const char *param, Slice *text, ApiError *error) {
+    return !member_get(object, name) || member_read_text(object, name, param, text, error);
+}
+
 static bool read_call(MessageBuilder *builder, const Json *value, const char *param, ApiError *error) {
-    Slice type;
+    Slice type = SLICE("function"); /* Mistral's servers leave it out */
     ChatCall call = {0};
     if (!api_type(value, JSON_OBJECT, param, error) || !member_read_text(value, "id", param, &call.id, error) ||
-        !member_read_text(value, "type", param, &type, error))
+        !read_text(value, "type", param, &type, error))
         return false;
     char path[API_PARAM_MAX];
     snprintf(path, sizeof path, "%.100s.type", param);
@@ -107,38 +136,36 @@ bool chat_read_role(const Json *message, const char *param, const char **out, Ap
     return strcmp(*out, "function") != 0 || api_unsupported(path, error); /* deprecated */
 }
 
-static bool check_fields(const Json *message, const char *param, ApiError *error) {
+/* What other servers write into their answers, and clients send back, does not go into the prompt: members of the
+ * assistant's messages that are in no list are ignored, and named in the response. */
+static bool check_fields(ChatRequest *request, const Json *message, const char *param, ApiError *error) {
     static const char *const known[] = {
         "role", "content", "name", "refusal", "tool_call_id", "tool_calls", "reasoning_content", "reasoning"};
-    /* What other servers write into their answers, and clients send back; the prompt does not have it. */
     static const char *const others[] = {
-        "annotations", "reasoning_details", "provider_specific_fields", "thinking_blocks", "citations"};
+        "annotations", "reasoning_details", "provider_specific_fields", "thinking_blocks", "citations", "prefix"};
     static const char *const later[] = {"function_call", "audio"};
+    const bool own = member_is(message, "role", "assistant");
     for (JSON_EACH_PAIR(key, value, message)) {
         bool found = false;
         for (size_t i = 0; i < COUNT_OF(known) && !found; i++) found = slice_is(json_slice(key), known[i]);
-        for (size_t i = 0; i < COUNT_OF(others) && !found; i++)
-            found = slice_is(json_slice(key), others[i]) && member_is(message, "role", "assistant");
+        for (size_t i = 0; i < COUNT_OF(others) && !found; i++) found = own && slice_is(json_slice(key), others[i]);
         if (found || value->type == JSON_NULL) continue;
         char path[64];
         snprintf(path, sizeof path, "%.30s.%.*s", param, key->size < 32 ? (int)key->size : 32, key->string);
         for (size_t i = 0; i < COUNT_OF(later); i++)
             if (slice_is(json_slice(key), later[i])) return api_unsupported(path, error);
-        return api_fail(error, 400, "unknown_parameter", path, "Unknown parameter: '%s'.", path);
+        if (!own) return api_fail(error, 400, "unknown_parameter", path, "Unknown parameter: '%s'.", path);
+        fields_note_ignored(request, path);
     }
     return true;
 }
 
-/* An optional member. */
-static bool read_text(const Json *message, const char *name, const char *param, Slice *text, ApiError *error) {
-    return !member_get(message, name) || member_read_text(message, name, param, text, error);
-}
-
-static bool read_message(MessageBuilder *builder, const Json *message, const char *param, ApiError *error) {
+static bool read_message(
+    MessageBuilder *builder, ChatRequest *request, const Json *message, const char *param, ApiError *error) {
     char path[API_PARAM_MAX];
     const char *role;
     Slice reasoning = {0};
-    if (!api_type(message, JSON_OBJECT, param, error) || !check_fields(message, param, error) ||
+    if (!api_type(message, JSON_OBJECT, param, error) || !check_fields(request, message, param, error) ||
         !chat_read_role(message, param, &role, error))
         return false;
     ChatMessage *out = messages_begin(builder, role);
@@ -175,10 +202,18 @@ static bool read_message(MessageBuilder *builder, const Json *message, const cha
 bool chat_read_messages(ChatRequest *r, const Json *messages, ApiError *error) {
     MessageBuilder builder = {.arena = r->arena, .media_hosts = r->media_hosts};
     int index = 0;
+    const Json *prefix = NULL;
     for (JSON_EACH(message, messages)) {
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "messages[%d]", index++);
-        if (!read_message(&builder, message, param, error)) return false;
+        if (!read_message(&builder, r, message, param, error)) return false;
+        prefix = member_get(message, "prefix");
     }
-    return messages_end(&builder, r, error);
+    if (!messages_end(&builder, r, error)) return false;
+    /* Mistral's and DeepSeek's way to continue the last message. */
+    const ChatMessage *last = &r->chat.messages[r->chat.message_count - 1];
+    if (prefix && prefix->type == JSON_BOOL && prefix->boolean && message_text_bytes(last) > 0 &&
+        message_call_count(last) == 0)
+        r->chat.continues = true;
+    return true;
 }

@@ -9,6 +9,7 @@
 static const ObjectMembers table[] = {
     {API_CHAT, "messages[].content[]", "text", "type text", "cache_control annotations", ""},
     {API_CHAT, "messages[].content[]", "refusal", "type refusal", "", ""},
+    {API_CHAT, "messages[].content[]", "thinking", "type thinking", "signature closed", ""},
     {API_CHAT, "messages[].tool_calls[]", NULL, "id type function", "index", ""},
     {API_CHAT, "messages[].tool_calls[].function", NULL, "name arguments", "", ""},
     {API_CHAT | API_OLLAMA_CHAT, "tools[]", NULL, "type function", "cache_control", ""},

@@ -174,7 +174,8 @@ bool request_head_wait(Exchange *x, ApiError *error) {
 bool request_head_check(Exchange *x, ApiError *error) {
     const char *method = x->request->method;
     if (!check_headers(x, error)) return false;
-    if (!strcmp(method, "OPTIONS") && (x->cors || header(x, "Access-Control-Request-Method"))) {
+    const bool whole = !strcmp(x->request->path, "*"); /* OPTIONS * is about the server, not about a path of it */
+    if (!strcmp(method, "OPTIONS") && (whole || x->cors || header(x, "Access-Control-Request-Method"))) {
         x->route = route_preflight();
         return true;
     }
