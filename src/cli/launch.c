@@ -18,11 +18,14 @@ static const Command command = {"launch", "codex|claude|opencode|aider [MODEL] [
     "  apus launch claude\n"
     "  apus launch codex -- exec 'Fix the failing test'\n"};
 
-enum { WORDS_MAX = 256, VARIABLES_MAX = 16 };
+enum { WORDS_MAX = 256, VARIABLES_MAX = 16, CONTEXT_WANTED = 32768 };
+
+static const char KEY_NONE[] = "apus"; /* where the server wants no key, but the agent does */
 
 typedef struct Launch {
-    const char *model, *url, *key; /* url: without /v1; key: "apus" where the server wants none */
-    const char *words[WORDS_MAX];  /* [word_count + 1] the agent's command line, with NULL behind it */
+    const char *model, *url, *key; /* url: without /v1; key: KEY_NONE where the server wants none */
+    int context; /* tokens; 0: not known. Agents that do not know a model assume more, and never shorten a talk */
+    const char *words[WORDS_MAX]; /* [word_count + 1] the agent's command line, with NULL behind it */
     const char *names[VARIABLES_MAX], *values[VARIABLES_MAX];
     int word_count, variable_count;
     Arena arena;
@@ -48,6 +51,7 @@ static void set_claude(Launch *l) {
         "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_SMALL_FAST_MODEL",
         "CLAUDE_CODE_SUBAGENT_MODEL"};
     for (size_t i = 0; i < COUNT_OF(models); i++) add_variable(l, models[i], l->model);
+    if (l->context > 0) add_variable(l, "CLAUDE_CODE_MAX_CONTEXT_TOKENS", arena_printf(&l->arena, "%d", l->context));
     add_variable(l, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
     add_variable(
         l, "CLAUDE_CODE_ATTRIBUTION_HEADER", "0"); /* it changes with each request: the prefix cache would not hold */
@@ -62,27 +66,34 @@ static void set_codex(Launch *l) {
     }
     add_word(l, "-c");
     add_word(l, arena_printf(&l->arena, "model_providers.apus.base_url=%s/v1", l->url));
+    if (l->context > 0) {
+        add_word(l, "-c");
+        add_word(l, arena_printf(&l->arena, "model_context_window=%d", l->context));
+    }
     add_word(l, "-c");
     add_word(l, arena_printf(&l->arena, "model=\"%s\"", l->model));
     add_variable(l, "APUS_API_KEY", l->key);
 }
 
 static void set_opencode(Launch *l) {
-    Buffer config = {0}, name = {0};
+    Buffer config = {0}, name = {0}, limit = {0};
     json_write_string(&name, slice_of(l->model));
+    buffer_text(&limit, "");
+    if (l->context > 0) buffer_printf(&limit, ",\"limit\":{\"context\":%d,\"output\":%d}", l->context, l->context / 4);
     buffer_printf(&config,
         "{\"provider\":{\"apus\":{\"npm\":\"@ai-sdk/openai-compatible\",\"name\":\"Apus\",\"options\":{\"baseURL\":"
-        "\"%s/v1\",\"apiKey\":\"{env:APUS_API_KEY}\"},\"models\":{%s:{\"name\":%s}}}},\"model\":",
-        l->url, name.data ? name.data : "", name.data ? name.data : "");
+        "\"%s/v1\",\"apiKey\":\"{env:APUS_API_KEY}\"},\"models\":{%s:{\"name\":%s%s}}}},\"model\":",
+        l->url, name.data ? name.data : "", name.data ? name.data : "", limit.data ? limit.data : "");
     buffer_clear(&name);
     buffer_printf(&name, "apus/%s", l->model);
     json_write_string(&config, buffer_view(&name));
     buffer_byte(&config, '}');
     add_variable(l, "OPENCODE_CONFIG_CONTENT",
-        config.failed || name.failed ? NULL : arena_copy(&l->arena, buffer_view(&config)));
+        config.failed || name.failed || limit.failed ? NULL : arena_copy(&l->arena, buffer_view(&config)));
     add_variable(l, "APUS_API_KEY", l->key);
     buffer_free(&config);
     buffer_free(&name);
+    buffer_free(&limit);
 }
 
 static void set_aider(Launch *l) {
@@ -100,20 +111,31 @@ static const struct Agent {
     {"codex", "npm install -g @openai/codex", set_codex}, {"opencode", "npm install -g opencode-ai", set_opencode},
     {"aider", "python -m pip install aider-chat", set_aider}};
 
-/* The served model that is meant: of that name, else the first. */
-static const char *find_model(int port, const char *key, const char *wanted, Arena *arena, Error *error) {
+/* The model that is meant: of that name, else the only one that begins so; without a name the first. NULL: none. */
+static const Json *pick_model(const Json *list, const char *wanted) {
+    const Json *found = NULL;
+    int count = 0;
+    for (JSON_EACH(item, list)) {
+        const Json *id = json_get(item, "id");
+        if (!id || id->type != JSON_STRING) continue;
+        if (!wanted || slice_is(json_slice(id), wanted)) return item;
+        if (!slice_starts(json_slice(id), slice_of(wanted))) continue;
+        found = item;
+        count++;
+    }
+    return count == 1 ? found : NULL;
+}
+
+/* Sets the model and its context. */
+static bool find_model(Launch *l, int port, const char *key, const char *wanted, Error *error) {
     Buffer text = {0};
     int status = 0;
-    const char *model = NULL;
     if (client_ask(port, key, "GET", "/v1/models", (Slice){0}, &status, &text, error)) {
-        const Json *answer = json_parse(arena, buffer_view(&text), error), *list = json_get(answer, "data");
-        if (list && list->type == JSON_ARRAY) {
-            for (JSON_EACH(item, list)) {
-                const Json *id = json_get(item, "id");
-                const bool meant = id && id->type == JSON_STRING && (!wanted || slice_is(json_slice(id), wanted));
-                if (!model && meant) model = arena_copy(arena, json_slice(id));
-            }
-        }
+        const Json *answer = json_parse(&l->arena, buffer_view(&text), error), *list = json_get(answer, "data");
+        const Json *model = list && list->type == JSON_ARRAY ? pick_model(list, wanted) : NULL;
+        const Json *context = json_get(model, "context_length");
+        if (model) l->model = arena_copy(&l->arena, json_slice(json_get(model, "id")));
+        if (context && json_is_number(context)) l->context = (int)json_number(context);
         if (status == 401)
             fail(error, ERROR_USAGE, "the server on port %d wants a key: --api-key or APUS_API_KEY", port);
         else if (!model && wanted)
@@ -123,18 +145,40 @@ static const char *find_model(int port, const char *key, const char *wanted, Are
             fail(error, ERROR_NOT_FOUND, "the server on port %d serves no model", port);
     }
     buffer_free(&text);
-    return model;
+    return l->model != NULL;
+}
+
+/* As a shell reads it. */
+static void print_quoted(FILE *out, const char *text) {
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,@%+-";
+    if (text[0] && !text[strspn(text, plain)]) {
+        fputs(text, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *text; text++) fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, out);
+    fputc('\'', out);
 }
 
 static int start(Launch *l, const struct Agent *agent, bool only_print) {
     FILE *out = only_print ? stdout : stderr;
     for (int i = 0; i < l->variable_count; i++) {
-        const bool secret = strstr(l->names[i], "KEY") || strstr(l->names[i], "TOKEN");
-        fprintf(out, "%s=%s\n", l->names[i], secret && strcmp(l->values[i], "apus") != 0 ? "…" : l->values[i]);
+        fprintf(out, "%s=", l->names[i]);
+        if (l->values[i] == l->key && strcmp(l->key, KEY_NONE) != 0)
+            fputs("…", out);
+        else
+            print_quoted(out, l->values[i]);
+        fputc('\n', out);
         if (!only_print && setenv(l->names[i], l->values[i], 1)) return 1;
     }
-    for (int i = 0; i < l->word_count; i++) fprintf(out, "%s%s", i ? " " : "", l->words[i]);
-    fprintf(out, "\n");
+    for (int i = 0; i < l->word_count; i++) {
+        if (i) fputc(' ', out);
+        print_quoted(out, l->words[i]);
+    }
+    fputc('\n', out);
+    if (l->context > 0 && l->context < CONTEXT_WANTED)
+        fprintf(stderr, "apus: %s is served with a context of %d tokens; agents want %d or more (--ctx-size)\n",
+            l->model, l->context, CONTEXT_WANTED);
     if (only_print) return 0;
     fflush(stderr);
     execvp(l->words[0], (char *const *)(uintptr_t)l->words);
@@ -167,11 +211,10 @@ int command_launch(int argc, char **argv) {
         fail(&error, ERROR_USAGE, "%s: want codex, claude, opencode or aider", arguments.values[0]);
         return report(&error);
     }
-    Launch launch = {.key = key && key[0] ? key : "apus"};
+    Launch launch = {.key = key && key[0] ? key : KEY_NONE};
     launch.url = arena_printf(&launch.arena, "http://127.0.0.1:%d", (int)port);
-    launch.model = find_model((int)port, key, arguments.count > 1 ? arguments.values[1] : NULL, &launch.arena, &error);
     int code = 1;
-    if (launch.model && launch.url) {
+    if (find_model(&launch, (int)port, key, arguments.count > 1 ? arguments.values[1] : NULL, &error) && launch.url) {
         add_word(&launch, agent->name);
         agent->set(&launch);
         for (int i = own + 1; i < argc; i++) add_word(&launch, argv[i]);

@@ -357,6 +357,14 @@ def test_launch():
             code, said = launch(agent, "m", *port, "--api-key", "secret", "--print", "--", "--more")
             fits = code == 0 and str(server.port) in said and said.rstrip().endswith("--more") and "secret" not in said
             check(fits, f"{agent}: {said}")
+            # Agents that do not know how long the context is take it for longer, and do not shorten a talk in time.
+            check(agent == "aider" or "32768" in said, f"{agent}, the context: {said}")
+        code, said = launch("claude", "m2", *port, "--api-key", "secret")
+        check(code == 1 and "does not serve m2" in said, f"a longer name: {said}")
+        with Server(write_model(f"{directory}/s", "f", "x"), "-t", 1, "-c", 4096, name="model-one") as short:
+            code, said = launch("opencode", "mod", "--port", str(short.port), "--print", "--", "it's")
+            fits = "model-one" in said and "context of 4096 tokens" in said and "opencode 'it'\\''s'\n" in said
+            check(code == 0 and fits, f"a part of the name, a short context, an argument with a quote: {said}")
     code = subprocess.run([BINARY, "launch", "claude", "--port", "1"], capture_output=True, text=True)
     check(code.returncode == 1 and "apus serve MODEL" in code.stderr, f"no server: {code.stderr}")
 
