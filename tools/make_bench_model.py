@@ -426,36 +426,41 @@ class Values:
         return bf16(spread)
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("shape", choices=SHAPES)
-parser.add_argument("directory")
-parser.add_argument("--bits", type=int, default=4)
-parser.add_argument("--group", type=int, default=64)
-parser.add_argument("--mode", choices=MODES, default="affine")
-parser.add_argument("--layers", type=int)
-a = parser.parse_args()
-config = dict(SHAPES[a.shape], hidden_act="silu", max_position_embeddings=65536 if "3.5" in a.shape else 32768)
-if a.layers:
-    config["num_hidden_layers"] = a.layers
-if "hybrid_override_pattern" in config:
-    del config["hidden_act"]
-    config["max_position_embeddings"] = 65536
-    config["hybrid_override_pattern"] = config["hybrid_override_pattern"][: config["num_hidden_layers"]]
-bits, group = MODES[a.mode] or (a.bits, a.group)
-if bits != 16:
-    config["quantization"] = {"bits": bits, "group_size": group, "mode": a.mode}
-os.makedirs(a.directory, exist_ok=True)
-header, offset, order = {}, 0, list(tensors(config, bits, group, a.mode))
-for name, dtype, shape in order:
-    size = int(np.prod(shape)) * SIZE[dtype]
-    header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
-    offset += size
-text = json.dumps(header).encode()
-text += b" " * (-len(text) % 8)
-make = Values(config, bits, a.mode)
-with open(os.path.join(a.directory, "model.safetensors"), "wb") as f:
-    f.write(struct.pack("<Q", len(text)) + text)
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("directory")
+    parser.add_argument("--bits", type=int, default=4)
+    parser.add_argument("--group", type=int, default=64)
+    parser.add_argument("--mode", choices=MODES, default="affine")
+    parser.add_argument("--layers", type=int)
+    a = parser.parse_args()
+    config = dict(SHAPES[a.shape], hidden_act="silu", max_position_embeddings=65536 if "3.5" in a.shape else 32768)
+    if a.layers:
+        config["num_hidden_layers"] = a.layers
+    if "hybrid_override_pattern" in config:
+        del config["hidden_act"]
+        config["max_position_embeddings"] = 65536
+        config["hybrid_override_pattern"] = config["hybrid_override_pattern"][: config["num_hidden_layers"]]
+    bits, group = MODES[a.mode] or (a.bits, a.group)
+    if bits != 16:
+        config["quantization"] = {"bits": bits, "group_size": group, "mode": a.mode}
+    os.makedirs(a.directory, exist_ok=True)
+    header, offset, order = {}, 0, list(tensors(config, bits, group, a.mode))
     for name, dtype, shape in order:
-        make.write(f, name, dtype, shape, group)
-with open(os.path.join(a.directory, "config.json"), "w") as f:
-    json.dump(config, f, indent=1)
+        size = int(np.prod(shape)) * SIZE[dtype]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    make = Values(config, bits, a.mode)
+    with open(os.path.join(a.directory, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for name, dtype, shape in order:
+            make.write(f, name, dtype, shape, group)
+    with open(os.path.join(a.directory, "config.json"), "w") as f:
+        json.dump(config, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

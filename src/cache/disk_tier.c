@@ -4,19 +4,21 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/math.h"
 #include "cache/kv_page.h"
 
 enum {
     QUEUE_BYTES = 128 << 20, /* bytes of pages that wait for the disk */
     BUFFERS_LEAST = 2,       /* buffers at least, with large records */
-    LAYOUT_VERSION = 5,      /* version of the bytes of a page and of the keys */
+    LAYOUT_VERSION = 6,      /* version of the bytes of a page and of the keys */
 };
 
 struct DiskTier {
     Spill *spill;
     KvCache *kv;
-    size_t page_bytes, state_bytes; /* bytes of a record of either kind */
-    uint8_t *page, *state;          /* working memory, one record of each */
+    size_t page_bytes; /* bytes of a page's record */
+    uint8_t *record;   /* working memory for one record */
+    SpillKey *keys;    /* [pages of a context] working memory: those of a text */
 };
 
 /* ---- opening ---- */
@@ -36,14 +38,17 @@ static Spill *open_spill(const DiskTierOptions *options, size_t record_bytes, Er
 }
 
 DiskTier *disk_tier_open(const DiskTierOptions *options, KvCache *kv, Error *error) {
-    const size_t page = kv_page_bytes(kv_plan(kv)), state = kv_state_bytes(kv_plan(kv));
+    const size_t page = kv_page_bytes(kv_plan(kv)), state = kv_state_bytes_most(kv_plan(kv));
+    const size_t record = page > state ? page : state;
     DiskTier *tier = calloc(1, sizeof *tier);
-    if (tier) *tier = (DiskTier){.kv = kv, .page_bytes = page, .state_bytes = state, .page = malloc(page + state)};
-    if (!tier || !tier->page) {
+    if (tier) {
+        *tier = (DiskTier){.kv = kv, .page_bytes = page, .record = malloc(record)};
+        tier->keys = malloc(((size_t)kv_plan(kv)->context / KV_PAGE_TOKENS + 1) * sizeof *tier->keys);
+    }
+    if (!tier || !tier->record || !tier->keys) {
         fail(error, ERROR_MEMORY, "no memory for a disk cache");
     } else {
-        tier->state = tier->page + page;
-        tier->spill = open_spill(options, page > state ? page : state, error);
+        tier->spill = open_spill(options, record, error);
         if (tier->spill) return tier;
     }
     disk_tier_close(tier);
@@ -53,7 +58,8 @@ DiskTier *disk_tier_open(const DiskTierOptions *options, KvCache *kv, Error *err
 void disk_tier_close(DiskTier *tier) {
     if (!tier) return;
     spill_close(tier->spill);
-    free(tier->page);
+    free(tier->record);
+    free(tier->keys);
     free(tier);
 }
 
@@ -77,8 +83,19 @@ static SpillKey next_key(const SequenceText *text, SpillKey key, int pages) {
     return spill_key(key, text->ids + (position - text->first), KV_PAGE_TOKENS * sizeof *text->ids);
 }
 
-/* The key of the state at the end of a page. */
-static SpillKey state_key(SpillKey page) { return spill_key(page, "state", sizeof "state"); }
+/* The key of the state at a length that lies so many positions, fewer than a page, behind these pages. */
+static SpillKey state_key(const SequenceText *text, SpillKey key, int pages, int behind) {
+    if (pages == 0) key = first_key(text);
+    if (behind > 0)
+        key = spill_key(key, text->ids + (pages * KV_PAGE_TOKENS - text->first), (size_t)behind * sizeof *text->ids);
+    return spill_key(key, "state", sizeof "state");
+}
+
+/* Extends the running key over pages that the sequence has from elsewhere. */
+static void catch_up(const SequenceText *text, KvSequence *sequence) {
+    for (; sequence->tail_pages < sequence->length / KV_PAGE_TOKENS; sequence->tail_pages++)
+        sequence->tail_key = next_key(text, sequence->tail_key, sequence->tail_pages);
+}
 
 /* ---- writing ---- */
 
@@ -112,59 +129,71 @@ void disk_tier_put(DiskTier *tier, const SequenceText *text, KvSequence *sequenc
     }
 }
 
-void disk_tier_put_state(DiskTier *tier, const KvSequence *sequence) {
-    const bool whole = sequence->length > 0 && sequence->length == disk_tier_position(sequence);
-    if (whole && tier->state_bytes) put(tier, state_key(sequence->tail_key), tier->state_bytes, read_state, sequence);
+void disk_tier_put_state(DiskTier *tier, const SequenceText *text, KvSequence *sequence) {
+    const int length = sequence->length;
+    const size_t bytes = length > 0 ? kv_state_bytes(kv_plan(tier->kv), length) : 0;
+    if (bytes == 0) return;
+    catch_up(text, sequence);
+    const SpillKey key = state_key(text, sequence->tail_key, sequence->tail_pages, length % KV_PAGE_TOKENS);
+    put(tier, key, bytes, read_state, sequence);
 }
 
 /* ---- reading ---- */
 
-/* Pages up to the next one from which a sequence can go on: the next page, with recurrent entries the next one that has
- * its state. 0: the pages that are there do not reach one. */
-static int next_stop(const DiskTier *tier, const SequenceText *text, int count, const KvSequence *sequence) {
-    SpillKey key = sequence->tail_key;
-    for (int pages = sequence->tail_pages; pages < count / KV_PAGE_TOKENS; pages++) {
-        key = next_key(text, key, pages);
-        if (spill_find(tier->spill, key) != tier->page_bytes) return 0;
-        if (!tier->state_bytes || spill_find(tier->spill, state_key(key)) == tier->state_bytes) return pages + 1;
+/* The furthest length behind the sequence's, up to `count`, which it can be continued to: the end of the last page,
+ * with recurrent entries the last state whose pages are there. Its own length: none. keys[n]: behind n pages. */
+static int furthest(const DiskTier *tier, const SequenceText *text, int count, const KvSequence *sequence) {
+    int pages = sequence->tail_pages;
+    tier->keys[pages] = sequence->tail_key;
+    for (; pages < count / KV_PAGE_TOKENS; pages++) {
+        tier->keys[pages + 1] = next_key(text, tier->keys[pages], pages);
+        if (spill_find(tier->spill, tier->keys[pages + 1]) != tier->page_bytes) break;
     }
-    return 0;
+    const KvPlan *plan = kv_plan(tier->kv);
+    int length = pages * KV_PAGE_TOKENS;
+    if (kv_state_bytes(plan, KV_PAGE_TOKENS) == 0) return max_int(length, sequence->length);
+    for (length = min_int(count, length + KV_PAGE_TOKENS - 1); length > sequence->length; length--) {
+        const int full = length / KV_PAGE_TOKENS;
+        const SpillKey key = state_key(text, tier->keys[full], full, length % KV_PAGE_TOKENS);
+        if (spill_find(tier->spill, key) == kv_state_bytes(plan, length)) break;
+    }
+    return length;
 }
 
-static bool get_page(DiskTier *tier, const SequenceText *text, int stop, KvSequence *sequence) {
-    Error error;
-    const SpillKey key = next_key(text, sequence->tail_key, sequence->tail_pages);
-    const bool state = tier->state_bytes && sequence->tail_pages + 1 == stop;
-    if (!spill_get(tier->spill, key, tier->page, tier->page_bytes) ||
-        (state && !spill_get(tier->spill, state_key(key), tier->state, tier->state_bytes)) ||
-        !kv_page_write(tier->kv, sequence, tier->page, state ? tier->state : NULL, &error))
+/* Reads a record: the next page or, behind the last one, the state. Ends the restoring with the last record. ERROR_IO:
+ * the record was damaged or is gone, and will not be found again. */
+static bool restore_record(DiskTier *tier, const SequenceText *text, KvSequence *sequence, Error *error) {
+    const int pages = sequence->tail_pages, length = sequence->restoring, last = length / KV_PAGE_TOKENS;
+    const size_t state = kv_state_bytes(kv_plan(tier->kv), length);
+    const bool page = pages < last;
+    const SpillKey key = page ? next_key(text, sequence->tail_key, pages)
+                              : state_key(text, sequence->tail_key, pages, length % KV_PAGE_TOKENS);
+    if (!spill_get(tier->spill, key, tier->record, page ? tier->page_bytes : state))
+        return fail(error, ERROR_IO, "a record of a disk cache is lost");
+    if (!(page ? kv_page_write(tier->kv, sequence, tier->record, error)
+               : kv_state_write(tier->kv, sequence, length, tier->record, error)))
         return false;
-    sequence->tail_key = key;
-    sequence->tail_pages++;
-    return true;
-}
-
-/* False: the sequence is as it was or, where its recurrent pages were lost on the way, empty. */
-static bool get_pages(DiskTier *tier, const SequenceText *text, int stop, KvSequence *sequence) {
-    const int length = sequence->length;
-    while (sequence->tail_pages < stop) {
-        if (get_page(tier, text, stop, sequence)) continue;
-        if (sequence->length > length && !kv_truncate(tier->kv, sequence, length))
-            CHECK(kv_truncate(tier->kv, sequence, 0));
-        return false;
-    }
+    if (page) sequence->tail_key = key;
+    sequence->tail_pages += page;
+    if (!page || (!state && pages + 1 == last)) sequence->restoring = 0;
     return true;
 }
 
 bool disk_tier_find(DiskTier *tier, const SequenceText *text, int count, int64_t deadline_ns, KvSequence *sequence) {
-    while (sequence->tail_pages < sequence->length / KV_PAGE_TOKENS) { /* pages of the prefix cache */
-        sequence->tail_key = next_key(text, sequence->tail_key, sequence->tail_pages);
-        sequence->tail_pages++;
+    catch_up(text, sequence);
+    if (!sequence->restoring) {
+        const int length = furthest(tier, text, count, sequence);
+        if (length > sequence->length) sequence->restoring = length;
     }
-    int stop = next_stop(tier, text, count, sequence);
-    while (stop > 0 && get_pages(tier, text, stop, sequence)) {
-        stop = next_stop(tier, text, count, sequence);
-        if (stop > 0 && clock_ns() >= deadline_ns) return true;
+    while (sequence->restoring) {
+        Error error = {0};
+        if (!restore_record(tier, text, sequence, &error)) {
+            const bool states = kv_state_bytes(kv_plan(tier->kv), sequence->restoring) > 0;
+            sequence->restoring = 0;
+            if (states) CHECK(kv_truncate(tier->kv, sequence, 0));
+            return states && error.code == ERROR_IO; /* there may be an earlier state */
+        }
+        if (sequence->restoring && clock_ns() >= deadline_ns) return true;
     }
     return false;
 }

@@ -38,13 +38,14 @@ int disk_tier_position(const KvSequence *sequence);
  * kv_advance(), which must follow with that length. text: up to `end`. Neither waits nor allocates: a page for which no
  * buffer is free is not written. */
 void disk_tier_put(DiskTier *tier, const SequenceText *text, KvSequence *sequence, int end);
-/* Writes the state of recurrent entries at the sequence's length, if that is the end of a page that disk_tier_put() has
- * seen: a later process can go on from there. For the places where a sequence is published to the prefix cache. No
- * effect without such entries. Neither waits nor allocates. */
-void disk_tier_put_state(DiskTier *tier, const KvSequence *sequence);
-/* Continues the sequence with pages from disk, up to `count` tokens at most: one page, then further ones until
- * deadline_ns (clock_ns()); with recurrent entries, up to a page whose state is there. text: up to `count`. True: there
- * may be more; false: there are no more, or a record was damaged: with recurrent entries the sequence may then be
- * empty. Reads files. */
+/* Writes the state of recurrent entries at the sequence's length, with the begun page: a later process can go on from
+ * there. For the places where a sequence is published to the prefix cache. text: up to the length. No effect without
+ * such entries. Neither waits nor allocates. */
+void disk_tier_put_state(DiskTier *tier, const SequenceText *text, KvSequence *sequence);
+/* Continues the sequence with pages from disk as far as they go, up to `count` tokens at most; with recurrent entries,
+ * to the furthest place whose state is there. At least one record is read, then further ones until deadline_ns
+ * (clock_ns()). text: up to `count`; the same in all calls. True: there is more; until all is read, recurrent entries
+ * are undefined (KvSequence.restoring). False: there is no more, or a record was lost or there was no memory for it:
+ * with recurrent entries the sequence is then empty. Reads files. */
 bool disk_tier_find(DiskTier *tier, const SequenceText *text, int count, int64_t deadline_ns, KvSequence *sequence);
 SpillStats disk_tier_stats(const DiskTier *tier); /* NULL: all zero */

@@ -77,6 +77,8 @@ typedef struct KvSequence {
     KvQuantPages *quant; /* owned; NULL: everything stays in full precision */
     int tail_pages;      /* pages of KV_PAGE_TOKENS that tail_key stands for, ≤ length / KV_PAGE_TOKENS */
     SpillKey tail_key;   /* kept by the disk tier */
+    int restoring;       /* length that the disk tier is continuing it to; recurrent entries are undefined until it is
+                            reached; 0: not */
 } KvSequence;
 
 /* Page memory for at most budget_bytes over all groups. The plan is borrowed and outlives the cache. */

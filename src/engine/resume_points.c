@@ -53,6 +53,12 @@ int resume_points_left(const ResumePoints *points, int length) {
     return INT_MAX;
 }
 
+int resume_points_behind(const ResumePoints *points, int length) {
+    int last = 0;
+    for (int i = 0; i < points->count && points->at[i] <= length; i++) last = points->at[i];
+    return length - last;
+}
+
 bool resume_points_have(const ResumePoints *points, int length) {
     for (int i = 0; i < points->count; i++)
         if (points->at[i] == length) return true;

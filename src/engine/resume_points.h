@@ -6,7 +6,8 @@
 
 enum {
     RESUME_POINTS_MAX = 64,
-    RESUME_SPACING = 512,       /* least tokens between snapshots of recurrent states at the ends of messages */
+    RESUME_SPACING = 512,       /* least tokens between snapshots of recurrent states at the ends of messages, and of an
+                                   answer whose end is kept on disk */
     RESUME_SPACING_MOST = 8192, /* most tokens without a snapshot */
     SNAPSHOTS_DEFAULT = 32,     /* snapshots that the cache has room for by default, beside what sequences take */
 };
@@ -37,4 +38,6 @@ void resume_points_add_first(ResumePoints *points, const MessageText *text);
 void resume_points_add_snapshots(ResumePoints *points, const MessageText *text, int begin);
 /* Tokens from a length to the next point; INT_MAX: there is none. */
 int resume_points_left(const ResumePoints *points, int length);
+/* Tokens from the last point up to a length; the length: there is none. */
+int resume_points_behind(const ResumePoints *points, int length);
 bool resume_points_have(const ResumePoints *points, int length);

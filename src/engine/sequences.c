@@ -88,11 +88,12 @@ static void leave_whole_images(Request *request) {
     points->count = kept;
 }
 
-/* Behind the last image that must be read whole, since the next question about it cannot go on from inside. */
+/* Behind the last image, for the next question about it: rows inside of it need the encoder again, or cannot be read at
+ * all where an image must be read whole. */
 static void add_image_end(Request *request) {
     for (int i = request->media_count - 1; i >= 0; i--) {
         const MediaSpan *media = &request->media[i];
-        if (!media->whole || media->begin + media->rows >= request->prompt_count) continue;
+        if (media->begin + media->rows >= request->prompt_count) continue;
         resume_points_add_exactly(&request->resume, media->begin + media->rows);
         return;
     }
@@ -100,19 +101,18 @@ static void add_image_end(Request *request) {
 
 /* Where the prompt is left to be found: behind the first message, behind an image, where it parts from an earlier text,
  * and, with recurrent states, behind messages and in long ones; there at the first rows of pages, where snapshots are
- * small. The disk tier keeps whole pages only. */
+ * small. */
 static void set_resume_points(const Sequences *s, Request *request, int count) {
     const KvSequence *kv = &request->kv;
     const MessageText text = {request->prompt, count, s->eos, s->eos_count};
     const int states = state_tokens(s->plan);
-    request->resume = (ResumePoints){.every = KV_PAGE_TOKENS};
-    if (states && !s->disk) request->resume = (ResumePoints){.every = states, .behind = 1};
+    request->resume = states ? (ResumePoints){.every = states, .behind = 1} : (ResumePoints){.every = KV_PAGE_TOKENS};
     if (!prefix_forgets(s->prefix, kv)) return;
     resume_points_add_first(&request->resume, &text);
     resume_points_add(&request->resume, prefix_common(s->prefix, request->salt, s->ids, count, kv));
     if (states) resume_points_add_snapshots(&request->resume, &text, kv->length);
     leave_whole_images(request);
-    if (!states) add_image_end(request);
+    add_image_end(request);
 }
 
 int sequence_rows_to_resume(const Request *request) { return resume_points_left(&request->resume, request->kv.length); }
@@ -165,11 +165,13 @@ void sequence_spill(Sequences *s, Request *request, AnswerChoice *choice, int ro
 }
 
 static void leave(Sequences *s, Request *request, AnswerChoice *choice) {
-    const KvSequence *kv = sequence_of(request, choice);
-    if (!s->prefix || request->cache_off || !kv->tables) return;
+    KvSequence *kv = sequence_of(request, choice);
+    if (!s->prefix || request->cache_off || !kv->tables || kv->restoring) return;
     sequence_ids(request, choice, 0, kv->length, s->ids);
     prefix_insert(s->prefix, request->salt, s->ids, kv);
-    if (s->disk) disk_tier_put_state(s->disk, kv);
+    const int more = resume_points_behind(&request->resume, kv->length);
+    const SequenceText text = {.salt = request->salt, .format = &request->format, .ids = s->ids};
+    if (s->disk && (more == 0 || more >= RESUME_SPACING)) disk_tier_put_state(s->disk, &text, kv);
 }
 
 void sequence_publish(Sequences *s, Request *request) { leave(s, request, NULL); }

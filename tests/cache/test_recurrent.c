@@ -371,28 +371,30 @@ static void write_text(const char *directory, const KvPlan *plan, int rows, int 
         const SequenceText text = {.format = &full, .first = first, .ids = x.text + first};
         disk_tier_put(tier, &text, &x.s, x.s.length + rows);
         kv_advance(cache, &x.s, rows);
-        if (x.s.length % every == 0) disk_tier_put_state(tier, &x.s);
+        if (x.s.length % every == 0) disk_tier_put_state(tier, &text, &x.s);
     }
     r_close(cache, &x);
     disk_tier_close(tier);
     kv_close(cache);
 }
 
-/* What another process finds of the text in a pool of so many bytes, after a beginning that it has computed itself. It
- * then goes on. */
-static int read_text(const char *directory, const KvPlan *plan, size_t bytes, int begun) {
+/* What another process finds of the text, which parts from what was written behind `same` tokens, in a pool of so many
+ * bytes, after a beginning that it has computed itself. It then goes on. */
+static int read_text(const char *directory, const KvPlan *plan, size_t bytes, int begun, int same) {
     KvCache *cache = kv_open(plan, bytes, NULL);
     DiskTier *tier = open_tier(directory, cache);
     r_open(cache, &x, 1);
+    r_set_text(&x, same, 2);
     if (begun) r_append(cache, &x, begun);
     SequenceText text = {.format = &full, .ids = x.text};
     int calls = 0;
-    while (disk_tier_find(tier, &text, R_CONTEXT, 0, &x.s)) { /* no time: one page or state after the other */
-        calls++;
-        TEST(x.s.length == disk_tier_position(&x.s));
+    while (disk_tier_find(tier, &text, R_CONTEXT, 0, &x.s)) { /* no time: one page after the other, then the state */
+        calls = x.s.length ? calls + 1 : 0;                   /* again from the beginning, where a record was lost */
+        TEST(x.s.length == disk_tier_position(&x.s) && x.s.length <= x.s.restoring);
     }
     const int found = x.s.length;
-    if (bytes == plenty(plan)) TEST(calls <= found / KV_PAGE_TOKENS);
+    TEST(x.s.restoring == 0);
+    if (bytes == plenty(plan)) TEST_MSG(calls <= found / KV_PAGE_TOKENS, "%d calls for %d tokens", calls, found);
     if (bytes == plenty(plan)) r_append(cache, &x, R_CONTEXT - 900);
     r_close(cache, &x);
     disk_tier_close(tier);
@@ -407,12 +409,50 @@ static void test_disk(int rows, int every) {
     const int last = 900 / rows * rows / every * every;
     write_text(directory, &plan, rows, every);
     for (int begun = 0; begun <= 300; begun += 100) {
-        const int found = read_text(directory, &plan, plenty(&plan), begun), wanted = last > begun ? last : begun;
+        const int found = read_text(directory, &plan, plenty(&plan), begun, R_CONTEXT);
+        const int wanted = last > begun ? last : begun;
         TEST_MSG(found == wanted, "steps of %d, states each %d, %d begun: %d of %d", rows, every, begun, found, wanted);
     }
+    /* A text that parts from it goes on from the last state before that, within a page or at its end. */
+    for (int same = 1; same < last; same += 37) {
+        const int found = read_text(directory, &plan, plenty(&plan), 0, same);
+        TEST_MSG(found == same / every * every, "states each %d, %d alike: %d", every, same, found);
+    }
     /* Pages that have no state behind them are not used. */
-    const int small = read_text(directory, &plan, kv_bytes_for(&plan, NULL, 500), 0);
+    const int small = read_text(directory, &plan, kv_bytes_for(&plan, NULL, 500), 0, R_CONTEXT);
     TEST_MSG(small % every == 0 && small < 900, "%d", small);
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    TEST(system(command) == 0);
+    kv_plan_free(&plan);
+}
+
+/* Every record that is written is damaged in turn: what is found ends with an earlier state, or is nothing. */
+static void test_disk_damage(void) {
+    enum { ROWS = 50, EVERY = 150, LAST = 900 };
+    char directory[] = "/tmp/apus-recurrent-XXXXXX", command[192];
+    TEST(mkdtemp(directory));
+    KvPlan plan = r_plan(0);
+    write_text(directory, &plan, ROWS, EVERY);
+    long bytes = 0;
+    snprintf(command, sizeof command, "cat %s/*/pages-00000001 | wc -c", directory);
+    FILE *size = popen(command, "r");
+    TEST(size && fscanf(size, "%ld", &bytes) == 1 && bytes > 0);
+    if (size) pclose(size);
+    int fewer = 0;
+    for (long at = SPILL_HEAD_BYTES + 8; at < bytes; at += 997) {
+        snprintf(command, sizeof command,
+            "cp -r %s %s-2 && for f in %s-2/*/pages-00000001; do printf x | dd of=$f bs=1 seek=%ld conv=notrunc "
+            "2>/dev/null; done",
+            directory, directory, directory, at);
+        TEST(system(command) == 0);
+        snprintf(command, sizeof command, "%s-2", directory);
+        const int found = read_text(command, &plan, plenty(&plan), 0, R_CONTEXT);
+        TEST_MSG(found % EVERY == 0 && found <= LAST, "byte %ld: %d", at, found);
+        fewer += found < LAST;
+        snprintf(command, sizeof command, "rm -rf %s-2", directory);
+        TEST(system(command) == 0);
+    }
+    TEST_MSG(fewer > 0, "no damage was noticed");
     snprintf(command, sizeof command, "rm -rf %s", directory);
     TEST(system(command) == 0);
     kv_plan_free(&plan);
@@ -437,5 +477,9 @@ int main(void) {
     test_disk(64, 3 * KV_PAGE_TOKENS);
     test_disk(300, 300 * 4);
     test_disk(1, 2 * KV_PAGE_TOKENS);
+    test_disk(1, 33);
+    test_disk(50, 150);
+    test_disk(1, 895);
+    test_disk_damage();
     return test_done();
 }

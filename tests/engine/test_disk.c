@@ -1,6 +1,7 @@
 /* The disk tier behind real decoders: a new engine goes on where an old one's pages end, and answers as a cold one
  * does, bit for bit, exactly or coded, with windows, on damaged files, beside another that has the directory; also
  * where answers are computed otherwise than prompts. */
+#include "backend/recurrent.h"
 #include "cache/disk_tier.h"
 #include "engine/cache_identity.h"
 #include "engine/engine.h"
@@ -256,11 +257,40 @@ static void check_states(const char *name, const char *directory) {
     const Answer cold = ask_new(directory, &cold_wish), first = ask_new(directory, &wish);
     TEST_MSG(first.cached == 0 && same(&first, &cold), "%s: %d", name, first.cached);
     const Answer warm = ask_new(directory, &wish), foreign = ask_new(directory, &other);
-    TEST_MSG(warm.cached == WHOLE_PAGES && same(&warm, &cold), "%s: %d tokens from files", name, warm.cached);
+    const int found = (PROMPT - 2) / RECURRENT_PAGE_TOKENS * RECURRENT_PAGE_TOKENS + 1;
+    TEST_MSG(warm.cached == found && same(&warm, &cold), "%s: %d tokens from files", name, warm.cached);
     TEST_MSG(foreign.cached == 0 && same(&foreign, &cold), "%s: %d of another salt", name, foreign.cached);
     cut_files(1);
     const Answer torn = ask_new(directory, &wish);
     TEST_MSG(torn.cached < WHOLE_PAGES && same(&torn, &cold), "%s: %d", name, torn.cached);
+    remove_cache();
+}
+
+/* Also short prompts, and within a page: up to the first row of the last page of states. */
+static void check_short_states(const char *name, const char *directory) {
+    static const int counts[] = {40, 100, 130, 200, 259, PROMPT - ANSWER};
+    const Wish cold_wish = {.no_disk = true}, wish = {0};
+    int32_t prompt[PROMPT];
+    Answer cold[COUNT_OF(counts)];
+    new_cache();
+    for (int round = 0; round < 3; round++) { /* cold, to be written, and in a later process */
+        Engine *engine = open_engine(directory, round ? &wish : &cold_wish);
+        for (size_t i = 0; i < COUNT_OF(counts); i++) {
+            make_prompt(engine_model(engine), prompt);
+            prompt[0] = (int32_t)i; /* texts of their own */
+            const Answer answer = ask_this(engine, &wish, prompt, counts[i]);
+            if (round == 0) cold[i] = answer;
+            const int least = round < 2 ? 0 : (counts[i] - 2) / RECURRENT_PAGE_TOKENS * RECURRENT_PAGE_TOKENS + 1;
+            TEST_MSG(answer.cached == least, "%s: %d of %d from files", name, answer.cached, counts[i]);
+            TEST_MSG(same(&answer, &cold[i]), "%s: %d tokens: not as cold", name, counts[i]);
+            if (round < 2) continue;
+            /* The next turn, of which the answer was never written alone. */
+            for (int k = 0; k < ANSWER; k++) prompt[counts[i] + k] = answer.tokens[k].id;
+            const Answer next = ask_this(engine, &wish, prompt, counts[i] + ANSWER);
+            TEST_MSG(next.cached == counts[i] + ANSWER - 1, "%s: %d of the next turn", name, next.cached);
+        }
+        engine_close(engine);
+    }
     remove_cache();
 }
 
@@ -289,6 +319,7 @@ int main(void) {
         char directory[64];
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
         (fixtures[i].states ? check_states : check_model)(fixtures[i].name, directory);
+        if (fixtures[i].states) check_short_states(fixtures[i].name, directory);
         fixture_remove(directory);
         fixture_close(&f);
     }

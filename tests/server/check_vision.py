@@ -79,7 +79,7 @@ def check_caching(model, server, name):
     cached = [got[1] for got in warm]
     known = cached[2] > first - 130 if name != "paligemma" else cached[2] == 0  # what it keeps depends on the prompt
     check(known and cached[1] < 40, f"{name}: cached tokens {cached}")
-    if name not in ("paligemma", "qwen3-5", "lfm2-vl-tiles"):  # recurrent states are kept at few places
+    if name != "paligemma":
         asked = [answer(server, user(picture(70), text)) for text in ("What is it?", "Which colours has it?")]
         rest = len("What is it?") + 30  # what stands behind the image
         check(asked[1][1] >= asked[0][0] - rest, f"{name}: another question: {asked[1][1]} cached of {asked[0][0]}")
