@@ -31,7 +31,7 @@ step() {
 
 uname -sr
 "$build/apus" doctor | grep -E '^(apus|processor|gpu)'
-for name in plugin handed generated prompts whole sums ops attention attention_codes pages rope golden step graph batch coded given split restore together parallel; do
+for name in plugin handed generated prompts whole sums ops attention attention_codes pages rope golden step graph batch coded given split restore together parallel mtp assistant; do
     step $name "$build/test_$name"
 done
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/math.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
@@ -191,51 +192,61 @@ static bool answer(Replay *r, Engine *engine, int first, int end, int tokens, do
     return ok;
 }
 
-/* Both engines in turn; the first answer without draft tokens is the known one. */
-static bool run_rounds(Replay *r, Engine *plain, Engine *drafts, int rounds, Error *error) {
+/* The line of the answers from `first` to `end`, which are of one kind. */
+static void print_kind(const Replay *r, int first, int end, int rounds) {
+    static Series ratio, plain, drafts;
+    uint64_t drafted = 0, accepted = 0;
+    int tokens = 0;
+    ratio.count = plain.count = drafts.count = 0;
+    for (int i = first; i < end; i++) {
+        for (int n = 0; n < rounds; n++) {
+            const Times *times = &r->times[i][n];
+            series_add(&ratio, times->plain / times->drafts);
+            series_add(&plain, r->answers[i].count / times->plain);
+            series_add(&drafts, r->answers[i].count / times->drafts);
+        }
+        drafted += r->drafted[i] / (uint64_t)rounds;
+        accepted += r->accepted[i] / (uint64_t)rounds;
+        tokens += r->answers[i].count;
+    }
+    printf("%-12s %6.2f × (least %.2f), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n",
+        r->answers[first].kind, series_median(&ratio), series_at(&ratio, 0), series_median(&plain),
+        series_median(&drafts), tokens, (unsigned long long)accepted, (unsigned long long)drafted);
+    fflush(stdout);
+}
+
+/* Answers of one kind are neighbours. */
+static int end_of_kind(const Replay *r, int first) {
+    int end = first + 1;
+    while (end < r->count && !strcmp(r->answers[end].kind, r->answers[first].kind)) end++;
+    return end;
+}
+
+/* Both engines in turn, every round of some answers before the next answers; the first answer without draft tokens is
+ * the known one. A kind's line is printed when its last answer is. */
+static bool run_answers(Replay *r, Engine *plain, Engine *drafts, int rounds, Error *error) {
     double seconds[2][ANSWERS_MAX];
+    int printed = 0;
     if (!answer(r, plain, 0, 1, WARM_UP, seconds[0], error) || !answer(r, drafts, 0, 1, WARM_UP, seconds[1], error))
         return false;
     memset(r->drafted, 0, sizeof r->drafted);
     memset(r->accepted, 0, sizeof r->accepted);
-    for (int round = 0; round < rounds; round++)
-        for (int first = 0; first < r->count; first += r->streams) {
-            const int end = min_int(first + r->streams, r->count);
+    for (int first = 0; first < r->count; first += r->streams) {
+        const int end = min_int(first + r->streams, r->count);
+        for (int round = 0; round < rounds; round++) {
             for (int turn = 0; turn < 2; turn++) {
                 const int with = (turn + round) % 2;
                 if (!answer(r, with ? drafts : plain, first, end, 0, seconds[with], error)) return false;
             }
             for (int i = first; i < end; i++)
                 r->times[i][round] = (Times){seconds[0][i - first], seconds[1][i - first]};
+            log_info("%s, answers to %d of %d, round %d of %d: %.1f s without draft tokens, %.1f s with them",
+                r->answers[first].kind, end, r->count, round + 1, rounds, seconds[0][0], seconds[1][0]);
         }
-    return true;
-}
-
-static void print_kinds(const Replay *r, int rounds) {
-    static Series ratio, plain, drafts;
-    for (int i = 0; i < r->count; i++) {
-        const char *kind = r->answers[i].kind;
-        uint64_t drafted = 0, accepted = 0;
-        int tokens = 0, before = 0;
-        while (strcmp(r->answers[before].kind, kind)) before++;
-        if (before < i) continue;
-        ratio.count = plain.count = drafts.count = 0;
-        for (int k = i; k < r->count; k++) {
-            if (strcmp(r->answers[k].kind, kind)) continue;
-            for (int n = 0; n < rounds; n++) {
-                const Times *times = &r->times[k][n];
-                series_add(&ratio, times->plain / times->drafts);
-                series_add(&plain, r->answers[k].count / times->plain);
-                series_add(&drafts, r->answers[k].count / times->drafts);
-            }
-            drafted += r->drafted[k] / (uint64_t)rounds;
-            accepted += r->accepted[k] / (uint64_t)rounds;
-            tokens += r->answers[k].count;
-        }
-        printf("%-12s %6.2f × (least %.2f), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n", kind,
-            series_median(&ratio), series_at(&ratio, 0), series_median(&plain), series_median(&drafts), tokens,
-            (unsigned long long)accepted, (unsigned long long)drafted);
+        for (int next; printed < end && (next = end_of_kind(r, printed)) <= end; printed = next)
+            print_kind(r, printed, next, rounds);
     }
+    return true;
 }
 
 /* What the KV cache has room for: two engines share the memory. */
@@ -254,10 +265,9 @@ static bool replay(Replay *r, const EngineOptions *options, int rounds, Error *e
     drafts.speculation.script_context = r;
     Engine *without = engine_open(&plain, error), *with = without ? engine_open(&drafts, error) : NULL;
     if (with) r->vocab = model_vocab(engine_model(with));
-    const bool ok = with && run_rounds(r, without, with, rounds, error);
+    const bool ok = with && run_answers(r, without, with, rounds, error);
     engine_close(with);
     engine_close(without);
-    if (ok) print_kinds(r, rounds);
     return ok;
 }
 

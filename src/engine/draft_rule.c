@@ -11,7 +11,10 @@ enum {
     LOOKUP_TOKENS = 8, /* that the first estimates count as */
     MODEL_TOKENS = 6,
 };
-static const float LEDGER_START = 0.25f, LEDGER_SHARE = 0.01f; /* tokens; share of an answer's tokens */
+static const float LEDGER_START = 0.5f, LEDGER_SHARE = 0.01f; /* tokens; share of an answer's tokens */
+/* Tokens that the ledger may be overdrawn by: likely drafts would otherwise wait for their first rows, which cost half
+ * a step each where rows have experts of their own, for half of a short answer. */
+static const float OVERDRAFT[DRAFT_BUCKETS] = {[4] = 0.25f, [5] = 0.5f, [6] = 1.5f, [DRAFT_BUCKET_MODEL] = 0.5f};
 static const float GAIN_LEAST = 1.01f;
 static const float KEPT_LOOKUP = 0.97f, KEPT_MODEL = 0.95f; /* kept share of the counts, per use */
 static const float STARTS[DRAFT_BUCKETS] = {0.35f, 0.5f, 0.6f, 0.7f, 0.8f, 0.88f, 0.95f, 0.75f};
@@ -40,10 +43,12 @@ static float cost_of(const StepCosts *costs, int streams, int rows, int drafts) 
     return (float)streams * (costs->cost[rows + drafts] / costs->cost[rows] - 1);
 }
 
+static float credit(const DraftRule *rule, int bucket) { return rule->balance + OVERDRAFT[bucket]; }
+
 /* The most draft tokens that the ledger pays for. */
-static int affordable(const StepCosts *costs, const DraftRule *rule, int streams, int rows, int most) {
-    int count = min_int(most, STEP_COSTS_ROWS - rows);
-    while (count > 0 && cost_of(costs, streams, rows, count) > rule->balance) count--;
+static int affordable(const StepCosts *costs, const DraftOffer *offer, int streams, int rows) {
+    int count = min_int(offer->count, STEP_COSTS_ROWS - rows);
+    while (count > 0 && cost_of(costs, streams, rows, count) > credit(offer->rule, offer->bucket)) count--;
     return max_int(count, 0);
 }
 
@@ -61,7 +66,7 @@ float draft_choose(const StepCosts *costs, int streams, int rows, DraftOffer *of
     CHECK(count <= STEP_COSTS_ROWS && rows_max <= ORDER_MAX);
     const int room = min_int(rows_max, STEP_COSTS_ROWS - rows);
     for (int i = 0; i < count; i++) {
-        most[i] = affordable(costs, offers[i].rule, streams, rows, offers[i].count);
+        most[i] = affordable(costs, &offers[i], streams, rows);
         probability[i] = reach[i] = draft_probability(offers[i].rule, offers[i].bucket);
         offers[i].count = 0;
     }
@@ -102,7 +107,7 @@ int draft_length(const StepCosts *costs, DraftRule *rule, int streams, int rows,
         expected += reach;
         reach *= p;
         const float cost = (costs->cost[rows + streams * k] + (float)k * draft_cost) / base, value = expected / cost;
-        if (cost - 1 > rule->balance) break;
+        if (cost - 1 > credit(rule, DRAFT_BUCKET_MODEL)) break;
         pays = pays || (float)(1 + k) > GAIN_LEAST * cost;
         if (value <= best) continue;
         best = value;

@@ -1,6 +1,7 @@
 /* Speculative decoding: answers with scripted drafts, right and wrong ones of every length, and with looked-up ones
  * equal the answers without: tokens, logprobs, finish, prompt tokens; whatever the cache's form, the device and the
  * requests around them are. test_speculation REQUESTS: so many per setting. */
+#include "base/math.h"
 #include "engine/engine_fixture.h"
 #include "engine/draft_rule.h"
 #include "engine/lookup.h"
@@ -230,6 +231,31 @@ static void check_rule(void) {
         TEST(gain(p, k, costs.cost[1 + k]) <= gain(p, best.count, costs.cost[1 + best.count]) * 1.0001f);
 }
 
+/* Drafts that are likely are not held up by the ledger at the beginning of an answer: not where rows have experts of
+ * their own, 8 of 64, and not those of a head. */
+static void check_beginning(void) {
+    StepCosts costs;
+    DraftRule rule;
+    float fanout[STEP_COSTS_ROWS + 1];
+    for (int rows = 1; rows <= STEP_COSTS_ROWS; rows++) fanout[rows] = 8 * (1 - powf(0.875f, (float)rows));
+    step_costs_init(&costs, false, fanout);
+    draft_rule_init(&rule);
+    float time = 0;
+    int tokens = 0;
+    while (tokens < 100) {
+        DraftOffer offer = {&rule, draft_bucket(20), min_int(DRAFT_TOKENS_MAX, 100 - tokens - 1)};
+        const float cost = draft_choose(&costs, 1, 1, &offer, 1, DRAFT_TOKENS_MAX);
+        TEST(offer.count > 0 || tokens > 0);
+        time += 1 + cost;
+        tokens += 1 + offer.count;
+        draft_note(&rule, draft_bucket(20), offer.count, offer.count, cost);
+    }
+    TEST_MSG((float)tokens > 2.5f * time, "experts, drafts that are right: %.2f", (double)((float)tokens / time));
+    step_costs_init(&costs, false, NULL);
+    draft_rule_init(&rule);
+    TEST(draft_length(&costs, &rule, 1, 1, 0.25f, 4) == 2);
+}
+
 /* The pace follows measurements; one that was disturbed does not end drafts for good. */
 static void check_pace(void) {
     DraftPace pace = {.weight_share = 0.1};
@@ -296,6 +322,7 @@ int main(int argc, char **argv) {
     case_vocab = fake.vocab;
     check_lookup();
     check_rule();
+    check_beginning();
     check_pace();
     check_streams();
     check_steps();
