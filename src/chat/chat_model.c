@@ -32,9 +32,10 @@ static SamplingOptions recommended_sampling(const Model *model) {
 
 static void make_fingerprint(ChatModel *m) {
     char text[256];
-    const Model *model = engine_model(m->engine);
-    const int length = snprintf(text, sizeof text, "apus 0.1 %s %llu %s", m->name,
-        (unsigned long long)model_weight_bytes(model), engine_backend(m->engine));
+    uint64_t bytes, operations; /* without a multi-token prediction head, which changes no result */
+    model_step_cost(engine_model(m->engine), &bytes, &operations);
+    const int length = snprintf(text, sizeof text, "apus 0.1 %s %llu %llu %s", m->name, (unsigned long long)bytes,
+        (unsigned long long)operations, engine_backend(m->engine));
     const uint64_t hash = checksum64(text, (size_t)min_int(length, (int)sizeof text - 1));
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%010llx", (unsigned long long)(hash & 0xFFFFFFFFFFu));
 }

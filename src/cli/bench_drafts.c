@@ -46,12 +46,18 @@ typedef struct Times {
     double plain, drafts;
 } Times;
 
+/* Streamed experts of an answer, its prompt included: bytes read, and seconds that steps waited for them. */
+typedef struct Reading {
+    double bytes, stall_s;
+} Reading;
+
 typedef struct Replay {
     bool lookup; /* the recording has lookups */
     int count, streams, vocab;
     Answer *answers; /* [count] */
     Times times[ANSWERS_MAX][ROUNDS_MAX];
     uint64_t drafted[ANSWERS_MAX], accepted[ANSWERS_MAX];
+    Reading reading[2][ANSWERS_MAX]; /* without and with draft tokens, all rounds together */
 } Replay;
 
 static const Command command = {"bench drafts", "MODEL",
@@ -153,7 +159,7 @@ static Request *submit(Engine *engine, const Replay *r, int number, int tokens, 
 
 /* Reads an answer; *seconds: its decode time. What is read first is known. False with the error: it failed, or is
  * another one. */
-static bool finish(Replay *r, Request *request, int number, double *seconds, Error *error) {
+static bool finish(Replay *r, Request *request, int number, bool with, double *seconds, Error *error) {
     Answer *a = &r->answers[number];
     TokenOut out[64];
     Finish finish = FINISH_NONE;
@@ -170,6 +176,8 @@ static bool finish(Replay *r, Request *request, int number, double *seconds, Err
     }
     const RequestStats stats = request_stats(request);
     *seconds = stats.decode_s;
+    r->reading[with][number].bytes += (double)stats.expert_read_bytes;
+    r->reading[with][number].stall_s += stats.expert_stall_s;
     for (int source = 0; source < DRAFT_SOURCES; source++) {
         r->drafted[number] += stats.drafts[source].drafted;
         r->accepted[number] += stats.drafts[source].accepted;
@@ -179,17 +187,32 @@ static bool finish(Replay *r, Request *request, int number, double *seconds, Err
     return finish == FINISH_LENGTH && same;
 }
 
-/* Answers `first` to `end`, together. tokens: of each, 0: all; seconds: [end - first]. */
-static bool answer(Replay *r, Engine *engine, int first, int end, int tokens, double *seconds, Error *error) {
+/* Answers `first` to `end`, together. with: the engine has draft tokens; tokens: of each, 0: all; seconds: [end −
+ * first]. */
+static bool answer(
+    Replay *r, Engine *engine, bool with, int first, int end, int tokens, double *seconds, Error *error) {
     Request *requests[ANSWERS_MAX] = {0};
     bool ok = true;
     for (int i = first; ok && i < end; i++)
         ok = (requests[i] = submit(engine, r, i, tokens ? tokens : r->answers[i].count, error)) != NULL;
     for (int i = first; i < end; i++) {
-        ok = ok && finish(r, requests[i], i, &seconds[i - first], error);
+        ok = ok && finish(r, requests[i], i, with, &seconds[i - first], error);
         request_free(requests[i]);
     }
     return ok;
+}
+
+/* What an answer from `first` to `end` read of streamed experts, in the mean; nothing where they are in memory. */
+static void print_reading(const Replay *r, int first, int end, int rounds) {
+    Reading mean[2] = {0};
+    for (int with = 0; with < 2; with++)
+        for (int i = first; i < end; i++) {
+            mean[with].bytes += r->reading[with][i].bytes / (rounds * (end - first));
+            mean[with].stall_s += r->reading[with][i].stall_s / (rounds * (end - first));
+        }
+    if (mean[0].bytes + mean[1].bytes > 0)
+        printf("%-12s experts of an answer: %.2f -> %.2f GB read, %.2f -> %.2f s waited for\n", "",
+            mean[0].bytes * 1e-9, mean[1].bytes * 1e-9, mean[0].stall_s, mean[1].stall_s);
 }
 
 /* The line of the answers from `first` to `end`, which are of one kind. */
@@ -212,6 +235,7 @@ static void print_kind(const Replay *r, int first, int end, int rounds) {
     printf("%-12s %6.2f × (least %.2f), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n",
         r->answers[first].kind, series_median(&ratio), series_at(&ratio, 0), series_median(&plain),
         series_median(&drafts), tokens, (unsigned long long)accepted, (unsigned long long)drafted);
+    print_reading(r, first, end, rounds);
     fflush(stdout);
 }
 
@@ -227,16 +251,18 @@ static int end_of_kind(const Replay *r, int first) {
 static bool run_answers(Replay *r, Engine *plain, Engine *drafts, int rounds, Error *error) {
     double seconds[2][ANSWERS_MAX];
     int printed = 0;
-    if (!answer(r, plain, 0, 1, WARM_UP, seconds[0], error) || !answer(r, drafts, 0, 1, WARM_UP, seconds[1], error))
+    if (!answer(r, plain, false, 0, 1, WARM_UP, seconds[0], error) ||
+        !answer(r, drafts, true, 0, 1, WARM_UP, seconds[1], error))
         return false;
     memset(r->drafted, 0, sizeof r->drafted);
     memset(r->accepted, 0, sizeof r->accepted);
+    memset(r->reading, 0, sizeof r->reading);
     for (int first = 0; first < r->count; first += r->streams) {
         const int end = min_int(first + r->streams, r->count);
         for (int round = 0; round < rounds; round++) {
             for (int turn = 0; turn < 2; turn++) {
-                const int with = (turn + round) % 2;
-                if (!answer(r, with ? drafts : plain, first, end, 0, seconds[with], error)) return false;
+                const bool with = (turn + round) % 2;
+                if (!answer(r, with ? drafts : plain, with, first, end, 0, seconds[with], error)) return false;
             }
             for (int i = first; i < end; i++)
                 r->times[i][round] = (Times){seconds[0][i - first], seconds[1][i - first]};

@@ -166,6 +166,17 @@ static bool reserve(DraftModel *d, DraftText *t, int tokens) {
     return false;
 }
 
+/* Places for the tokens of a text that are read, or, behind them, for the draft tokens but the last: of what is
+ * reserved beyond a step, recurrent states may lack the page in which the step ends, so both are not reserved together.
+ */
+static bool reserve_draft(DraftModel *d, DraftText *t, int drafted) {
+    Error why = {0};
+    if (drafted == 0) return reserve(d, t, t->tokens - t->sequence->kv.length);
+    if (drafted > 1 || kv_reserve(d->kv, &t->sequence->kv, t->wanted - 1, &why)) return true;
+    t->wanted = drafted;
+    return false;
+}
+
 /* Adds rows of a text, or its draft token `drafted`, with an output if a token is sampled behind them. */
 static void add_rows(DraftModel *d, const DraftText *t, int rows, int drafted, bool output) {
     SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
@@ -223,7 +234,7 @@ static bool draft_token(DraftModel *d, DraftText *texts, int count, int drafted,
         DraftText *t = &texts[i];
         if (t->wanted <= drafted) continue;
         const int pending = t->tokens - t->sequence->kv.length;
-        if (drafted == 0 && !reserve(d, t, pending + t->wanted - 1)) continue;
+        if (!reserve_draft(d, t, drafted)) continue;
         if (output == 0) step_begin(&d->builder, true);
         add_rows(d, t, drafted > 0 ? 1 : pending, drafted, true);
         output++;

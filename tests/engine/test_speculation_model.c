@@ -176,6 +176,25 @@ static void check_setting(const Setting *s) {
         (unsigned long long)model.drafted);
 }
 
+/* Prompts that a draft model reads in the step of its first draft token; with recurrent states the drafts go on over
+ * several of their pages. */
+static void check_short_prompts(const char *name) {
+    Fixture f;
+    char directory[64];
+    if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
+    const Setting s = {.name = name, .directory = directory, .cpu = "auto"};
+    const SpeculationOptions own = {.draft_directory = directory, .draft_tokens = DRAFT_TOKENS_MAX, .always = true};
+    lengths = (Lengths){CONTEXT, 30, TOKENS};
+    (void)run_requests(&s, &(SpeculationOptions){0}, known);
+    const DraftStats model = run_requests(&s, &own, answers);
+    compare(&s, "itself as a draft model behind short prompts");
+    TEST_MSG(model.accepted > 100, "%s: %llu of %llu", name, (unsigned long long)model.accepted,
+        (unsigned long long)model.drafted);
+    lengths = usual;
+    fixture_remove(directory);
+    fixture_close(&f);
+}
+
 static void check_streamed(Setting s) {
     s.streamed = true;
     if (is_unstreamable(s.name))
@@ -449,6 +468,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < COUNT_OF(head_fixtures); i += test_sampled() ? 3 : 1) check_head(head_fixtures[i]);
     check_assistant("assistant/gemma4");
+    check_short_prompts("qwen3-5");
     TEST_MSG(preempted > 0 && head_accepted > 0, "%llu preempted, %llu accepted", (unsigned long long)preempted,
         (unsigned long long)head_accepted);
     const int count = fixture_names(names, FIXTURE_NAMES_MAX);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Speculative decoding through the API: the same answers, log-probabilities, usage and ends with and without draft
-tokens, from lookup, a prediction and a draft model; counts in usage, timings and /metrics; a draft model of another
-vocabulary is refused, and so is a multi-token prediction head that the file does not have.
+"""Speculative decoding through the API: the same answers, log-probabilities, usage, ends and fingerprints with and
+without draft tokens, from lookup, a prediction, a draft model and a multi-token prediction head; counts in usage,
+timings and /metrics; a draft model of another vocabulary is refused, and so is a head that the file does not have.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 
 from apus_server import BINARY, Checks, Server
-from tiny_model import write_tiny_model
+from tiny_model import write_tiny_hybrid, write_tiny_model
 
 check = Checks()
 TEXT = "one two three four; one two three four; one two"
@@ -41,7 +41,7 @@ def essence(answer):
     for name in ("accepted_prediction_tokens", "rejected_prediction_tokens"):
         usage["completion_tokens_details"].pop(name)
     usage.pop("prompt_tokens_details")  # which depend on what was asked before
-    return answer["choices"], usage
+    return answer["choices"], usage, answer["system_fingerprint"]
 
 
 def check_equal(plain, others):
@@ -50,6 +50,19 @@ def check_equal(plain, others):
         check(wanted["timings"]["draft_n"] == 0, f"--no-lookup: {wanted['timings']}")
         for name, server in others.items():
             check(essence(ask(server, **fields)) == essence(wanted), f"{name}: {fields}")
+
+
+def check_hybrid():
+    """Recurrent states: with lookup, the model's head, and itself as a draft model."""
+    with tempfile.TemporaryDirectory() as model:
+        write_tiny_hybrid(model, predicts=True)
+        with (
+            Server(model, "--no-lookup") as plain,
+            Server(model) as lookup,
+            Server(model, "--no-lookup", "--mtp") as head,
+            Server(model, "--no-lookup", "--draft-model", model, "--num-draft-tokens", 31) as draft,
+        ):
+            check_equal(plain, {"a hybrid, lookup": lookup, "a hybrid's head": head, "a hybrid, draft model": draft})
 
 
 def drafted(server, source, accepted):
@@ -119,6 +132,7 @@ def main():
             check_prediction(plain, lookup)
         check_vocabulary(model)
         check_refusals(model)
+    check_hybrid()
     check.done()
 
 

@@ -203,21 +203,23 @@ def write_tiny_vision(directory, name):
 HYBRID_HEAD = 64
 
 
-def write_tiny_hybrid(directory, context=32768, embedding_range=1.0):
+def write_tiny_hybrid(directory, context=32768, embedding_range=1.0, predicts=False):
     """The fixture tests/family/data/qwen3-5.json, three layers with a recurrent state and one with attention, for texts
-    of printable ASCII.
+    of printable ASCII. predicts: with a multi-token prediction head (mtp/qwen3-5.json).
     """
     sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
     import weights
 
-    with open(os.path.join(ROOT, "tests", "family", "data", "qwen3-5.json")) as file:
+    name = "mtp/qwen3-5.json" if predicts else "qwen3-5.json"
+    with open(os.path.join(ROOT, "tests", "family", "data", name)) as file:
         fixture = json.load(file)
-    head, vocab, shapes = fixture["config"]["head_dim"], fixture["config"]["vocab_size"], {}
+    hidden, head, vocab = (fixture["config"][key] for key in ("hidden_size", "head_dim", "vocab_size"))
+    shapes = {}
     for name, shape in fixture["tensors"].items():
         attention = "self_attn" in name  # wider heads, which can be quantised
         shapes[name] = [VOCAB if d == vocab and "layers" not in name else d for d in shape]
         if attention:
-            shapes[name] = [d // head * HYBRID_HEAD if d % head == 0 else d for d in shape]
+            shapes[name] = [d if d % head or d == hidden else d // head * HYBRID_HEAD for d in shape]
     values = weights.make(shapes, {"dtype": "f32"}, {**fixture, "embedding_range": embedding_range})
     tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
     _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
