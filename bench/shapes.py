@@ -249,6 +249,48 @@ SHAPES = {
         ),
         None,
     ),
+    "deepseek-v4-flash": (
+        dict(
+            model_type="deepseek_v4",
+            hidden_size=4096,
+            moe_intermediate_size=2048,
+            num_attention_heads=64,
+            num_key_value_heads=1,
+            head_dim=512,
+            q_lora_rank=1024,
+            o_lora_rank=1024,
+            o_groups=8,
+            qk_rope_head_dim=64,
+            sliding_window=128,
+            index_n_heads=64,
+            index_head_dim=128,
+            index_topk=512,
+            hc_mult=4,
+            hc_sinkhorn_iters=20,
+            n_routed_experts=256,
+            n_shared_experts=1,
+            num_experts_per_tok=6,
+            num_hash_layers=3,
+            routed_scaling_factor=1.5,
+            swiglu_limit=10.0,
+            topk_method="noaux_tc",
+            scoring_func="sqrtsoftplus",
+            norm_topk_prob=True,
+            rms_norm_eps=1e-6,
+            rope_theta=1e4,
+            compress_rope_theta=1.6e5,
+            vocab_size=129280,
+            tie_word_embeddings=False,
+            rope_scaling=dict(
+                type="yarn", factor=16.0, original_max_position_embeddings=65536, beta_fast=32, beta_slow=1
+            ),
+        ),
+        # two layers of the window alone, then sparse and heavy ones in turn; one layer routes by tokens
+        lambda n: dict(
+            compress_ratios=[0 if i < n // 4 else 4 if (i - n // 4) % 2 == 0 else 128 for i in range(n)],
+            num_hash_layers=min(3, n // 4),
+        ),
+    ),
     "gpt-oss-20b": (
         dict(
             model_type="gpt_oss",

@@ -36,6 +36,9 @@ void deepseek_v4_attention_fields(Loader *ld, const Spec *spec, DeepseekV4 *s) {
     s->index.heads = load_int_or(ld, "index_n_heads", 64);
     s->index.top_k = load_int_or(ld, "index_topk", 512);
     s->index.kv.layout.head_dim = load_int_or(ld, "index_head_dim", 128);
+    const int64_t packed = (int64_t)(s->index.heads + 15) * s->index.kv.layout.head_dim;
+    load_require(ld, spec->positions / s->sparse_rate + KV_PAGE_TOKENS + packed <= INDEX_SCORES_MAX,
+        "max_position_embeddings is %d, too much for an indexer of %d heads", spec->positions, s->index.heads);
     const double part = load_number_or(ld, "partial_rotary_factor", 0);
     const int dims = part > 0 ? (int)(s->d.head_dim * fmin(part, 1)) : load_int_or(ld, "qk_rope_head_dim", 64);
     s->main_rope = load_own_rope(ld, dims, false);

@@ -14,6 +14,8 @@
 
 typedef struct RecurrentKernels RecurrentKernels; /* recurrent/recurrent.h */
 extern const RecurrentKernels recurrent_kernels_avx2, recurrent_kernels_avx512, recurrent_kernels_neon;
+typedef struct CompressedKernels CompressedKernels; /* compressed/compressed.h */
+extern const CompressedKernels compressed_kernels_avx2, compressed_kernels_avx512, compressed_kernels_neon;
 
 typedef struct CpuKernels {
     const char *name;            /* "avx2", "avx512", "amx", "neon" */
@@ -27,8 +29,9 @@ typedef struct CpuKernels {
     void (*activate_row)(int64_t count, const float *x, Activation activation, float *out);
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits_row)(int64_t count, float *x, float scale, float cap);
-    const AttentionKernels *attention; /* attention_impl.h */
-    const RecurrentKernels *recurrent; /* recurrent/recurrent_impl.h */
+    const AttentionKernels *attention;   /* attention_impl.h */
+    const RecurrentKernels *recurrent;   /* recurrent/recurrent_impl.h */
+    const CompressedKernels *compressed; /* compressed/compressed_impl.h */
 } CpuKernels;
 extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 bool neon_available(void); /* with all extensions that *_neon.c is compiled for */

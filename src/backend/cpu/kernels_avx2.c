@@ -13,4 +13,5 @@ const CpuKernels cpu_kernels_avx2 = {
     .logits_row = logits_row,
     .attention = &attention_kernels,
     .recurrent = &recurrent_kernels_avx2,
+    .compressed = &compressed_kernels_avx2,
 };

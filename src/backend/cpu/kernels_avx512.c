@@ -13,6 +13,7 @@ const CpuKernels cpu_kernels_avx512 = {
     .logits_row = logits_row,
     .attention = &attention_kernels,
     .recurrent = &recurrent_kernels_avx512,
+    .compressed = &compressed_kernels_avx512,
 };
 
 const CpuKernels cpu_kernels_amx = {
@@ -25,4 +26,5 @@ const CpuKernels cpu_kernels_amx = {
     .logits_row = logits_row,
     .attention = &attention_kernels,
     .recurrent = &recurrent_kernels_avx512,
+    .compressed = &compressed_kernels_avx512,
 };

@@ -27,4 +27,5 @@ const CpuKernels cpu_kernels_neon = {
     .logits_row = logits_row,
     .attention = &attention_kernels,
     .recurrent = &recurrent_kernels_neon,
+    .compressed = &compressed_kernels_neon,
 };

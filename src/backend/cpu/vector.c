@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cpu/compressed/compressed.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
 #include "backend/cpu/recurrent/recurrent.h"
-#include "backend/cpu/compressed.h"
 #include "backend/cpu/streams.h"
 #include "backend/mla.h"
 
@@ -172,21 +172,6 @@ static void vector_sparsify(Backend *backend, const Sparsify *op) { streams_spar
 static void vector_gate_heads(Backend *backend, const HeadGate *op) {
     streams_gate_heads(cpu_backend(backend)->pool, op);
 }
-static void vector_compress(Backend *backend, const Compression *op) {
-    compressed_compress(cpu_backend(backend)->pool, &cpu_backend(backend)->step, op);
-}
-static void vector_compressed_select(Backend *backend, const CompressedSelect *op) {
-    compressed_select(cpu_backend(backend)->pool, &cpu_backend(backend)->step, op);
-}
-static void vector_compressed_attention(Backend *backend, const CompressedAttention *op) {
-    compressed_attend(cpu_backend(backend)->pool, &cpu_backend(backend)->step, op);
-}
-static void vector_join_groups(Backend *backend, const GroupJoin *op) {
-    compressed_join(cpu_backend(backend)->pool, op);
-}
-static void vector_hyper_connect(Backend *backend, const HyperConnection *op) {
-    compressed_hyper(cpu_backend(backend)->pool, op);
-}
 
 /* ---- open and close ---- */
 
@@ -247,11 +232,11 @@ static const BackendOps vector_ops = {
     .match_rms = vector_match_rms,
     .sparsify = vector_sparsify,
     .gate_heads = vector_gate_heads,
-    .compress = vector_compress,
-    .compressed_select = vector_compressed_select,
-    .compressed_attention = vector_compressed_attention,
-    .join_groups = vector_join_groups,
-    .hyper_connect = vector_hyper_connect,
+    .compress = cpu_compress,
+    .compressed_select = cpu_compressed_select,
+    .compressed_attention = cpu_compressed_attention,
+    .join_groups = cpu_join_groups,
+    .hyper_connect = cpu_hyper_connect,
     .close = vector_close,
 };
 

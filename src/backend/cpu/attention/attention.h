@@ -85,6 +85,8 @@ size_t attention_shared_bytes(void);
 size_t attention_turns_bytes(void);
 void cpu_attention(Backend *backend, const Attention *op);
 void cpu_index_select(Backend *backend, const IndexSelect *op); /* index_select.c */
+/* Numbers of the top_k largest of `count` scores, ascending, then −1; of equal scores the lower number. */
+void index_best(const float *scores, int count, int top_k, int32_t *chosen);
 bool cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 bool cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
 size_t cpu_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);

@@ -86,24 +86,30 @@ static void sort_ascending(int32_t *x, int count) {
     }
 }
 
-/* The best of `blocks` blocks, ascending; scores: of the keys up to the row's own, which become those of blocks. */
+void index_best(const float *scores, int count, int top_k, int32_t *chosen) {
+    const int kept = count < top_k ? count : top_k;
+    for (int i = 0; i < top_k; i++) chosen[i] = i < kept ? i : -1;
+    if (count <= top_k) return;
+    for (int i = kept / 2 - 1; i >= 0; i--) sink_worst(scores, chosen, kept, i);
+    for (int b = kept; b < count; b++) {
+        if (!is_worse(scores, chosen[0], b)) continue;
+        chosen[0] = b;
+        sink_worst(scores, chosen, kept, 0);
+    }
+    sort_ascending(chosen, kept);
+}
+
+/* The best blocks, ascending; scores: of the keys up to the row's own, which become those of blocks. */
 static void choose(const IndexSelect *op, int keys, float *scores, int32_t *chosen) {
-    const int blocks = (keys + op->block - 1) / op->block, count = blocks < op->top_k ? blocks : op->top_k;
-    for (int i = 0; i < op->top_k; i++) chosen[i] = i < count ? i : -1;
-    if (blocks <= op->top_k) return;
-    for (int b = 0; b < blocks && op->block > 1; b++) {
+    const int blocks = (keys + op->block - 1) / op->block;
+    const bool all = blocks <= op->top_k;
+    for (int b = 0; b < blocks && op->block > 1 && !all; b++) {
         float best = scores[b * op->block];
         for (int j = b * op->block + 1; j < (b + 1) * op->block && j < keys; j++) best = fmaxf(best, scores[j]);
         scores[b] = best;
     }
-    for (int b = blocks - op->local; b < blocks; b++) scores[b] = INFINITY;
-    for (int i = count / 2 - 1; i >= 0; i--) sink_worst(scores, chosen, count, i);
-    for (int b = count; b < blocks; b++) {
-        if (!is_worse(scores, chosen[0], b)) continue;
-        chosen[0] = b;
-        sink_worst(scores, chosen, count, 0);
-    }
-    sort_ascending(chosen, count);
+    for (int b = blocks - op->local; b < blocks && !all; b++) scores[b] = INFINITY;
+    index_best(scores, blocks, op->top_k, chosen);
 }
 
 /* ---- the operation ---- */

@@ -8,7 +8,6 @@
 
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
-#include "backend/cpu/compressed.h"
 #include "backend/cpu/streams.h"
 #include "backend/mla.h"
 #include "backend/cpu/ref/ref.h"
@@ -189,19 +188,6 @@ static void ref_mix_streams(Backend *backend, const StreamMix *op) { streams_mix
 static void ref_match_rms(Backend *backend, const MatchRms *op) { streams_match_rms(ref_backend(backend)->pool, op); }
 static void ref_sparsify(Backend *backend, const Sparsify *op) { streams_sparsify(ref_backend(backend)->pool, op); }
 static void ref_gate_heads(Backend *backend, const HeadGate *op) { streams_gate_heads(ref_backend(backend)->pool, op); }
-static void ref_compress(Backend *backend, const Compression *op) {
-    compressed_compress(ref_backend(backend)->pool, &ref_backend(backend)->step, op);
-}
-static void ref_compressed_select(Backend *backend, const CompressedSelect *op) {
-    compressed_select(ref_backend(backend)->pool, &ref_backend(backend)->step, op);
-}
-static void ref_compressed_attention(Backend *backend, const CompressedAttention *op) {
-    compressed_attend(ref_backend(backend)->pool, &ref_backend(backend)->step, op);
-}
-static void ref_join_groups(Backend *backend, const GroupJoin *op) { compressed_join(ref_backend(backend)->pool, op); }
-static void ref_hyper_connect(Backend *backend, const HyperConnection *op) {
-    compressed_hyper(ref_backend(backend)->pool, op);
-}
 
 static void ref_close(Backend *backend) {
     RefBackend *r = ref_backend(backend);

@@ -1,6 +1,7 @@
 /* Internals of the reference backend, shared by its files. */
 #pragma once
 #include "backend/cpu/pool.h"
+#include "backend/compressed.h"
 #include "backend/recurrent.h"
 
 typedef struct RefBackend {
@@ -53,3 +54,10 @@ void ref_conv(Backend *backend, const Conv *op);
 void ref_recurrence(Backend *backend, const Recurrence *op);
 void ref_mamba(Backend *backend, const Mamba *op);
 void ref_gated_norm(Backend *backend, const GatedNorm *op);
+
+/* ref_compressed.c */
+void ref_compress(Backend *backend, const Compression *op);
+void ref_compressed_select(Backend *backend, const CompressedSelect *op);
+void ref_compressed_attention(Backend *backend, const CompressedAttention *op);
+void ref_join_groups(Backend *backend, const GroupJoin *op);
+void ref_hyper_connect(Backend *backend, const HyperConnection *op);

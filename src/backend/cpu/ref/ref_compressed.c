@@ -1,7 +1,11 @@
-#include "backend/cpu/compressed.h"
+/* Attention to compressed keys and hyper-connections of the reference backend. */
+#include "backend/compressed.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "backend/cpu/hyper.h"
+#include "backend/cpu/ref/ref_internal.h"
 
 enum {
     LANES = 16,
@@ -23,8 +27,6 @@ static float dot(const float *a, const float *b, int64_t count) {
         for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];
     return lanes[0];
 }
-
-static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
 static void norm_row(const Norm *norm, float *x) {
     const float scale = 1 / sqrtf(dot(x, x, norm->width) / (float)norm->width + norm->eps);
@@ -58,11 +60,11 @@ static void run_task(void *argument, int index, int count) {
 }
 
 /* Items are independent of each other. floats: what an item reads, about. */
-static void run(Pool *pool, Job job, int64_t floats) {
+static void run(Backend *backend, Job job, int64_t floats) {
     if (job.items < 2 || job.items * floats < SMALL_FLOATS)
         run_task(&job, 0, 1);
     else
-        pool_run(pool, run_task, &job);
+        pool_run(ref_backend(backend)->pool, run_task, &job);
 }
 
 static const SequenceChunk *chunk_of(const Step *step, int64_t row) {
@@ -116,15 +118,15 @@ static void compress_row(const Job *job, int64_t row) {
     if ((position + 1) % op->rate == 0) compute_key(op, chunk, position);
 }
 
-void compressed_compress(Pool *pool, const Step *step, const Compression *op) {
+void ref_compress(Backend *backend, const Compression *op) {
     const int64_t all = compression_width(op);
     for (int64_t row = 0; row < op->rows; row++) {
-        const SequenceChunk *chunk = chunk_of(step, row);
+        const SequenceChunk *chunk = chunk_of(&ref_backend(backend)->step, row);
         float *to = cache_row(&op->state, chunk, position_of(chunk, row));
         memcpy(to, op->values + row * all, (size_t)all * sizeof *to);
         memcpy(to + all, op->gates + row * all, (size_t)all * sizeof *to);
     }
-    run(pool, (Job){op, step, op->rows, compress_row}, 2 * all);
+    run(backend, (Job){op, &ref_backend(backend)->step, op->rows, compress_row}, 2 * all);
 }
 
 /* ---- the choice of keys ---- */
@@ -196,8 +198,9 @@ static void select_row(const Job *job, int64_t row) {
     for (int i = 0; i < kept; i++) chosen[i] = heap[i].key;
 }
 
-void compressed_select(Pool *pool, const Step *step, const CompressedSelect *op) {
-    run(pool, (Job){op, step, op->rows, select_row}, (int64_t)op->top_k * op->heads * op->width);
+void ref_compressed_select(Backend *backend, const CompressedSelect *op) {
+    run(backend, (Job){op, &ref_backend(backend)->step, op->rows, select_row},
+        (int64_t)op->top_k * op->heads * op->width);
 }
 
 /* ---- attention ---- */
@@ -275,16 +278,17 @@ static void attend_item(const Job *job, int64_t item) {
     attend(op, chunk_of(job->step, row), row, (int)(item % op->heads));
 }
 
-void compressed_attend(Pool *pool, const Step *step, const CompressedAttention *op) {
+void ref_compressed_attention(Backend *backend, const CompressedAttention *op) {
     for (int64_t row = 0; row < op->rows; row++) {
-        const SequenceChunk *chunk = chunk_of(step, row);
+        const SequenceChunk *chunk = chunk_of(&ref_backend(backend)->step, row);
         const int position = position_of(chunk, row);
         float *k = op->k + row * op->width;
         norm_row(op->k_norm, k);
         rotate_end(op->rope, position, op->width, false, k);
         memcpy(cache_row(&op->latest, chunk, position), k, (size_t)op->width * sizeof *k);
     }
-    run(pool, (Job){op, step, (int64_t)op->rows * op->heads, attend_item}, (int64_t)op->window * op->width);
+    run(backend, (Job){op, &ref_backend(backend)->step, (int64_t)op->rows * op->heads, attend_item},
+        (int64_t)op->window * op->width);
 }
 
 static void join_row(const Job *job, int64_t row) {
@@ -295,65 +299,42 @@ static void join_row(const Job *job, int64_t row) {
             (size_t)op->width * sizeof *op->out);
 }
 
-void compressed_join(Pool *pool, const GroupJoin *op) {
-    run(pool, (Job){op, NULL, op->rows, join_row}, op->groups * op->width);
+void ref_join_groups(Backend *backend, const GroupJoin *op) {
+    run(backend, (Job){op, NULL, op->rows, join_row}, op->groups * op->width);
 }
 
 /* ---- hyper-connections ---- */
 
-/* mix = softmax over j of the logits + eps, then columns and rows are divided by their sums in turn. */
-static void make_mix(const HyperConnection *op, const float *logits, float mix[STREAMS_MAX][STREAMS_MAX]) {
-    const int n = op->streams;
-    const float *base = op->base + 2 * n;
-    for (int i = 0; i < n; i++) {
-        float most = -INFINITY, sum = 0;
-        for (int j = 0; j < n; j++) mix[i][j] = logits[2 * n + n * i + j] * op->scale[2] + base[n * i + j];
-        for (int j = 0; j < n; j++) most = fmaxf(most, mix[i][j]);
-        for (int j = 0; j < n; j++) sum += mix[i][j] = expf(mix[i][j] - most);
-        for (int j = 0; j < n; j++) mix[i][j] = mix[i][j] / sum + op->eps;
-    }
-    for (int turn = 0; turn < 2 * op->iterations - 1; turn++)
-        for (int a = 0; a < n; a++) {
-            float sum = op->eps;
-            for (int b = 0; b < n; b++) sum += turn % 2 ? mix[a][b] : mix[b][a];
-            for (int b = 0; b < n; b++) *(turn % 2 ? &mix[a][b] : &mix[b][a]) /= sum;
-        }
-}
-
-static void collapse_row(const HyperConnection *op, const float *logits, const float *x, float *out) {
+static void collapse_row(const HyperConnection *op, const HyperWeights *w, const float *x, float *out) {
     memset(out, 0, (size_t)op->width * sizeof *out);
-    for (int i = 0; i < op->streams; i++) {
-        const float pre = sigmoid(logits[i] * op->scale[0] + op->base[i]) + op->eps;
-        for (int64_t e = 0; e < op->width; e++) out[e] += pre * x[i * op->width + e];
-    }
+    for (int i = 0; i < op->streams; i++)
+        for (int64_t e = 0; e < op->width; e++) out[e] += w->pre[i] * x[i * op->width + e];
 }
 
-static void expand_row(const HyperConnection *op, const float *logits, const float *y, float *x) {
+static void expand_row(const HyperConnection *op, const HyperWeights *w, const float *y, float *x) {
     const int n = op->streams;
-    float mix[STREAMS_MAX][STREAMS_MAX], post[STREAMS_MAX], old[STREAMS_MAX];
-    make_mix(op, logits, mix);
-    for (int j = 0; j < n; j++) post[j] = 2 * sigmoid(logits[n + j] * op->scale[1] + op->base[n + j]);
+    float old[STREAMS_MAX];
     for (int64_t e = 0; e < op->width; e++) {
         for (int i = 0; i < n; i++) old[i] = x[i * op->width + e];
         for (int j = 0; j < n; j++) {
             float sum = 0;
-            for (int i = 0; i < n; i++) sum += mix[i][j] * old[i];
-            x[j * op->width + e] = post[j] * y[e] + sum;
+            for (int i = 0; i < n; i++) sum += w->mix[i][j] * old[i];
+            x[j * op->width + e] = w->post[j] * y[e] + sum;
         }
     }
 }
 
 static void hyper_row(const Job *job, int64_t row) {
     const HyperConnection *op = job->op;
-    const float *logits = op->logits + row * hyper_logits(op->streams, op->iterations);
     float *x = op->x + row * op->streams * op->width;
+    HyperWeights weights;
+    hyper_weights(op, row, &weights);
     if (op->y)
-        expand_row(op, logits, op->y + row * op->width, x);
+        expand_row(op, &weights, op->y + row * op->width, x);
     else
-        collapse_row(op, logits, x, op->out + row * op->width);
+        collapse_row(op, &weights, x, op->out + row * op->width);
 }
 
-void compressed_hyper(Pool *pool, const HyperConnection *op) {
-    CHECK(op->streams <= STREAMS_MAX);
-    run(pool, (Job){op, NULL, op->rows, hyper_row}, op->streams * op->width);
+void ref_hyper_connect(Backend *backend, const HyperConnection *op) {
+    run(backend, (Job){op, NULL, op->rows, hyper_row}, op->streams * op->width);
 }
