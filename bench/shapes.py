@@ -6,8 +6,8 @@
 
 The shapes are those of published configurations (SHAPES below), less layers. Which tensors a family reads, and their
 sizes, is asked of `apus info`: a missing tensor is named by its error, one of a wrong shape by the shape that it must
-have. Matrices get random 4-bit codes in groups of 64, everything else plausible constants. With --tokenizer, a
-directory with tokenizer.json, a server answers a request as well. Needs no package.
+have. Matrices get random 4-bit codes in groups of 64 (BitNet's: ternary numbers), everything else plausible constants.
+With --tokenizer, a directory with tokenizer.json, a server answers a request as well. Needs no package.
 """
 
 import argparse
@@ -28,6 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BINARY = os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus"))
 GROUP, BITS, BLOCK = 64, 4, 1 << 24
 PROBES_MAX = 5000  # runs of `apus info` for a shape
+TERNARY = bytes(b & ~(b & b >> 1 & 0x55) for b in range(256))  # no code of two bits is 3
 
 LOCAL, FULL = "sliding_attention", "full_attention"
 DELTA = dict(
@@ -285,11 +286,29 @@ SHAPES = {
                 type="yarn", factor=16.0, original_max_position_embeddings=65536, beta_fast=32, beta_slow=1
             ),
         ),
-        # two layers of the window alone, then sparse and heavy ones in turn; one layer routes by tokens
+        # a fourth of the layers of the window alone and routed by tokens, then sparse and heavy ones in turn; fewer
+        # experts, of which as many are read
         lambda n: dict(
             compress_ratios=[0 if i < n // 4 else 4 if (i - n // 4) % 2 == 0 else 128 for i in range(n)],
             num_hash_layers=min(3, n // 4),
+            n_routed_experts=32,
         ),
+    ),
+    "bitnet-b1.58-2b-4t": (
+        dict(
+            model_type="bitnet",
+            hidden_size=2560,
+            intermediate_size=6912,
+            num_attention_heads=20,
+            num_key_value_heads=5,
+            hidden_act="relu2",
+            rms_norm_eps=1e-5,
+            rope_theta=500000,
+            vocab_size=128256,
+            tie_word_embeddings=True,
+            quantization_config=dict(quant_method="bitnet", linear_class="autobitlinear", quantization_mode="offline"),
+        ),
+        None,
     ),
     "gpt-oss-20b": (
         dict(
@@ -335,12 +354,15 @@ class Checkpoint:
         self.directory, self.tensors = directory, {}  # name: [dtype, shape]
         self.experts = max(config.get(f, 1) for f in ("num_experts", "n_routed_experts", "num_local_experts"))
         os.makedirs(directory, exist_ok=True)
-        with open(os.path.join(directory, "config.json"), "w") as f:
+        self.write_config(config)
+
+    def write_config(self, config):
+        with open(os.path.join(self.directory, "config.json"), "w") as f:
             json.dump(config, f, indent=1)
 
     def size(self, name):
         dtype, shape = self.tensors[name]
-        return math.prod(shape) * {"U32": 4, "BF16": 2, "F32": 4}[dtype]
+        return math.prod(shape) * {"U8": 1, "U32": 4, "BF16": 2, "F32": 4, "I64": 8}[dtype]
 
     def write_header(self, f):
         header, offset = {"__metadata__": {"format": "mlx"}}, 0
@@ -381,16 +403,28 @@ class Checkpoint:
             if found := re.search(r"tensor (\S+) is missing", error):
                 for name in self.alike(found.group(1)):
                     self.tensors[name] = ["BF16", self.like(name)]
+            elif found := re.search(r"tensor (\S+) in \S+ is BF16, must be I32 or I64", error):
+                self.tensors[found.group(1)][0] = "I64"
             elif found := re.search(r"tensor (\S+) in \S+ has shape \[[^]]*\], must be \[([^]]*)\]", error):
                 self.tensors[found.group(1)][1] = [int(n) for n in found.group(2).split(", ")]
             else:
                 sys.exit(f"{self.directory}: {error}")
         sys.exit(f"{self.directory}: no end of missing tensors")
 
+    def pack_ternary(self):
+        """Matrices of layers as BitNet's publisher packs them: four rows to a byte, one scale."""
+        plain = dict(self.tensors)
+        for name, (_, shape) in plain.items():
+            if len(shape) == 2 and ".layers." in name:
+                self.tensors[name] = ["U8", [shape[0] // 4, shape[1]]]
+                self.tensors[name + "_scale"] = ["BF16", [1]]
+        self.write_empty()
+
     def quantise(self):
         """Matrices as codes, scales and biases, but for those that a checkpoint has in full."""
         full = re.compile(
-            r"conv1d|conv\.conv|norm|router|mlp\.gate\.weight|mixer\.gate\.weight|shared_expert_gate|altup|position"
+            r"conv1d|conv\.conv|norm|router|mlp\.gate\.weight|ffn\.gate\.weight|mixer\.gate\.weight|shared_expert_gate"
+            r"|altup|position"
         )
         plain = dict(self.tensors)
         for name, (_, shape) in plain.items():
@@ -436,12 +470,20 @@ def write_values(checkpoint):
             if dtype == "U32":
                 repeated(f, codes, size)
                 continue
+            if dtype == "U8":
+                repeated(f, codes.translate(TERNARY), size)
+                continue
+            if dtype == "I64":  # experts of tokens
+                repeated(f, array.array("q", range(6)).tobytes() * 4096, size)
+                continue
             columns = shape[-1] * (GROUP if module + ".scales" in checkpoint.tensors else 1)
             step = (1 if "embed" in name else 1 / 3 / math.sqrt(columns)) * math.sqrt(12) / 2**BITS
             if name.endswith(".scales"):
                 value = step
             elif name.endswith(".biases"):
                 value = -step * (2**BITS - 1) / 2
+            elif name.endswith(".weight_scale"):
+                value = 2.0 ** round(math.log2(1.2 / math.sqrt(checkpoint.tensors[name[: -len("_scale")]][1][-1])))
             elif "norm" in name or name.endswith((".D", "scale", "scalar")):
                 value = 1.0
             elif len(shape) > 1 and math.prod(shape) > max(shape):
@@ -455,10 +497,16 @@ def write_values(checkpoint):
 def make(name, layers, directory):
     config, cut = SHAPES[name]
     config = dict(config, num_hidden_layers=layers, max_position_embeddings=32768, **(cut(layers) if cut else {}))
-    config["quantization"] = {"group_size": GROUP, "bits": BITS}
+    packing = config.pop("quantization_config", None)
+    if not packing:
+        config["quantization"] = {"group_size": GROUP, "bits": BITS}
     checkpoint = Checkpoint(directory, config)
     checkpoint.discover()
-    checkpoint.quantise()
+    if packing:
+        checkpoint.pack_ternary()
+        checkpoint.write_config(dict(config, quantization_config=packing))
+    else:
+        checkpoint.quantise()
     write_values(checkpoint)
 
 

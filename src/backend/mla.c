@@ -9,42 +9,49 @@ static float *carve(float **work, int64_t count) {
     return part;
 }
 
-static void host_copy(
-    Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
+static void copy(int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
     for (int row = 0; row < rows; row++)
         memcpy(to + row * to_width, from + row * from_width, (size_t)count * sizeof *to);
 }
 
-/* One matrix per head: out[row, head] = W[head] · x[row, head]. Stride of x: x_width from head to head, heads · x_width
- * from row to row. spare: [rows · (rows + cols of a matrix)] to gather a head's rows. */
-static void multiply_heads(Backend *backend, CopyColumns *copy, int rows, int decode_rows, int heads, const float *x,
-    int64_t x_width, const Weight *weight, float *spare, float *out) {
-    const int64_t in = weight[0].cols, width = weight[0].rows;
-    float *from = spare, *to = spare + rows * in;
-    for (int h = 0; h < heads; h++) {
-        const float *own = x + h * x_width;
-        float *result = out + h * width;
-        if (rows > 1) copy(backend, rows, own, heads * x_width, from, in, in);
-        const Matmul op = {.rows = rows,
-            .decode_rows = decode_rows,
-            .x = rows > 1 ? from : own,
+static void multiply_heads(Backend *backend, const HeadProducts *op) {
+    const int64_t in = op->weight[0].cols, width = op->weight[0].rows;
+    float *from = op->work, *to = from + op->rows * in;
+    for (int h = 0; h < op->heads; h++) {
+        const float *own = op->x + h * op->x_head;
+        float *result = op->out + h * op->out_head;
+        if (op->rows > 1) copy(op->rows, own, op->x_row, from, in, in);
+        const Matmul product = {.rows = op->rows,
+            .decode_rows = op->decode_rows,
+            .x = op->rows > 1 ? from : own,
             .count = 1,
-            .weight = {&weight[h]},
-            .out = {rows > 1 ? to : result}};
-        backend->ops->matmul(backend, &op);
-        if (rows > 1) copy(backend, rows, to, width, result, heads * width, width);
+            .weight = {&op->weight[h]},
+            .out = {op->rows > 1 ? to : result}};
+        backend->ops->matmul(backend, &product);
+        if (op->rows > 1) copy(op->rows, to, width, result, op->out_row, width);
     }
 }
 
-void mla_attend(Backend *backend, const Mla *op, CopyColumns *copy) {
+void mla_attend(Backend *backend, const Mla *op, MultiplyHeads *multiply) {
     const KvLayout *l = &op->attention.kv.layout;
     const int heads = op->attention.heads, rows = op->rows;
     const int64_t queries = (int64_t)rows * heads, width = op->nope_dim + l->head_dim;
     float *work = op->work, *rotating = carve(&work, queries * l->head_dim),
           *latents = carve(&work, queries * l->value_dim), *attended = carve(&work, queries * l->value_dim);
     if (op->latent_norm) backend->ops->norm(backend, rows, op->latent, op->latent_norm, op->latent);
-    copy(backend, (int)queries, op->q + op->nope_dim, width, rotating, l->head_dim, l->head_dim);
-    multiply_heads(backend, copy, rows, op->decode_rows, heads, op->q, width, op->w_uk, work, latents);
+    copy((int)queries, op->q + op->nope_dim, width, rotating, l->head_dim, l->head_dim);
+    const HeadProducts keys = {.rows = rows,
+        .decode_rows = op->decode_rows,
+        .heads = heads,
+        .weight = op->w_uk,
+        .x = op->q,
+        .x_row = heads * width,
+        .x_head = width,
+        .out = latents,
+        .out_row = (int64_t)heads * l->value_dim,
+        .out_head = l->value_dim,
+        .work = work};
+    multiply(backend, &keys);
     Attention attention = op->attention;
     attention.q = rotating;
     attention.k = op->k;
@@ -52,7 +59,19 @@ void mla_attend(Backend *backend, const Mla *op, CopyColumns *copy) {
     attention.q_latent = latents;
     attention.out = attended;
     backend->ops->attention(backend, &attention);
-    multiply_heads(backend, copy, rows, op->decode_rows, heads, attended, l->value_dim, op->w_uv, work, op->out);
+    const int64_t out_width = op->w_uv[0].rows;
+    const HeadProducts values = {.rows = rows,
+        .decode_rows = op->decode_rows,
+        .heads = heads,
+        .weight = op->w_uv,
+        .x = attended,
+        .x_row = (int64_t)heads * l->value_dim,
+        .x_head = l->value_dim,
+        .out = op->out,
+        .out_row = heads * out_width,
+        .out_head = out_width,
+        .work = work};
+    multiply(backend, &values);
 }
 
-void host_mla(Backend *backend, const Mla *op) { mla_attend(backend, op, host_copy); }
+void host_mla(Backend *backend, const Mla *op) { mla_attend(backend, op, multiply_heads); }

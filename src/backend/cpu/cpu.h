@@ -80,6 +80,9 @@ void cpu_glu(Backend *, const Glu *);
 void cpu_matmul_add(Backend *, const MatmulAdd *);
 size_t linear_work_bytes(int rows_max, int threads);
 
+/* linear/heads.c */
+void cpu_mla(Backend *, const Mla *);
+
 /* recurrent/recurrent.c */
 void cpu_conv(Backend *, const Conv *);
 void cpu_recurrence(Backend *, const Recurrence *);

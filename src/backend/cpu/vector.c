@@ -9,7 +9,6 @@
 #include "backend/cpu/host.h"
 #include "backend/cpu/recurrent/recurrent.h"
 #include "backend/cpu/streams.h"
-#include "backend/mla.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
 
@@ -214,7 +213,7 @@ static const BackendOps vector_ops = {
     .glu = cpu_glu,
     .matmul_add = cpu_matmul_add,
     .attention = cpu_attention,
-    .mla = host_mla,
+    .mla = cpu_mla,
     .index_select = cpu_index_select,
     .conv = cpu_conv,
     .recurrence = cpu_recurrence,

@@ -91,22 +91,27 @@ static void score(const CompressedIndex *index, const float *keys, int count, fl
 
 /* ---- attention ---- */
 
+VEC_INLINE void score_lanes(const float *q, int width, int heads, const float *const *keys, int count, int at,
+    int lanes, Vec sum[SCORE_HEADS][SCORE_KEYS]) {
+    Vec key[SCORE_KEYS];
+    for (int k = 0; k < count; k++) key[k] = load_lanes(keys[k] + at, lanes);
+    for (int h = 0; h < heads; h++) {
+        const Vec own = load_lanes(q + (int64_t)h * width + at, lanes);
+        for (int k = 0; k < count; k++) sum[h][k] = vec_fma(own, key[k], sum[h][k]);
+    }
+}
+
 /* scores[h][k] = scale · q_h·key_k */
 VEC_INLINE void score_tile(
     const CompressedTile *tile, int head, int heads, const float *const *keys, int count, float *scores) {
-    const float *q = tile->q + (int64_t)head * tile->width;
+    const int width = tile->width;
+    const float *q = tile->q + (int64_t)head * width;
     Vec sum[SCORE_HEADS][SCORE_KEYS];
+    int at = 0;
     for (int h = 0; h < heads; h++)
         for (int k = 0; k < count; k++) sum[h][k] = vec_set(0);
-    for (int at = 0; at < tile->width; at += LANES) {
-        const int lanes = tile->width - at;
-        Vec key[SCORE_KEYS];
-        for (int k = 0; k < count; k++) key[k] = load_lanes(keys[k] + at, lanes);
-        for (int h = 0; h < heads; h++) {
-            const Vec own = load_lanes(q + (int64_t)h * tile->width + at, lanes);
-            for (int k = 0; k < count; k++) sum[h][k] = vec_fma(own, key[k], sum[h][k]);
-        }
-    }
+    for (; at + LANES <= width; at += LANES) score_lanes(q, width, heads, keys, count, at, LANES, sum);
+    if (at < width) score_lanes(q, width, heads, keys, count, at, width - at, sum);
     for (int h = 0; h < heads; h++)
         for (int k = 0; k < count; k++) scores[h * BLOCK + k] = tile->scale * vec_sum(sum[h][k]);
 }

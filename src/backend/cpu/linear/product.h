@@ -17,12 +17,14 @@ typedef struct Product {
     int rows;
     int64_t cols;
     const float *x;
+    int64_t x_stride;    /* floats from row to row of x; 0: cols */
     const int32_t *from; /* [rows] indices of rows of x; NULL: all in order */
     const Norm *norm;    /* applied to each row first; NULL: none */
     int count;           /* weights; GLU: gate and up, or one that is both */
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX];
-    bool coarse, fine; /* one line of activations, or two, whatever the backend's precision */
+    int64_t out_stride; /* floats from row to row of out; 0: rows of the weight */
+    bool coarse, fine;  /* one line of activations, or two, whatever the backend's precision */
     Finish finish;
     Activation activation;
     float scale;            /* ADD */

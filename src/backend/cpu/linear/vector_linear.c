@@ -148,8 +148,10 @@ static void quantise_part(
     if (rest) quantise_line(p, kind, row * p->planes + 1, rest, first, cols, spare, NULL);
 }
 
+static int64_t x_stride(const Product *p) { return p->x_stride ? p->x_stride : p->cols; }
+
 static const float *norm_into(const Product *p, int row, float *to) {
-    const float *x = p->x + (p->from ? p->from[row] : row) * p->cols;
+    const float *x = p->x + (p->from ? p->from[row] : row) * x_stride(p);
     if (!p->norm) return x;
     p->cpu->kernels->norm_row(x, p->norm, to);
     return to;
@@ -191,12 +193,14 @@ static void add_bias(const Weight *w, int64_t row, int64_t n, int rows, float *y
         for (int64_t r = 0; r < n; r++) y[t * stride + r] += w->bias[row + r];
 }
 
+static int64_t out_stride(const Product *p, const Weight *w) { return p->out_stride ? p->out_stride : w->rows; }
+
 static void finish(const Product *p, int i, int64_t row, int64_t n, int first, int rows, float *y, int64_t stride) {
     const Weight *w = p->weight[i];
     add_bias(w, row, n, rows, y, stride);
     for (int t = 0; t < rows; t++) {
         const float *from = y + t * stride;
-        int64_t at = (first + t) * w->rows + row;
+        const int64_t at = (first + t) * out_stride(p, w) + row;
         if (p->finish == FINISH_STORE || p->norm_after) {
             memcpy(p->out[i] + at, from, (size_t)n * sizeof *from);
             continue;
@@ -231,7 +235,7 @@ static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float 
         fold_planes(p, p->rows, n, y, CALL_ROWS);
         return;
     }
-    p->kernels->plain(w, row, n, p->plain ? p->plain : p->x, p->cols, p->rows, y, CALL_ROWS);
+    p->kernels->plain(w, row, n, p->plain ? p->plain : p->x, p->plain ? p->cols : x_stride(p), p->rows, y, CALL_ROWS);
 }
 
 static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
@@ -292,8 +296,9 @@ static void multiply_panel(
     const LinearKernels *k = p->kernels;
     const int height = k->panel_rows;
     if (!linear_is_integer(w)) {
-        const float *x = (p->plain ? p->plain : p->x) + first * p->cols;
-        k->plain(w, row, min_i64(height, w->rows - row), x, p->cols, rows, y, height);
+        const int64_t width = p->plain ? p->cols : x_stride(p);
+        const float *x = (p->plain ? p->plain : p->x) + first * width;
+        k->plain(w, row, min_i64(height, w->rows - row), x, width, rows, y, height);
         return;
     }
     const int lines = rows * p->planes;
@@ -339,7 +344,7 @@ static int chunk_rows(const Product *p) {
 
 /* Fetches the lines where results will go while they are computed. */
 static void prefetch_results(const Product *p, int i, int64_t row, int64_t n, int first, int rows) {
-    const int64_t stride = p->weight[i]->rows;
+    const int64_t stride = out_stride(p, p->weight[i]);
     const float *out = p->finish == FINISH_ADD && !p->norm_after ? p->residual : p->out[i];
     for (int t = 0; t < rows; t++)
         for (int64_t r = 0; r < n; r += 16) __builtin_prefetch(out + (first + t) * stride + row + r, 1);
