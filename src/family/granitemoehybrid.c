@@ -1,6 +1,7 @@
 /* Granite 4: Mamba-2 in most layers and attention in the others, then a dense network, or experts with a shared one;
  * embeddings, attention, residuals and logits have factors. References: mlx_lm/models/granitemoehybrid.py; the limits
- * of the time step, which a file without time_step_limit does not have: transformers/models/granitemoehybrid. */
+ * of the time step, which a file without time_step_limit does not have, and the gated norm of each group, where mlx-lm
+ * has one over all: transformers/models/granitemoehybrid. */
 #include "family/gguf/models.h"
 #include "family/recurrent.h"
 

@@ -6,6 +6,7 @@
 enum {
     C = RECURRENT_PAGE_TOKENS,
     SMALL_FLOATS = 1 << 15, /* below this an operation is not worth waking threads */
+    SMALL_CONV = 1 << 12,   /* the same of a convolution, which transposes its weights for few rows, too */
 };
 
 /* The memory of a head: state, columns and their products, updates, weights of the anchor, decays. */
@@ -107,7 +108,7 @@ void cpu_conv(Backend *backend, const Conv *op) {
     CpuBackend *cpu = cpu_backend(backend);
     RecurrentJob job = {.cpu = cpu, .conv = op};
     const int64_t items = cpu->step.chunk_count * conv_pieces(op);
-    if (op->rows * conv_channels(op) < SMALL_FLOATS) {
+    if (op->rows * conv_channels(op) < SMALL_CONV) {
         for (int64_t i = 0; i < items; i++) conv_item(&job, i);
         return;
     }

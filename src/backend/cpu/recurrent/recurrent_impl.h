@@ -165,6 +165,12 @@ VEC_INLINE void conv_row(const Conv *op, const Taps *t, const float (*weight)[CO
     }
 }
 
+enum { CONV_AHEAD = 3 }; /* rows; they lie too far apart for hardware prefetchers */
+
+VEC_INLINE void prefetch_row(const float *x, int64_t count) {
+    for (int64_t c = 0; c < count; c += LANES) __builtin_prefetch(x + c);
+}
+
 /* Lanes behind the last channel become zero. */
 VEC_INLINE void turn_weights(const float *from, int taps, int count, float (*weight)[CONV_ITEM]) {
     for (int i = 0; i < taps; i++) {
@@ -192,6 +198,7 @@ static void conv(const Conv *op, const SequenceChunk *chunk, int part, int64_t a
             t.gate[i] = from >= 0 && op->in_gate ? op->in_gate + place + (from - row) * p->channels : NULL;
         }
         const float *out_gate = op->out_gate ? op->out_gate + place : NULL;
+        if (row + CONV_AHEAD < chunk->rows) prefetch_row(p->x + place + CONV_AHEAD * p->channels, count);
         if (op->taps == 4)
             conv_row(op, &t, (const float(*)[CONV_ITEM])weight, bias, out_gate, 4, (int)count, p->out + place);
         else
