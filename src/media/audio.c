@@ -34,8 +34,21 @@ static bool sync_is(Slice file) { /* the first bits of frames of MPEG audio */
     return file.size >= 2 && (uint8_t)file.data[0] == 0xFF && ((uint8_t)file.data[1] & 0xE0) == 0xE0;
 }
 static bool aac_is(Slice file) { return sync_is(file) && !((uint8_t)file.data[1] & 0x06); }
-static bool mp3_is(Slice file) { return slice_starts(file, SLICE("ID3")) || (sync_is(file) && !aac_is(file)); }
-static bool flac_is(Slice file) { return slice_starts(file, SLICE("fLaC")); }
+/* Bytes of an ID3v2 tag in front; 0: there is none. */
+static size_t id3_bytes(Slice file) {
+    enum { HEAD = 10 };
+    size_t size = 0;
+    if (file.size < HEAD || !slice_starts(file, SLICE("ID3"))) return 0;
+    for (int i = 6; i < HEAD; i++) size = size << 7 | ((uint8_t)file.data[i] & 0x7F);
+    return HEAD + size < file.size ? HEAD + size : 0;
+}
+static bool flac_is(Slice file) {
+    const size_t tag = id3_bytes(file);
+    return slice_starts((Slice){file.data + tag, file.size - tag}, SLICE("fLaC"));
+}
+static bool mp3_is(Slice file) {
+    return (slice_starts(file, SLICE("ID3")) && !flac_is(file)) || (sync_is(file) && !aac_is(file));
+}
 static bool ogg_is(Slice file) { return slice_starts(file, SLICE("OggS")); }
 /* The packet of the first page begins with this. */
 static bool ogg_holds(Slice file, const char *what) {

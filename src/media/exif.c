@@ -1,7 +1,10 @@
 /* Orientation of images: tag 274 of EXIF (CIPA DC-008, TIFF 6.0), else tiff:Orientation of XMP. */
 #include "media/image_internal.h"
 
-enum { TAG_ORIENTATION = 0x112, TYPE_SHORT = 3, TYPE_LONG = 4, ENTRY_BYTES = 12 };
+enum { TAG_ORIENTATION = 0x112, ENTRY_BYTES = 12 };
+
+/* Bytes of whole numbers by their type; 0: it is none. Pillow takes no bytes as an orientation. */
+static const uint8_t type_bytes[] = {[3] = 2, [4] = 4, [6] = 1, [8] = 2, [9] = 4, [13] = 4};
 
 typedef struct Tiff {
     const uint8_t *bytes;
@@ -31,13 +34,15 @@ int exif_orientation(Slice block) {
         return 0;
     int orientation = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const size_t at = (size_t)directory + 2 + (size_t)i * ENTRY_BYTES;
-        uint32_t tag, type, values, value;
+        size_t at = (size_t)directory + 2 + (size_t)i * ENTRY_BYTES;
+        uint32_t tag, type, values, place, value;
         if (!read_number(&tiff, at, 2, &tag) || !read_number(&tiff, at + 2, 2, &type) ||
-            !read_number(&tiff, at + 4, 4, &values) || !read_number(&tiff, at + 8, type == TYPE_SHORT ? 2 : 4, &value))
+            !read_number(&tiff, at + 4, 4, &values) || !read_number(&tiff, at + 8, 4, &place))
             break;
-        if (tag == TAG_ORIENTATION && (type == TYPE_SHORT || type == TYPE_LONG) && values == 1)
-            orientation = value <= 8 ? (int)value : 1;
+        const int bytes = type < sizeof type_bytes ? type_bytes[type] : 0;
+        if (tag != TAG_ORIENTATION || bytes == 0 || values == 0) continue;
+        at = values > 4 / (uint32_t)bytes ? place : at + 8; /* the first of several */
+        if (read_number(&tiff, at, bytes, &value)) orientation = value <= 8 ? (int)value : 1;
     }
     return orientation;
 }

@@ -3,7 +3,7 @@
 the two has the tensors, the fields and the preprocessing of the one that they were made of, and it answers questions
 about an image with the log-probabilities of that one.
 
-    python tests/import/check_mmproj.py [--apus build/apus]
+    python tests/import/check_mmproj.py [--apus build/apus] [NAME…]
 
 Names are gguf-py's. Needs gguf 0.19.0, numpy, safetensors.
 """
@@ -29,22 +29,61 @@ sys.path.insert(0, str(ROOT / "tools/oracle"))
 for folder in ("import", "media", "server"):
     sys.path.insert(0, str(ROOT / "tests" / folder))
 import apus_server  # noqa: E402
+import check_audio  # noqa: E402
 import check_gguf_families as families  # noqa: E402
 import make_images  # noqa: E402
 import tiny_model  # noqa: E402
 
 import weights  # noqa: E402
 
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-TEXTS = {"gemma4": "gemma4", "qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+QWEN3 = {"qwen3_vl": "qwen3vl", "qwen3_vl_moe": "qwen3vlmoe", "qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe"}
+QWEN = ("qwen2_vl", "qwen2_5_vl", *QWEN3)
+GEMMA4 = ("gemma4", "gemma4_unified")
+TEXTS = {"gemma4": "gemma4", "gemma4_unified": "gemma4", "qwen2_vl": "qwen2vl", "qwen2_5_vl": "qwen2vl", **QWEN3}
 PROJECTORS = {"gemma3": "gemma3", "smolvlm": "idefics3", "pixtral": "pixtral", "mistral3": "pixtral"}
 PROJECTORS |= {"gemma4": "gemma4v", "qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger"}
-PROJECTORS |= {"qwen3_vl": "qwen3vl_merger"}
-ACTIVATIONS = {"gemma4": None, "qwen2_vl": None, "qwen2_5_vl": "silu", "pixtral": "silu", "mistral3": "silu"}
+PROJECTORS |= {family: "qwen3vl_merger" for family in QWEN3} | {"gemma4_unified": "gemma4uv"}
+ACTIVATIONS = {"gemma4": None, "gemma4_unified": None, "qwen2_vl": None, "qwen2_5_vl": "silu", "pixtral": "silu", "mistral3": "silu"}
 
 
 def text_config(case):
     return case["config"].get("text_config", case["config"])
+
+
+def tiled(x, axis, config, head):
+    """_LinearAttentionVReorderBase._reorder_v_heads, for the last rows of an axis."""
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    x = np.moveaxis(x, axis, 0)
+    first = x.shape[0] - heads * head
+    last = x[first:].reshape(groups, heads // groups, head, *x.shape[1:]).swapaxes(0, 1)
+    return np.moveaxis(np.concatenate([x[:first], last.reshape(heads * head, *x.shape[1:])]), 0, axis)
+
+
+def qwen35(f):
+    """Qwen3_5TextModel, Qwen3_5MoeTextModel."""
+    c, size = f.config, f.config["linear_value_head_dim"]
+    f.keys |= {"ssm.conv_kernel": c["linear_conv_kernel_dim"], "ssm.state_size": c["linear_key_head_dim"]}
+    f.keys |= {"ssm.group_count": c["linear_num_key_heads"], "ssm.time_step_rank": c["linear_num_value_heads"]}
+    f.keys["ssm.inner_size"] = c["linear_num_value_heads"] * size
+    f.keys["full_attention_interval"] = c["full_attention_interval"]
+    f.keys["rope.dimension_count"] = int(c["head_dim"] * c["rope_parameters"]["partial_rotary_factor"])
+    if "num_experts" in c:
+        f.keys["expert_feed_forward_length"] = c["moe_intermediate_size"]
+        f.keys["expert_shared_feed_forward_length"] = c["shared_expert_intermediate_size"]
+    for name, x in f.tensors.items():
+        if "in_proj_qkv" in name or "in_proj_z" in name or "conv1d" in name:
+            x = tiled(x.squeeze(), 0, c, size)
+        elif re.search("in_proj_[ab]|A_log|dt_bias", name):
+            x = tiled(x, 0, c, 1)
+        elif "linear_attn.out_proj" in name:
+            x = tiled(x, 1, c, size)
+        if name.endswith("A_log"):
+            x = -np.exp(x)
+        elif name.endswith("norm.weight") and "linear_attn" not in name:
+            x = x + 1
+        elif name.endswith("shared_expert_gate.weight"):
+            x = x.reshape(-1)
+        f.tensors[name] = x
 
 
 def text_file(case, tensors, path):
@@ -56,9 +95,11 @@ def text_file(case, tensors, path):
         f.tensors = {n: x + 1 if n.endswith("norm.weight") else x for n, x in f.tensors.items()}
     elif family in TEXTS:
         f = families.File(TEXTS[family], config, tensors)
-        {"gemma4": families.gemma4, "qwen2vl": families.qwen_vl}.get(TEXTS[family], families.qwen3_vl)(f)
+        rules = {"gemma4": families.gemma4, "qwen2vl": families.qwen_vl, "qwen35": qwen35, "qwen35moe": qwen35}
+        rules.get(TEXTS[family], families.qwen3_vl)(f)
         if family in QWEN:
-            f.keys["rope.dimension_sections"] = [*config["rope_scaling"]["mrope_section"], 0]
+            rope = config.get("rope_scaling") or config["rope_parameters"]
+            f.keys["rope.dimension_sections"] = [*rope["mrope_section"], 0]
     else:
         home = "" if "language_model.model.embed_tokens.weight" in tensors else "model."
         renamed = {n.replace("language_model.", "" if "lm_head" in n else home): x for n, x in tensors.items()}
@@ -71,6 +112,10 @@ def vision_keys(case):
     """MmprojModel.set_gguf_parameters, and what the classes of the families add."""
     config, processor, family = case["config"], case["processor"], case["family"]
     vision = config["vision_config"]
+    unified = family == "gemma4_unified"
+    if unified:  # what the converter writes for a tower that is not there
+        vision = {**vision, "hidden_size": vision["mm_embed_dim"], "intermediate_size": 0}
+        vision |= {"num_hidden_layers": 0, "num_attention_heads": 0}
     hidden = vision.get("embed_dim", vision["hidden_size"])
     places = vision.get("num_position_embeddings", 0)
     keys = {
@@ -106,6 +151,19 @@ def vision_keys(case):
     if family.startswith("qwen3"):
         merged = vision["deepstack_visual_indexes"]
         keys["clip.vision.is_deepstack_layers"] = [i in merged for i in range(vision["depth"])]
+    audio = config.get("audio_config")
+    if audio:
+        keys |= {
+            "clip.has_audio_encoder": True,
+            "clip.audio.projector_type": "gemma4ua" if unified else "gemma4a",
+            "clip.audio.projection_dim": text_config(case)["hidden_size"],
+            "clip.audio.embedding_length": audio["hidden_size"],
+            "clip.audio.feed_forward_length": 0 if unified else audio["hidden_size"] * 4,
+            "clip.audio.block_count": audio.get("num_hidden_layers", 0),
+            "clip.audio.attention.head_count": audio.get("num_attention_heads", 0),
+            "clip.audio.num_mel_bins": 128,
+            "clip.audio.attention.layer_norm_epsilon": 1e-6,
+        }
     return keys
 
 
@@ -152,6 +210,34 @@ def gemma4_tensors(case, name, x):
     return {f"{NAMES.get_name(found[1]) or named(module)}.{found[2]}": x.reshape(x.shape or (1,))}
 
 
+# which gguf 0.19 does not know yet
+UNIFIED = {"patch_dense": "v.patch_embd", "patch_ln1": "v.patch_norm.1", "patch_ln2": "v.patch_norm.2"}
+UNIFIED |= {"pos_norm": "v.patch_norm.3"}
+
+
+def unified_tensors(case, name, x):
+    """Gemma4UnifiedVisionAudioModel."""
+    side = case["config"]["vision_config"]["model_patch_size"]
+    if name == "vision_embedder.pos_embedding":
+        return {"v.position_embd.weight": x.transpose(1, 0, 2)}
+    if name.startswith("embed_"):
+        return gemma4_tensors(case, name, x)
+    module, part = name.removeprefix("vision_embedder.").split(".")
+    if module == "patch_ln1" or name.endswith("patch_dense.weight"):
+        x = x.reshape(-1, side, side, 3).transpose(0, 3, 1, 2).reshape(x.shape)
+    return {f"{UNIFIED[module]}.{part}": x}
+
+
+def conformer_tensors(name, x):
+    """The audio part of Gemma4VisionAudioModel."""
+    name = ("model." + name).replace("model.audio_tower.", "conformer.").replace(".linear.", ".")
+    if name.endswith("per_dim_scale"):
+        name, x = name + ".weight", np.log1p(np.exp(x))
+    x = x.reshape(x.shape[:2]) if "depthwise" in name else x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
+    module, part = re.match(r"(.*)\.(weight|bias|(?:in|out)put_(?:min|max))$", name).groups()
+    return {f"{named(module)}.{part}": x}
+
+
 def siglip_tensors(case, name, x):
     """Gemma3VisionModel, SmolVLMModel, LlavaVisionModel."""
     within = case["family"] in ("pixtral", "mistral3")
@@ -168,10 +254,11 @@ def siglip_tensors(case, name, x):
 def vision_file(case, tensors, path, change=None):
     family = case["family"]
     keys = vision_keys(case)
-    rule = qwen_tensors if family in QWEN else gemma4_tensors if family == "gemma4" else siglip_tensors
+    rules = {"gemma4": gemma4_tensors, "gemma4_unified": unified_tensors} | dict.fromkeys(QWEN, qwen_tensors)
+    rule = rules.get(family, siglip_tensors)
     out = {}
     for name, x in tensors.items():
-        out |= rule(case, name, x)
+        out |= conformer_tensors(name, x) if "audio" in name else rule(case, name, x)
     if family in ("pixtral", "mistral3"):
         out["v.token_embd.img_break"] = np.ones(text_config(case)["hidden_size"], np.float32)
     if change:
@@ -261,10 +348,38 @@ WRONG_GEMMA4 = {
     "further": WRONG["further"],
     "missing": (lambda k, t: t.pop("v.blk.1.ffn_post_norm.weight"), "tensor v.blk.1.ffn_post_norm.weight is missing"),
 }
-FAULTS = {"gemma4": WRONG_GEMMA4, "qwen2_vl": WRONG_QWEN, "qwen2_5_vl": WRONG_QWEN2_5, "qwen3_vl": WRONG_QWEN3}
+WRONG_UNIFIED = {
+    "projector": WRONG["projector"],
+    "side": (lambda k, t: k.update({"clip.vision.patch_size": 4}), "has no values of 12 × 12 pixels"),
+    "places": (
+        lambda k, t: t.update({"v.position_embd.weight": np.zeros((32, 96), np.float32)}),
+        "v.position_embd.weight does not have places of two axes",
+    ),
+    "bias": (lambda k, t: t.pop("v.patch_embd.bias"), "v.patch_embd.bias is missing"),
+    "further": WRONG["further"],
+}
+WRONG_AUDIO = {
+    "projector": (lambda k, t: k.update({"clip.audio.projector_type": "qwen2a"}), "projector_type is qwen2a, must be"),
+    "width": (lambda k, t: k.update({"clip.audio.projection_dim": 7}), "clip.audio.projection_dim is 7"),
+    "eps": (lambda k, t: k.pop("clip.audio.attention.layer_norm_epsilon"), "layer_norm_epsilon is missing"),
+    "further": (lambda k, t: t.update({"a.x.weight": np.zeros(4, np.float32)}), "tensor a.x.weight is not one"),
+}
+WRONG_CONFORMER = {
+    **WRONG_AUDIO,
+    "bins": (lambda k, t: k.update({"clip.audio.num_mel_bins": 80}), "num_mel_bins is 80, must be 128"),
+    "taps": (lambda k, t: t.pop("a.blk.1.conv_dw.weight"), "tensor a.blk.1.conv_dw.weight is missing"),
+    "scale": (
+        lambda k, t: t.update({"a.blk.1.per_dim_scale.weight": -t["a.blk.1.per_dim_scale.weight"]}),
+        "a.blk.1.per_dim_scale.weight has elements that are not positive",
+    ),
+    "heads": (lambda k, t: k.pop("clip.audio.attention.head_count"), "clip.audio.attention.head_count is missing"),
+}
+FAULTS = {"gemma4": WRONG_GEMMA4, "gemma4_unified": WRONG_UNIFIED, "qwen2_vl": WRONG_QWEN, "qwen2_5_vl": WRONG_QWEN2_5, "qwen3_vl": WRONG_QWEN3}
+FAULTS |= {"qwen3_vl_moe": WRONG_QWEN3, "qwen3_5": WRONG_QWEN, "qwen3_5_moe": WRONG_QWEN}
 FAULTS |= {"pixtral": WRONG_SILU, "mistral3": WRONG_SILU}
 # What files do not say, and nothing reads.
-UNSAID = {"in_chans", "spatial_patch_size", "global_head_dim", "default_output_length"}
+UNSAID = {"in_chans", "spatial_patch_size", "global_head_dim", "default_output_length", "num_soft_tokens"}
+UNSAID |= {"attention_invalid_logits_value"}
 
 
 class Check:
@@ -290,10 +405,11 @@ def compare(check, case, tensors, directory):
     wanted, family = case["config"], case["family"]
     for field in ("model_type", "architectures", "mm_tokens_per_image", "scale_factor", "spatial_merge_size"):
         check.that(config.get(field) == wanted.get(field), f"{field}: {config.get(field)}")
-    for field, value in wanted["vision_config"].items():
-        found = config["vision_config"].get(field)
-        same = found == value or (isinstance(value, float) and abs((found or 0) - value) < 1e-6 * value)
-        check.that(same or field in UNSAID, f"{family}: vision_config.{field}: {found}")
+    for part in ("vision_config", "audio_config"):
+        for field, value in (wanted.get(part) or {}).items():
+            found = config[part].get(field)
+            same = found == value or (isinstance(value, float) and abs((found or 0) - value) < 1e-6 * value)
+            check.that(same or field in UNSAID, f"{family}: {part}.{field}: {found}")
     check.that(config["text_config"]["hidden_size"] == text_config(case)["hidden_size"], "text_config")
     kind = {"mistral": "llama", "smolvlm": "llama"}.get(text_config(case)["model_type"])
     check.that(not kind or config["text_config"]["model_type"] == kind, config["text_config"]["model_type"])
@@ -310,12 +426,13 @@ def compare(check, case, tensors, directory):
     for name, x in tensors.items():
         y = found[name]
         y = y.transpose(0, 2, 3, 1) if y.ndim == 4 else y.transpose(0, 2, 3, 4, 1) if y.ndim == 5 else y
-        limit = 1e-6 if "soft_emb_norm" in name else 0
+        y = y.reshape(x.shape) if "depthwise" in name or y.size == 1 else y
+        limit = 1e-6 if "soft_emb_norm" in name or name.endswith("per_dim_scale") else 0
         check.that(x.shape == y.shape and np.abs(x - y).max() <= limit, f"{name}: {x.shape}, {y.shape}")
 
 
-def answers(model, apus):
-    """Log-probabilities of answers to questions about images, with all their digits."""
+def answers(model, apus, audio):
+    """Log-probabilities of answers to questions about images, and clips, with all their digits."""
     out = []
     with apus_server.Server(str(model), binary=apus) as server:
         for seed, width, height in ((1, 150, 97), (2, 100, 140)):
@@ -323,6 +440,7 @@ def answers(model, apus):
             Image.fromarray(make_images.picture(width, height, seed)).save(data, "PNG")
             url = "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
             content = [{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": url}}]
+            content += [check_audio.part(check_audio.wav(seed))] if audio else []
             messages = [{"role": "user", "content": [*content, {"type": "text", "text": " what is it?"}]}]
             status, body = server.chat(messages, max_tokens=4, temperature=0, logprobs=True, top_logprobs=5)
             if status != 200:
@@ -332,11 +450,15 @@ def answers(model, apus):
     return out
 
 
-def check_answers(check, name, directory, folder):
+def check_answers(check, name, case, directory, folder):
     """The converted checkpoint with the fixture's tokenizer and the fixture as a checkpoint answer alike."""
     plain = folder / "plain"
     plain.mkdir()
-    tiny_model.write_tiny_vision(str(plain), name)
+    vision, _, audio = name.partition("+")
+    if audio:
+        tiny_model.write_tiny_audio(str(plain), audio, images=vision)
+    else:
+        tiny_model.write_tiny_vision(str(plain), case)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(plain / file, directory / file)
     for at in (plain, directory):  # both end at the same token
@@ -347,14 +469,54 @@ def check_answers(check, name, directory, folder):
         settings = json.loads((plain / "preprocessor_config.json").read_text())
         settings["max_soft_tokens"] = processor["max_soft_tokens"]
         (plain / "preprocessor_config.json").write_text(json.dumps(settings))
-    ours, expected = answers(directory, check.apus), answers(plain, check.apus)
+    ours, expected = answers(directory, check.apus, audio), answers(plain, check.apus, audio)
     same = len(ours) == len(expected) and np.allclose(ours, expected, rtol=0, atol=1e-4)
     check.that(same, f"{name}: answers {ours[:4]}, expected {expected[:4]}")
 
 
+def only_experts(case):
+    """GGUF has mixtures in all layers or in none."""
+    config = case["config"]["text_config"]
+    expert, shared = config.get("moe_intermediate_size", 32), case["family"] == "qwen3_5"
+    config |= {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": expert, "norm_topk_prob": True}
+    config["mlp_only_layers"] = []
+    tensors = {n: s for n, s in case["tensors"].items() if ".mlp." not in n or "vision" in n}
+    for i in range(config["num_hidden_layers"]):
+        home = f"language_model.model.layers.{i}.mlp."
+        tensors[home + "gate.weight"] = [6, 64]
+        for part, shape in (("gate", [expert, 64]), ("up", [expert, 64]), ("down", [64, expert])):
+            tensors[f"{home}switch_mlp.{part}_proj.weight"] = [6, *shape]
+            if shared:
+                tensors[f"{home}shared_expert.{part}_proj.weight"] = shape
+        if shared:
+            tensors[home + "shared_expert_gate.weight"] = [1, 64]
+    case["tensors"] = tensors
+    if shared:
+        config |= {"model_type": "qwen3_5_moe_text", "shared_expert_intermediate_size": expert}
+        case["config"] |= {"model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"]}
+        case["config"]["vision_config"]["model_type"] = case["family"] = "qwen3_5_moe"
+
+
+def load_case(name):
+    """A fixture of tests/family/vision; NAME+AUDIO: with the audio part and the text of that one of tests/family/audio;
+    NAME-moe: of a dense one, with mixtures. Its tensors."""
+    vision, _, audio = name.partition("+")
+    path = ROOT / f"tests/family/vision/{vision}.json"
+    moe = vision.endswith("-moe")
+    case = json.loads((path if path.exists() else path.with_stem(vision.removesuffix("-moe"))).read_text())
+    if moe:
+        only_experts(case)
+    tensors = weights.make(case["tensors"], {"dtype": "f32"}, case)
+    if audio:
+        heard = json.loads((ROOT / f"tests/family/audio/{audio}.json").read_text())
+        tensors |= weights.make(heard["tensors"], {"dtype": "f32"}, heard)
+        heard["config"]["vision_config"] = case["config"]["vision_config"]
+        case["config"] = heard["config"]
+    return case, tensors
+
+
 def check_case(check, name):
-    case = json.loads((ROOT / f"tests/family/vision/{name}.json").read_text())
-    everything = weights.make(case["tensors"], {"dtype": "f32"}, case)
+    case, everything = load_case(name)
     encoder = {n: x for n, x in everything.items() if not n.startswith("language_model.")}
     text = {n: x for n, x in everything.items() if n not in encoder}
     with tempfile.TemporaryDirectory() as folder:
@@ -368,9 +530,10 @@ def check_case(check, name):
         code, error = check.convert(language, folder / "found")
         check.that(code == 0 and "without images" not in error, f"{name}: beside: {error}")
         compare(check, case, encoder, folder / "found")
-        check_answers(check, name, folder / "found", folder)
+        check_answers(check, name, case, folder / "found", folder)
         config = json.loads((folder / "found/config.json").read_text())
-        config["vision_config"]["embed_dim" if case["family"] == "qwen2_vl" else "hidden_size"] += 3
+        width = {"qwen2_vl": "embed_dim", "gemma4_unified": "mm_embed_dim"}.get(case["family"], "hidden_size")
+        config["vision_config"][width] += 3
         (folder / "found/config.json").write_text(json.dumps(config))
         check.that(not check.loads(folder / "found"), f"{name}: the encoder is not loaded")
         gated = any("gate_proj" in n for n in encoder)
@@ -378,7 +541,10 @@ def check_case(check, name):
         code, error = check.convert(language, folder / "given", "--mmproj", other)
         check.that(code == 0, f"{name}: --mmproj: {error}")
         compare(check, case, encoder, folder / "given")
-        for fault, (change, says) in FAULTS.get(case["family"], WRONG).items():
+        faults = FAULTS.get(case["family"], WRONG)
+        if "+" in name:
+            faults = WRONG_AUDIO if case["family"] == "gemma4_unified" else WRONG_CONFORMER
+        for fault, (change, says) in faults.items():
             vision_file(case, encoder, other, change)
             code, error = check.convert(language, folder / fault, "--mmproj", other)
             refused = code == 1 and says in error and not (folder / fault).exists()
@@ -396,9 +562,13 @@ def check_case(check, name):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--apus", default="build/apus")
-    check = Check(parser.parse_args().apus)
-    names = ["gemma3", "smolvlm", "pixtral", "mistral3", "qwen2-vl", "qwen2-5-vl", "qwen3-vl"]
-    for name in [*names, "gemma4-e", "gemma4-31b"]:
+    parser.add_argument("only", nargs="*")
+    options = parser.parse_args()
+    check = Check(options.apus)
+    names = ["gemma3", "smolvlm", "pixtral", "mistral3", "qwen2-vl", "qwen2-5-vl", "qwen3-vl", "qwen3-vl-moe"]
+    names += ["qwen3-5", "qwen3-5-moe", "gemma4-e", "gemma4-31b", "gemma4-unified"]
+    names += ["gemma4-e+gemma4", "gemma4-unified+gemma4-unified"]
+    for name in options.only or names:
         check_case(check, name)
     print(f"{check.passed} passed, {check.failed} failed")
     sys.exit(bool(check.failed))

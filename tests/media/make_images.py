@@ -67,11 +67,14 @@ def png(kind, depth, width, height, seed, interlaced=False, before=b"", after=b"
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before + pixels + after + chunk(b"IEND", b"")
 
 
-def exif(orientation, big_endian=False):
+def exif(orientation, big_endian=False, kind=3, count=1):
+    """kind: a TIFF type of two bytes. With three values or more they lie behind the entries."""
     order = ">" if big_endian else "<"
-    entry = struct.pack(order + "HHIHH", 0x112, 3, 1, orientation, 0)
+    values = struct.pack(order + "H", orientation) * count
+    place = values.ljust(4, b"\0") if count < 3 else struct.pack(order + "I", 26)
     head = (b"MM\0*" if big_endian else b"II*\0") + struct.pack(order + "IH", 8, 1)
-    return head + entry + struct.pack(order + "I", 0)
+    entry = struct.pack(order + "HHI", 0x112, kind, count) + place + struct.pack(order + "I", 0)
+    return head + entry + (values if count > 2 else b"")
 
 
 def xmp(orientation):
@@ -98,6 +101,9 @@ def png_files():
     itxt = b"XML:com.adobe.xmp\0\0\0\0\0"
     yield "exif.png", png("rgb", 8, 9, 5, 5, before=chunk(b"eXIf", exif(6)))
     yield "exif-behind.png", png("rgb", 8, 9, 5, 6, after=chunk(b"eXIf", exif(8, True)))
+    yield "exif-signed.png", png("rgb", 8, 9, 5, 11, before=chunk(b"eXIf", exif(7, True, kind=8)))
+    yield "exif-twice.png", png("rgb", 8, 9, 5, 12, before=chunk(b"eXIf", exif(6, count=2)))
+    yield "exif-thrice.png", png("rgb", 8, 9, 5, 13, before=chunk(b"eXIf", exif(8, count=3)))
     yield "xmp.png", png("rgb", 8, 9, 5, 7, before=chunk(b"iTXt", itxt + xmp(5)))
     both = chunk(b"eXIf", exif(1)) + chunk(b"iTXt", itxt + xmp(5))
     yield "exif-and-xmp.png", png("rgb", 8, 9, 5, 8, before=both)

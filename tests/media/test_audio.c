@@ -161,6 +161,28 @@ static void test_limits(void) {
     buffer_free(&file);
 }
 
+/* A tag in front, which FLAC files have from programs that know MP3. */
+static void test_tag(void) {
+    static const char tag[] = "ID3\4\0\0\0\0\1\2"; /* and 130 bytes */
+    Buffer file = {0}, tagged = {0};
+    Error error = {0};
+    Audio plain, audio = {0};
+    if (!read_file("16000-1.flac", &file)) return;
+    buffer_append(&tagged, tag, sizeof tag - 1);
+    for (int i = 0; i < 130; i++) buffer_byte(&tagged, 0);
+    buffer_append(&tagged, file.data, file.size);
+    if (audio_decode(buffer_view(&file), 30, &plain, &error)) {
+        TEST_MSG(audio_decode(buffer_view(&tagged), 30, &audio, &error), "%s", error.text);
+        TEST(audio.count == plain.count && !memcmp(audio.samples, plain.samples, (size_t)plain.count * sizeof(float)));
+        audio_free(&audio);
+        audio_free(&plain);
+    } else {
+        TEST_MSG(is_missing(&error), "%s", error.text);
+    }
+    buffer_free(&tagged);
+    buffer_free(&file);
+}
+
 /* Not a number in floats. */
 static void test_numbers(void) {
     Buffer file = {0};
@@ -203,6 +225,7 @@ int main(void) {
     test_short();
     test_limits();
     test_numbers();
+    test_tag();
     test_cuts("odd-chunks.wav");
     test_cuts("rf64.wav");
     test_cuts("16000-1.mp3");

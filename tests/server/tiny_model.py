@@ -155,6 +155,7 @@ VISION_TEMPLATE = (
 PLACEHOLDERS = {
     "gemma3": "<start_of_image>",
     "gemma4": "\\n\\n<|image|>\\n\\n",
+    "gemma4_unified": "\\n\\n<|image|>\\n\\n",
     "glm4v": "<|begin_of_image|><|image|><|end_of_image|>",
     "lfm2_vl": "<image>",
     "paligemma": None,  # without a template in its files
@@ -166,6 +167,7 @@ PLACEHOLDERS = {
     "idefics3": "<image>",
     "mistral3": "[IMG]",
     "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>",
+    "qwen3_5_moe": "<|vision_start|><|image_pad|><|vision_end|>",
     "smolvlm": "<image>",
 }
 VIDEOS = {
@@ -177,12 +179,14 @@ VIDEOS = {
 
 
 def write_tiny_vision(directory, name):
-    """The fixture tests/family/vision/NAME.json as a checkpoint, for texts of printable ASCII."""
+    """The fixture tests/family/vision/NAME.json as a checkpoint, for texts of printable ASCII; name: or a fixture."""
     sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
     import weights
 
-    with open(os.path.join(ROOT, "tests", "family", "vision", name + ".json")) as file:
-        fixture = json.load(file)
+    fixture = name
+    if isinstance(name, str):
+        with open(os.path.join(ROOT, "tests", "family", "vision", name + ".json")) as file:
+            fixture = json.load(file)
     values = weights.make(fixture["tensors"], {"dtype": "f32"}, fixture)
     tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
     _write_tensors(os.path.join(directory, "model.safetensors"), tensors)

@@ -149,9 +149,17 @@ bool gguf_bool(const GgufFile *file, const char *key, bool *value);
 bool gguf_string(const GgufFile *file, const char *key, Slice *value);
 Slice gguf_string_next(const uint8_t **at); /* walks the strings of an array */
 
-/* --- The encoder of images (vision.c) -------------------------------------------------------------------------- */
+/* --- The encoders of images and audio (vision.c)
+ * -------------------------------------------------------------------------- */
 
 enum { GGUF_DEEPSTACK_MAX = 8 };
+
+/* The encoder of audio in the same file. */
+typedef struct GgufAudio {
+    bool present;
+    int64_t hidden, layers, heads; /* 0: rows of samples are projected as they are */
+    double eps;
+} GgufAudio;
 
 typedef struct GgufVision {
     GgufFile file;
@@ -164,7 +172,7 @@ typedef struct GgufVision {
     int deepstack_count;
     int64_t deepstack[GGUF_DEEPSTACK_MAX]; /* layers */
     double eps;
-    bool has_audio; /* which is not converted */
+    GgufAudio audio;
     size_t count;
     struct TensorHeader *headers; /* [count] */
     struct VisionOutput *outputs; /* [count] */

@@ -1,13 +1,13 @@
-/* The encoder of images that llama.cpp keeps in a file of its own ("mmproj", architecture clip) beside the language
- * model's: its tensors as a further shard, its fields around those of the text. */
+/* The encoders of images and audio that llama.cpp keeps in a file of their own ("mmproj", architecture clip) beside the
+ * language model's: its tensors as a further shard, its fields around those of the text. */
 #include "import/gguf/vision.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "tensor/safetensors.h"
 
 /* A row of the text model's embedding, which has it too. */
@@ -119,32 +119,74 @@ static bool read_style(GgufVision *v, const GgufFile *text, Error *error) {
     return v->kind->style != STYLE_QWEN3 || read_deepstack(v, error);
 }
 
+static bool read_eps(const GgufFile *file, const char *key, double *eps, Error *error) {
+    return (gguf_number(file, key, eps) && *eps > 0) || fail(error, ERROR_FORMAT, "clip%s is missing", key);
+}
+
+static bool read_tower(GgufVision *v, Error *error) {
+    const GgufFile *file = &v->file;
+    if (!gguf_vision_whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
+        !gguf_vision_whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
+        !gguf_vision_whole(file, ".vision.attention.head_count", SIZE_MAX_OF, &v->heads, error))
+        return false;
+    return (v->hidden % v->heads == 0 && v->hidden / v->heads % 2 == 0) ||
+        fail(error, ERROR_FORMAT, "clip.vision.embedding_length %lld is not %lld heads of an even size",
+            (long long)v->hidden, (long long)v->heads);
+}
+
+/* Rows of the text model are as long as those of the encoder. */
+static bool check_rows(const GgufVision *v, const char *key, int64_t rows, const GgufFile *text, Error *error) {
+    int64_t hidden = 0;
+    (void)gguf_integer(text, ".embedding_length", &hidden);
+    return rows == hidden ||
+        fail(error, ERROR_FORMAT, "clip%s is %lld, but the text model's embeddings have %lld", key, (long long)rows,
+            (long long)hidden);
+}
+
+static bool read_audio(GgufVision *v, const GgufFile *text, Error *error) {
+    enum { MEL_BINS = 128 };
+    const GgufFile *file = &v->file;
+    GgufAudio *audio = &v->audio;
+    Slice projector;
+    int64_t bins, rows;
+    audio->present = v->kind->audio && gguf_tensor(file, "mm.a.input_projection.weight");
+    if (!audio->present) return true;
+    if (gguf_string(file, ".audio.projector_type", &projector) && !slice_is(projector, v->kind->audio))
+        return fail(error, ERROR_UNSUPPORTED, "clip.audio.projector_type is %.*s, must be %s", SLICE_SHOWN(projector),
+            v->kind->audio);
+    if (!gguf_vision_whole(file, ".audio.projection_dim", SIZE_MAX_OF, &rows, error) ||
+        !check_rows(v, ".audio.projection_dim", rows, text, error) ||
+        !read_eps(file, ".audio.attention.layer_norm_epsilon", &audio->eps, error))
+        return false;
+    if (!v->kind->names[AUDIO_TOWER]) return true;
+    if (!gguf_vision_whole(file, ".audio.embedding_length", SIZE_MAX_OF, &audio->hidden, error) ||
+        !gguf_vision_whole(file, ".audio.block_count", LAYERS_MAX_OF, &audio->layers, error) ||
+        !gguf_vision_whole(file, ".audio.attention.head_count", SIZE_MAX_OF, &audio->heads, error) ||
+        !gguf_vision_whole(file, ".audio.num_mel_bins", SIZE_MAX_OF, &bins, error))
+        return false;
+    return bins == MEL_BINS ||
+        fail(error, ERROR_UNSUPPORTED, "clip.audio.num_mel_bins is %lld, must be %d", (long long)bins, MEL_BINS);
+}
+
 static bool read_fields(GgufVision *v, const GgufFile *text, Error *error) {
     const GgufFile *file = &v->file;
-    int64_t hidden = 0;
+    const char *activation = v->kind->activation;
     bool chosen = false;
     if (!gguf_vision_whole(file, ".vision.embedding_length", SIZE_MAX_OF, &v->hidden, error) ||
-        !gguf_vision_whole(file, ".vision.feed_forward_length", SIZE_MAX_OF, &v->inner, error) ||
-        !gguf_vision_whole(file, ".vision.block_count", LAYERS_MAX_OF, &v->layers, error) ||
-        !gguf_vision_whole(file, ".vision.attention.head_count", SIZE_MAX_OF, &v->heads, error) ||
+        (v->kind->style != STYLE_UNIFIED && !read_tower(v, error)) ||
         !gguf_vision_whole(file, ".vision.image_size", SIZE_MAX_OF, &v->pixels, error) ||
         !gguf_vision_whole(file, ".vision.patch_size", SIZE_MAX_OF, &v->patch, error) ||
         !gguf_vision_whole(file, ".vision.projection_dim", SIZE_MAX_OF, &v->rows, error))
         return false;
-    const char *activation = v->kind->activation;
     if (activation && (!gguf_bool(file, activation, &chosen) || !chosen))
         return fail(error, ERROR_UNSUPPORTED, "clip%s is not true", activation);
-    if (!gguf_number(file, ".vision.attention.layer_norm_epsilon", &v->eps) || !(v->eps > 0))
-        return fail(error, ERROR_FORMAT, "clip.vision.attention.layer_norm_epsilon is missing");
-    if (v->hidden % v->heads || v->hidden / v->heads % 2)
-        return fail(error, ERROR_FORMAT, "clip.vision.embedding_length %lld is not %lld heads of an even size",
-            (long long)v->hidden, (long long)v->heads);
-    (void)gguf_integer(text, ".embedding_length", &hidden);
-    if (v->rows != hidden)
-        return fail(error, ERROR_FORMAT,
-            "clip.vision.projection_dim is %lld, but the text model's embeddings have %lld", (long long)v->rows,
-            (long long)hidden);
-    return read_factor(v, error) && read_style(v, text, error);
+    return read_eps(file, ".vision.attention.layer_norm_epsilon", &v->eps, error) &&
+        check_rows(v, ".vision.projection_dim", v->rows, text, error) && read_factor(v, error) &&
+        read_style(v, text, error) && read_audio(v, text, error);
+}
+
+int64_t gguf_vision_side(const GgufVision *v) {
+    return v->kind->style == STYLE_UNIFIED ? v->patch * v->factor : v->patch;
 }
 
 /* --- Tensors ---------------------------------------------------------------------------------------------------- */
@@ -214,7 +256,8 @@ static bool set_header(
     const GgufTensor *tensor = output->sources[0];
     const size_t element = dtype_bytes(tensor->info->dtype);
     int64_t *shape = header->shape;
-    header->dtype = output->change == VISION_PLUS_ONE ? DTYPE_F32 : tensor->info->dtype;
+    const bool computed = output->change == VISION_PLUS_ONE || output->change == VISION_SOFTPLUS;
+    header->dtype = computed ? DTYPE_F32 : tensor->info->dtype;
     header->rank = tensor->dim_count;
     for (int i = 0; i < tensor->dim_count; i++) shape[i] = tensor->dims[tensor->dim_count - 1 - i];
     output->piece = tensor->bytes;
@@ -222,6 +265,16 @@ static bool set_header(
     if ((output->change == VISION_CHANNELS_LAST || output->count == 2) && !image)
         return fail(error, ERROR_FORMAT, "tensor %.*s is no convolution of %lld × %lld pixels",
             SLICE_SHOWN(tensor->name), (long long)v->patch, (long long)v->patch);
+    const int64_t side = gguf_vision_side(v);
+    if (output->change == VISION_COLOURS_LAST && (tensor->dim_count > 2 || tensor->dims[0] != 3 * side * side))
+        return fail(error, ERROR_FORMAT, "tensor %.*s has no values of %lld × %lld pixels", SLICE_SHOWN(tensor->name),
+            (long long)side, (long long)side);
+    if (output->change == VISION_PLACES_FIRST) {
+        if (tensor->dim_count != 3 || shape[0] != 2)
+            return fail(error, ERROR_FORMAT, "tensor %.*s does not have places of two axes", SLICE_SHOWN(tensor->name));
+        shape[0] = shape[1];
+        shape[1] = 2;
+    }
     if (output->change == VISION_FUSED) shape[0] *= output->count;
     if (output->change == VISION_CHANNELS_LAST) {
         header->rank = 2;
@@ -239,12 +292,18 @@ static bool set_header(
         (long long)tensor->rows, (long long)v->hidden);
 }
 
+/* The module's name is that of the tensor, which files may call "weight" nevertheless. */
+static bool is_nameless(VisionChange change) {
+    return change == VISION_NAMELESS || change == VISION_OPTIONAL || change == VISION_PLACES_FIRST ||
+        change == VISION_SOFTPLUS;
+}
+
 /* block: of the file; number: of the module. */
 static bool add_part(GgufVision *v, const char *home, const VisionName *name, int64_t block, int64_t number,
     const char *part, Error *error) {
     VisionOutput *output = &v->outputs[v->count];
     TensorHeader *header = &v->headers[v->count];
-    const bool nameless = name->change == VISION_NAMELESS || name->change == VISION_OPTIONAL, bound = strchr(part, '_');
+    const bool nameless = is_nameless(name->change), bound = strchr(part, '_');
     const char *joint = name->change == VISION_BARE ? "_" : name->change == VISION_LINEAR && !bound ? ".linear." : ".";
     const char *source = nameless && !part_find(v, name->gguf, block, part) ? NULL : part;
     char text[128];
@@ -268,9 +327,10 @@ static bool add_block(
     return ok;
 }
 
-static bool add_name(GgufVision *v, const char *home, const VisionName *name, Error *error) {
+/* layers: of the name's part. */
+static bool add_name(GgufVision *v, const char *home, const VisionName *name, int64_t layers, Error *error) {
     const bool deepstack = name->change == VISION_DEEPSTACK;
-    const int64_t blocks = deepstack ? v->deepstack_count : strchr(name->gguf, '*') ? v->layers : 1;
+    const int64_t blocks = deepstack ? v->deepstack_count : strchr(name->gguf, '*') ? layers : 1;
     if (name->change == VISION_OPTIONAL && !part_find(v, name->gguf, 0, "weight") && !part_find(v, name->gguf, 0, NULL))
         return true;
     for (int64_t i = 0; i < blocks; i++)
@@ -278,17 +338,8 @@ static bool add_name(GgufVision *v, const char *home, const VisionName *name, Er
     return true;
 }
 
-/* Tensors of an encoder of audio in the same file. */
-static bool is_audio(const GgufTensor *tensor) {
-    return slice_starts(tensor->name, slice_of("a.")) || slice_starts(tensor->name, slice_of("mm.a."));
-}
-
-static bool is_used(GgufVision *v, const GgufTensor *tensor) {
+static bool is_used(const GgufVision *v, const GgufTensor *tensor) {
     if (slice_is(tensor->name, image_break)) return v->kind->style == STYLE_WITHIN;
-    if (v->kind->style == STYLE_GEMMA4 && is_audio(tensor)) {
-        v->has_audio = true;
-        return true;
-    }
     for (size_t i = 0; i < v->count; i++)
         for (int k = 0; k < v->outputs[i].count; k++)
             if (v->outputs[i].sources[k] == tensor) return true;
@@ -301,9 +352,12 @@ static bool list_tensors(GgufVision *v, Error *error) {
     v->headers = arena_alloc(arena, most + 1, sizeof *v->headers);
     v->outputs = arena_alloc(arena, most + 1, sizeof *v->outputs);
     if (!v->headers || !v->outputs) return fail(error, ERROR_MEMORY, "no memory for the tensors");
-    for (int part = 0; part < VISION_PARTS; part++)
+    for (int part = 0; part < VISION_PARTS; part++) {
+        const bool audio = part == AUDIO_TOWER || part == AUDIO_PROJECTOR;
+        if (audio && !v->audio.present) continue;
         for (const VisionName *name = v->kind->names[part]; name && name->gguf; name++)
-            if (!add_name(v, v->kind->homes[part], name, error)) return false;
+            if (!add_name(v, v->kind->homes[part], name, audio ? v->audio.layers : v->layers, error)) return false;
+    }
     for (size_t i = 0; i < v->file.tensor_count; i++)
         if (!is_used(v, &v->file.tensors[i]))
             return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that an encoder for %s has",
@@ -322,7 +376,6 @@ bool gguf_vision_open(GgufVision *v, const char *path, const GgufFile *text, Err
     if (!gguf_open(&v->file, path, error)) return false;
     if (find_kind(v, text, error) && read_fields(v, text, error) && list_tensors(v, error)) {
         measure_inner(v);
-        if (v->has_audio) log_warn("%s: the encoder of audio is not converted", path);
         return true;
     }
     fail_while(error, "%s", path);
@@ -334,13 +387,23 @@ void gguf_vision_close(GgufVision *v) { gguf_close(&v->file); }
 
 /* --- Writing ---------------------------------------------------------------------------------------------------- */
 
-static bool write_less_one(SafetensorsWriter *writer, const GgufTensor *tensor, Error *error) {
+/* The inverse of ln(1 + e^x); NAN: there is none. */
+static float softplus_inverse(float y) { return y > 20 ? y : y > 0 ? logf(expm1f(y)) : NAN; }
+
+static bool write_computed(SafetensorsWriter *writer, const GgufTensor *tensor, VisionChange change, Error *error) {
     const int64_t count = tensor->rows * tensor->cols;
     float *values = malloc((size_t)count * sizeof *values);
+    bool ok = true;
     if (!values) return fail(error, ERROR_MEMORY, "no memory for tensor %.*s", SLICE_SHOWN(tensor->name));
     floats_to_f32(values, tensor->data, tensor->info->dtype, count);
-    for (int64_t i = 0; i < count; i++) values[i] -= 1;
-    const bool ok = safetensors_write(writer, values, (size_t)count * sizeof *values, error);
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = change == VISION_SOFTPLUS ? softplus_inverse(values[i]) : values[i] - 1;
+        ok = ok && !isnan(values[i]);
+    }
+    if (!ok && change == VISION_SOFTPLUS)
+        ok = fail(error, ERROR_FORMAT, "tensor %.*s has elements that are not positive", SLICE_SHOWN(tensor->name));
+    else
+        ok = safetensors_write(writer, values, (size_t)count * sizeof *values, error);
     free(values);
     return ok;
 }
@@ -356,18 +419,29 @@ static bool write_halves(SafetensorsWriter *writer, const GgufVision *v, const G
 }
 
 /* Rows of patches: [3, patch, patch] becomes [patch, patch, 3]. */
-static bool write_channels_last(SafetensorsWriter *writer, const GgufTensor *tensor, Error *error) {
-    const size_t size = dtype_bytes(tensor->info->dtype), pixels = (size_t)(tensor->dims[0] * tensor->dims[1]);
+static bool write_channels_last(
+    SafetensorsWriter *writer, const GgufVision *v, const GgufTensor *tensor, Error *error) {
+    const size_t size = dtype_bytes(tensor->info->dtype), pixels = (size_t)(gguf_vision_side(v) * gguf_vision_side(v));
     const size_t row_bytes = 3 * pixels * size;
     uint8_t *row = malloc(row_bytes);
     bool ok = row || fail(error, ERROR_MEMORY, "no memory for tensor %.*s", SLICE_SHOWN(tensor->name));
-    for (int64_t r = 0; ok && r < tensor->dims[3]; r++) {
-        const uint8_t *from = tensor->data + (size_t)r * row_bytes;
+    for (size_t at = 0; ok && at < tensor->bytes; at += row_bytes) {
+        const uint8_t *from = tensor->data + at;
         for (size_t i = 0; i < 3 * pixels; i++) memcpy(row + i * size, from + (i % 3 * pixels + i / 3) * size, size);
         ok = safetensors_write(writer, row, row_bytes, error);
     }
     free(row);
     return ok;
+}
+
+/* [2, places, hidden] becomes [places, 2, hidden]. */
+static bool write_places_first(SafetensorsWriter *writer, const GgufTensor *tensor, Error *error) {
+    const size_t row_bytes = tensor->bytes / (size_t)tensor->rows;
+    const int64_t places = tensor->rows / 2;
+    for (int64_t i = 0; i < 2 * places; i++)
+        if (!safetensors_write(writer, tensor->data + (size_t)(i % 2 * places + i / 2) * row_bytes, row_bytes, error))
+            return false;
+    return true;
 }
 
 static bool write_pieces(SafetensorsWriter *writer, const VisionOutput *output, Error *error) {
@@ -381,9 +455,12 @@ static bool write_pieces(SafetensorsWriter *writer, const VisionOutput *output, 
 static bool write_output(SafetensorsWriter *writer, const GgufVision *v, const VisionOutput *output, Error *error) {
     const GgufTensor *first = output->sources[0];
     switch (output->change) {
-    case VISION_PLUS_ONE: return write_less_one(writer, first, error);
+    case VISION_PLUS_ONE:
+    case VISION_SOFTPLUS: return write_computed(writer, first, output->change, error);
     case VISION_PAIRED: return write_halves(writer, v, first, error);
-    case VISION_CHANNELS_LAST: return write_channels_last(writer, first, error);
+    case VISION_CHANNELS_LAST:
+    case VISION_COLOURS_LAST: return write_channels_last(writer, v, first, error);
+    case VISION_PLACES_FIRST: return write_places_first(writer, first, error);
     default: return write_pieces(writer, output, error);
     }
 }

@@ -1,4 +1,4 @@
-/* Encoders of images in mmproj files: what each kind of projector has (vision_kinds.c), and the fields that a
+/* Encoders of images and audio in mmproj files: what each kind of projector has (vision_kinds.c), and the fields that a
  * checkpoint needs around those of the text (vision_config.c). Names of modules are MLX's. */
 #pragma once
 #include "import/gguf/internal.h"
@@ -17,6 +17,9 @@ typedef enum VisionChange {
     VISION_FRAMES,        /* a convolution over two frames: ".weight" has the first one, ".weight.1" the second one */
     VISION_DEEPSTACK,     /* blocks are those of clip.vision.is_deepstack_layers; the module has their number among
                              these */
+    VISION_COLOURS_LAST,  /* rows of a patch's values: rows, columns, channels */
+    VISION_PLACES_FIRST,  /* the module's name is the tensor's; both axes of a place lie side by side */
+    VISION_SOFTPLUS,      /* the module's name is the tensor's; elements are softplus of its own */
 } VisionChange;
 
 typedef struct VisionName {
@@ -34,15 +37,17 @@ typedef enum VisionStyle {
     STYLE_QWEN2_5, /* the same, with windows */
     STYLE_QWEN3,   /* the same, with learned positions */
     STYLE_GEMMA4,  /* each keeps its shape with a number of patches */
+    STYLE_UNIFIED, /* the same, and there is no tower: groups of patches are rows */
 } VisionStyle;
 
-typedef enum VisionPart { VISION_TOWER, VISION_PROJECTOR, VISION_PARTS } VisionPart;
+typedef enum VisionPart { VISION_TOWER, VISION_PROJECTOR, AUDIO_TOWER, AUDIO_PROJECTOR, VISION_PARTS } VisionPart;
 
 /* A projector of clip.projector_type, and the text model that it belongs to. */
 typedef struct VisionKind {
     const char *projector, *with; /* with: a tensor that only this one of the projector's has, or NULL */
     const char *texts[2];         /* architectures of the text model */
     const char *model_type, *class_name, *tower_type, *processor;
+    const char *audio;      /* clip.audio.projector_type; NULL: the model takes no audio */
     const char *activation; /* key that must be true; NULL: none */
     const char *factor_key; /* key of the side of a group of patches; NULL: it is always `factor` */
     int64_t factor;         /* where the file has none; 0: there are no groups */
@@ -67,5 +72,7 @@ typedef struct VisionOutput {
 
 /* A whole number of a key, 1 to `most`. */
 NODISCARD bool gguf_vision_whole(const GgufFile *file, const char *key, int64_t most, int64_t *value, Error *error);
+/* Pixels of the side of what becomes a row of the embedding: a patch, or with STYLE_UNIFIED a group of patches. */
+int64_t gguf_vision_side(const GgufVision *v);
 /* The tensor of a block, in files that exchanged the names of the two matrices, too. NULL: the file has none. */
 const GgufTensor *gguf_vision_find(const GgufVision *v, const char *pattern, int64_t block, const char *part);

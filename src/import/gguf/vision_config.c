@@ -12,6 +12,8 @@ static bool is_outer(Slice key) {
         slice_is(key, "bos_token_id") || slice_is(key, "pad_token_id");
 }
 
+enum { GEMMA4_TOKENS = 280 };
+
 static long long group_count(const GgufVision *v) {
     const int64_t side = v->pixels / v->patch / v->factor;
     return side * side;
@@ -55,6 +57,18 @@ static void put_gemma4(Buffer *out, const GgufVision *v) {
         gguf_tensor(&v->file, "v.std_bias") || gguf_tensor(&v->file, "v.std_bias.weight") ? "true" : "false");
 }
 
+static void put_unified(Buffer *out, const GgufVision *v) {
+    const GgufTensor *places = gguf_vision_find(v, "v.position_embd", 0, "weight");
+    put_number(out, "patch_size", v->patch);
+    put_number(out, "pooling_kernel_size", v->factor);
+    put_number(out, "model_patch_size", gguf_vision_side(v));
+    put_number(out, "mm_embed_dim", v->hidden);
+    put_number(out, "output_proj_dims", v->hidden);
+    put_number(out, "mm_posemb_size", places ? places->dims[1] : 0);
+    put_number(out, "num_soft_tokens", GEMMA4_TOKENS);
+    buffer_printf(out, ", \"rms_norm_eps\": %.9g", v->eps);
+}
+
 static void put_qwen(Buffer *out, const GgufVision *v) {
     put_number(out, "depth", v->layers);
     put_number(out, "num_heads", v->heads);
@@ -93,6 +107,7 @@ static void put_tower(Buffer *out, const GgufVision *v) {
     case STYLE_QWEN2_5:
     case STYLE_QWEN3: put_qwen(out, v); break;
     case STYLE_GEMMA4: put_gemma4(out, v); break;
+    case STYLE_UNIFIED: put_unified(out, v); break;
     default:
         put_siglip(out, v);
         put_number(out, "num_channels", 3);
@@ -105,6 +120,48 @@ static void put_tower(Buffer *out, const GgufVision *v) {
                 ", \"layer_norm_eps\": %.9g, \"hidden_act\": \"gelu_pytorch_tanh\", \"vision_use_head\": false",
                 v->eps);
         }
+    }
+    buffer_text(out, "}");
+}
+
+/* --- audio_config ----------------------------------------------------------------------------------------------- */
+
+/* Rows of a tensor that a file with audio has. */
+static int64_t rows_of(const GgufVision *v, const char *name) {
+    const GgufTensor *tensor = gguf_tensor(&v->file, name);
+    return tensor && tensor->dim_count > 0 ? tensor->dims[tensor->dim_count - 1] : 0;
+}
+
+static void put_conformer(Buffer *out, const GgufVision *v) {
+    const int64_t channels[] = {rows_of(v, "a.conv1d.0.weight"), rows_of(v, "a.conv1d.1.weight")};
+    const GgufTensor *taps = gguf_vision_find(v, "a.blk.*.conv_dw", 0, "weight");
+    buffer_text(out, "\"model_type\": \"gemma4_audio\"");
+    put_number(out, "hidden_size", v->audio.hidden);
+    put_number(out, "num_hidden_layers", v->audio.layers);
+    put_number(out, "num_attention_heads", v->audio.heads);
+    put_list(out, "subsampling_conv_channels", channels, (int)COUNT_OF(channels));
+    put_number(out, "conv_kernel_size", taps ? taps->cols : 0);
+    put_number(out, "output_proj_dims", rows_of(v, "a.pre_encode.out.weight"));
+    buffer_printf(out,
+        ", \"rms_norm_eps\": %.9g, \"use_clipped_linears\": %s, \"hidden_act\": \"silu\", \"residual_weight\": 0.5, "
+        "\"attention_chunk_size\": 12, \"attention_context_left\": 13, \"attention_context_right\": 0, "
+        "\"attention_logit_cap\": 50.0, \"gradient_clipping\": 1e10",
+        v->audio.eps, gguf_vision_find(v, "a.blk.*.attn_q", 0, "input_min") ? "true" : "false");
+}
+
+static void put_audio(Buffer *out, const GgufVision *v) {
+    const GgufTensor *rows = gguf_tensor(&v->file, "mm.a.input_projection.weight");
+    if (!v->audio.present) return;
+    buffer_text(out, ",\n\"audio_config\": {");
+    if (v->audio.layers) {
+        put_conformer(out, v);
+    } else {
+        buffer_text(out, "\"model_type\": \"gemma4_unified_audio\"");
+        put_number(out, "audio_samples_per_token", rows ? rows->cols : 0);
+        put_number(out, "audio_embed_dim", rows ? rows->cols : 0);
+        put_number(out, "hidden_size", rows ? rows->cols : 0);
+        put_number(out, "output_proj_dims", rows ? rows->cols : 0);
+        buffer_printf(out, ", \"rms_norm_eps\": %.9g", v->audio.eps);
     }
     buffer_text(out, "}");
 }
@@ -154,7 +211,7 @@ static void put_text(Buffer *out, const GgufVision *v, const Json *root) {
         buffer_printf(out, "%s\"rope_scaling\": ", separator);
         put_rope(out, v, NULL);
     }
-    if (v->kind->style == STYLE_GEMMA4) { /* the models with inputs for each layer (E2B, E4B) were trained without */
+    if (v->kind->audio) { /* Gemma 4: the models with inputs for each layer (E2B, E4B) were trained without */
         const Json *inputs = json_get(root, "hidden_size_per_layer_input");
         const bool causal = inputs && inputs->type == JSON_INTEGER && inputs->integer > 0;
         buffer_printf(out, "%s\"use_bidirectional_attention\": %s", separator, causal ? "null" : "\"vision\"");
@@ -185,6 +242,7 @@ bool gguf_vision_config(Buffer *out, const GgufVision *v, Slice text, Error *err
         put_outer(out, v, root);
         put_text(out, v, root);
         put_tower(out, v);
+        put_audio(out, v);
         buffer_text(out, "}\n");
     }
     arena_free(&arena);
@@ -208,7 +266,7 @@ static bool put_three(Buffer *out, const GgufVision *v, const char *key, Error *
 
 /* How large images are. */
 static bool put_sizes(Buffer *out, const GgufVision *v, Error *error) {
-    enum { TILES_ON_A_SIDE = 4, AREA_MOST = 1 << 26, GEMMA4_TOKENS = 280 };
+    enum { TILES_ON_A_SIDE = 4, AREA_MOST = 1 << 26 };
     const GgufFile *file = &v->file;
     const bool positions = v->kind->style == STYLE_QWEN3;
     int64_t longest = TILES_ON_A_SIDE * v->pixels, least = positions ? 65536 : 3136;
@@ -230,6 +288,7 @@ static bool put_sizes(Buffer *out, const GgufVision *v, Error *error) {
             (long long)v->pixels, (long long)v->patch, (long long)v->patch);
         return true;
     case STYLE_GEMMA4:
+    case STYLE_UNIFIED:
         put_number(out, "patch_size", v->patch);
         put_number(out, "pooling_kernel_size", v->factor);
         put_number(out, "max_soft_tokens", GEMMA4_TOKENS);

@@ -1,4 +1,4 @@
-/* The names of encoders in mmproj files. References: gguf-py, tensor_mapping.py; the vision classes of llama.cpp's
+/* The names of encoders in mmproj files. References: gguf-py, tensor_mapping.py; the classes of encoders in llama.cpp's
  * converter (conversion/). */
 #include "import/gguf/vision.h"
 
@@ -122,6 +122,63 @@ static const VisionName gemma4_tower[] = {
     {0},
 };
 static const VisionName gemma4[] = {{"mm.input_projection", "embedding_projection", false, VISION_AS_IT_IS}, {0}};
+static const VisionName gemma4_unified[] = {
+    {"v.patch_norm.1", "patch_ln1", true, VISION_COLOURS_LAST},
+    {"v.patch_embd", "patch_dense", false, VISION_COLOURS_LAST},
+    {"v.patch_embd.bias", "patch_dense.bias", false, VISION_NAMELESS},
+    {"v.patch_norm.2", "patch_ln2", true, VISION_AS_IT_IS},
+    {"v.position_embd", "pos_embedding", false, VISION_PLACES_FIRST},
+    {"v.patch_norm.3", "pos_norm", true, VISION_AS_IT_IS},
+    {0},
+};
+
+#define CONFORMER "layers.*."
+
+/* Files have the names of the two norms around the convolution exchanged. */
+static const VisionName gemma4_conformer[] = {
+    {"a.conv1d.0", "subsample_conv_projection.layer0.conv", false, VISION_AS_IT_IS},
+    {"a.conv1d.0.norm", "subsample_conv_projection.layer0.norm", false, VISION_AS_IT_IS},
+    {"a.conv1d.1", "subsample_conv_projection.layer1.conv", false, VISION_AS_IT_IS},
+    {"a.conv1d.1.norm", "subsample_conv_projection.layer1.norm", false, VISION_AS_IT_IS},
+    {"a.input_projection", "subsample_conv_projection.input_proj_linear", false, VISION_AS_IT_IS},
+    {"a.blk.*.ffn_norm", CONFORMER "feed_forward1.pre_layer_norm", false, VISION_AS_IT_IS},
+    {"a.blk.*.ffn_up", CONFORMER "feed_forward1.ffw_layer_1", false, VISION_LINEAR},
+    {"a.blk.*.ffn_down", CONFORMER "feed_forward1.ffw_layer_2", false, VISION_LINEAR},
+    {"a.blk.*.ffn_post_norm", CONFORMER "feed_forward1.post_layer_norm", false, VISION_AS_IT_IS},
+    {"a.blk.*.attn_pre_norm", CONFORMER "norm_pre_attn", false, VISION_AS_IT_IS},
+    {"a.blk.*.attn_q", CONFORMER "self_attn.q_proj", false, VISION_LINEAR},
+    {"a.blk.*.attn_k", CONFORMER "self_attn.k_proj", false, VISION_LINEAR},
+    {"a.blk.*.attn_v", CONFORMER "self_attn.v_proj", false, VISION_LINEAR},
+    {"a.blk.*.attn_out", CONFORMER "self_attn.post", false, VISION_LINEAR},
+    {"a.blk.*.attn_k_rel", CONFORMER "self_attn.relative_k_proj", false, VISION_AS_IT_IS},
+    {"a.blk.*.per_dim_scale", CONFORMER "self_attn.per_dim_scale", false, VISION_SOFTPLUS},
+    {"a.blk.*.attn_post_norm", CONFORMER "norm_post_attn", false, VISION_AS_IT_IS},
+    {"a.blk.*.conv_norm", CONFORMER "lconv1d.pre_layer_norm", false, VISION_AS_IT_IS},
+    {"a.blk.*.conv_pw1", CONFORMER "lconv1d.linear_start", false, VISION_LINEAR},
+    {"a.blk.*.conv_dw", CONFORMER "lconv1d.depthwise_conv1d", false, VISION_AS_IT_IS},
+    {"a.blk.*.norm_conv", CONFORMER "lconv1d.conv_norm", false, VISION_AS_IT_IS},
+    {"a.blk.*.conv_pw2", CONFORMER "lconv1d.linear_end", false, VISION_LINEAR},
+    {"a.blk.*.ffn_norm_1", CONFORMER "feed_forward2.pre_layer_norm", false, VISION_AS_IT_IS},
+    {"a.blk.*.ffn_up_1", CONFORMER "feed_forward2.ffw_layer_1", false, VISION_LINEAR},
+    {"a.blk.*.ffn_down_1", CONFORMER "feed_forward2.ffw_layer_2", false, VISION_LINEAR},
+    {"a.blk.*.ffn_post_norm_1", CONFORMER "feed_forward2.post_layer_norm", false, VISION_AS_IT_IS},
+    {"a.blk.*.ln2", CONFORMER "norm_out", false, VISION_AS_IT_IS},
+    {"a.pre_encode.out", "output_proj", true, VISION_AS_IT_IS},
+    {0},
+};
+static const VisionName gemma4_audio[] = {
+    {"mm.a.input_projection", "embedding_projection", false, VISION_AS_IT_IS}, {0}};
+
+/* Qwen3-VL and Qwen3.5, which have one encoder. */
+#define QWEN3_KIND(text, model, class)                                                                                 \
+    {                                                                                                                  \
+        .projector = "qwen3vl_merger", .texts = {text}, .model_type = model,                                           \
+        .class_name = class "ForConditionalGeneration", .tower_type = model, .processor = "Qwen2VLImageProcessorFast", \
+        .activation = ".use_gelu", .factor_key = ".vision.spatial_merge_size", .factor = 2, .style = STYLE_QWEN3,      \
+        .mrope = true, .mrope_interleaved = true, .homes = {"vision_tower."}, .names = {                               \
+            qwen3                                                                                                      \
+        }                                                                                                              \
+    }
 
 const VisionKind gguf_vision_kinds[] = {
     {.projector = "gemma3",
@@ -195,34 +252,10 @@ const VisionKind gguf_vision_kinds[] = {
         .mrope = true,
         .homes = {"vision_tower."},
         .names = {qwen2_5}},
-    {.projector = "qwen3vl_merger",
-        .texts = {"qwen3vl"},
-        .model_type = "qwen3_vl",
-        .class_name = "Qwen3VLForConditionalGeneration",
-        .tower_type = "qwen3_vl",
-        .processor = "Qwen2VLImageProcessorFast",
-        .activation = ".use_gelu",
-        .factor_key = ".vision.spatial_merge_size",
-        .factor = 2,
-        .style = STYLE_QWEN3,
-        .mrope = true,
-        .mrope_interleaved = true,
-        .homes = {"vision_tower."},
-        .names = {qwen3}},
-    {.projector = "qwen3vl_merger",
-        .texts = {"qwen3vlmoe"},
-        .model_type = "qwen3_vl_moe",
-        .class_name = "Qwen3VLMoeForConditionalGeneration",
-        .tower_type = "qwen3_vl_moe",
-        .processor = "Qwen2VLImageProcessorFast",
-        .activation = ".use_gelu",
-        .factor_key = ".vision.spatial_merge_size",
-        .factor = 2,
-        .style = STYLE_QWEN3,
-        .mrope = true,
-        .mrope_interleaved = true,
-        .homes = {"vision_tower."},
-        .names = {qwen3}},
+    QWEN3_KIND("qwen3vl", "qwen3_vl", "Qwen3VL"),
+    QWEN3_KIND("qwen3vlmoe", "qwen3_vl_moe", "Qwen3VLMoe"),
+    QWEN3_KIND("qwen35", "qwen3_5", "Qwen3_5"),
+    QWEN3_KIND("qwen35moe", "qwen3_5_moe", "Qwen3_5Moe"),
     {.projector = "gemma4v",
         .texts = {"gemma4"},
         .model_type = "gemma4",
@@ -231,7 +264,19 @@ const VisionKind gguf_vision_kinds[] = {
         .processor = "Gemma4ImageProcessor",
         .factor = 3,
         .style = STYLE_GEMMA4,
-        .homes = {"vision_tower.", "embed_vision."},
-        .names = {gemma4_tower, gemma4}},
+        .audio = "gemma4a",
+        .homes = {"vision_tower.", "embed_vision.", "audio_tower.", "embed_audio."},
+        .names = {gemma4_tower, gemma4, gemma4_conformer, gemma4_audio}},
+    {.projector = "gemma4uv",
+        .texts = {"gemma4"},
+        .model_type = "gemma4_unified",
+        .class_name = "Gemma4UnifiedForConditionalGeneration",
+        .tower_type = "gemma4_unified_vision",
+        .processor = "Gemma4UnifiedImageProcessor",
+        .audio = "gemma4ua",
+        .factor = 3,
+        .style = STYLE_UNIFIED,
+        .homes = {"vision_embedder.", "embed_vision.", "", "embed_audio."},
+        .names = {gemma4_unified, gemma4, NULL, gemma4_audio}},
 };
 const size_t gguf_vision_kind_count = COUNT_OF(gguf_vision_kinds);
