@@ -43,7 +43,14 @@ TEXTS = {"gemma4": "gemma4", "gemma4_unified": "gemma4", "qwen2_vl": "qwen2vl", 
 PROJECTORS = {"gemma3": "gemma3", "smolvlm": "idefics3", "pixtral": "pixtral", "mistral3": "pixtral"}
 PROJECTORS |= {"gemma4": "gemma4v", "qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger"}
 PROJECTORS |= {family: "qwen3vl_merger" for family in QWEN3} | {"gemma4_unified": "gemma4uv"}
-ACTIVATIONS = {"gemma4": None, "gemma4_unified": None, "qwen2_vl": None, "qwen2_5_vl": "silu", "pixtral": "silu", "mistral3": "silu"}
+ACTIVATIONS = {
+    "gemma4": None,
+    "gemma4_unified": None,
+    "qwen2_vl": None,
+    "qwen2_5_vl": "silu",
+    "pixtral": "silu",
+    "mistral3": "silu",
+}
 
 
 def text_config(case):
@@ -374,7 +381,13 @@ WRONG_CONFORMER = {
     ),
     "heads": (lambda k, t: k.pop("clip.audio.attention.head_count"), "clip.audio.attention.head_count is missing"),
 }
-FAULTS = {"gemma4": WRONG_GEMMA4, "gemma4_unified": WRONG_UNIFIED, "qwen2_vl": WRONG_QWEN, "qwen2_5_vl": WRONG_QWEN2_5, "qwen3_vl": WRONG_QWEN3}
+FAULTS = {
+    "gemma4": WRONG_GEMMA4,
+    "gemma4_unified": WRONG_UNIFIED,
+    "qwen2_vl": WRONG_QWEN,
+    "qwen2_5_vl": WRONG_QWEN2_5,
+    "qwen3_vl": WRONG_QWEN3,
+}
 FAULTS |= {"qwen3_vl_moe": WRONG_QWEN3, "qwen3_5": WRONG_QWEN, "qwen3_5_moe": WRONG_QWEN}
 FAULTS |= {"pixtral": WRONG_SILU, "mistral3": WRONG_SILU}
 # What files do not say, and nothing reads.
