@@ -45,8 +45,12 @@ static bool open_template(ChatModel *m, const char *directory, Error *error) {
     Error why = {0};
     const VisionSpec *vision = engine_vision(m->engine);
     m->template = template_open(directory, &why);
-    if (!m->template && why.code == ERROR_NOT_FOUND && vision && vision->chat_template)
+    const bool text_only =
+        m->template && !memmem(template_source(m->template).data, template_source(m->template).size, "image", 5);
+    if ((text_only || (!m->template && why.code == ERROR_NOT_FOUND)) && vision && vision->chat_template) {
+        template_free(m->template);
         m->template = template_compile(slice_of(vision->chat_template), &why);
+    }
     if (!m->template && why.code != ERROR_NOT_FOUND) {
         if (error) *error = why;
         return false;

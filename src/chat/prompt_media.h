@@ -49,6 +49,8 @@ bool prompt_media_takes(const ChatModel *model, ContentKind kind);
  * than the context has; media->refused is set. */
 NODISCARD bool prompt_media_open(PromptMedia *media, const ChatModel *model, const ChatMessage *messages,
     size_t message_count, Arena *arena, Error *error);
+/* The token of an image's rows. The model takes images. */
+const char *prompt_media_image_token(const ChatModel *model);
 /* What replaces the placeholder of a video, in the arena. */
 NODISCARD bool prompt_media_video_text(
     const VideoSpec *spec, const PromptPart *part, Arena *arena, Slice *text, Error *error);

@@ -48,7 +48,7 @@ typedef struct RowTokens {
 static bool find_tokens(const ChatModel *model, RowTokens *tokens, Error *error) {
     const VisionSpec *vision = engine_vision(model->engine);
     const AudioSpec *audio = engine_audio(model->engine);
-    *tokens = (RowTokens){.image.text = vision ? vision->token : NULL,
+    *tokens = (RowTokens){.image.text = vision ? prompt_media_image_token(model) : NULL,
         .audio.text = audio ? audio->token : NULL,
         .last.text = audio ? audio->last_token : NULL};
     RowToken *const known[] = {&tokens->image, &tokens->audio, &tokens->last};

@@ -12,20 +12,35 @@ static char *append(char *at, Slice text) {
     return at + text.size;
 }
 
+const char *prompt_media_image_token(const ChatModel *model) {
+    const VisionSpec *vision = engine_vision(model->engine);
+    int32_t id;
+    return !vision->spare_token || tokenizer_id(model->tokenizer, slice_of(vision->token), &id) ? vision->token
+                                                                                                : vision->spare_token;
+}
+
+/* What stands for an image. */
+typedef struct Writing {
+    const VisionSpec *vision;
+    Slice token;
+} Writing;
+
 /* The tokens of a view: one for each row, with row_end behind those of the grid's rows. */
-static char *append_view(char *at, const VisionSpec *vision, const ImageLayout *layout) {
+static char *append_view(char *at, const Writing *w, const ImageLayout *layout) {
+    const VisionSpec *vision = w->vision;
     for (int i = 0; i < layout->tokens; i++) {
         if (vision->row_end && i > 0 && i % layout->grid_columns == 0) at = append(at, slice_of(vision->row_end));
-        at = append(at, slice_of(vision->token));
+        at = append(at, w->token);
     }
     return at;
 }
 
-static char *append_tiles(char *at, const VisionSpec *vision, const ImageDivision *division) {
+static char *append_tiles(char *at, const Writing *w, const ImageDivision *division) {
+    const VisionSpec *vision = w->vision;
     for (int row = 0; row < division->rows; row++) {
         for (int column = 0; column < division->columns; column++) {
             at += snprintf(at, MARKERS_MAX, vision->tile, row + 1, column + 1);
-            at = append_view(at, vision, &division->tile_layout);
+            at = append_view(at, w, &division->tile_layout);
         }
         at = append(at, slice_of(vision->tile_row_end));
     }
@@ -33,17 +48,18 @@ static char *append_tiles(char *at, const VisionSpec *vision, const ImageDivisio
 }
 
 /* The tiles, before, the whole image, after. */
-static bool expansion(
-    const VisionSpec *vision, const ImageDivision *division, Arena *arena, Slice *text, Error *error) {
+static bool expansion(const ChatModel *model, const ImageDivision *division, Arena *arena, Slice *text, Error *error) {
+    const VisionSpec *vision = engine_vision(model->engine);
+    const Writing writing = {vision, slice_of(prompt_media_image_token(model))};
     const ImageLayout *layout = &division->layout;
     const size_t row_end = vision->row_end ? strlen(vision->row_end) : 0;
-    const size_t views = (size_t)image_division_tokens(division) * strlen(vision->token);
+    const size_t views = (size_t)image_division_tokens(division) * writing.token.size;
     const size_t markers = (size_t)division->count * MARKERS_MAX + (size_t)layout->grid_rows * row_end;
     char *out = arena_alloc(arena, views + markers, 1), *at = out;
     if (!out) return fail(error, arena_failure(arena), "no memory for the tokens of an image");
     if (vision->opening) at = append(at, slice_of(vision->opening));
-    at = append_tiles(at, vision, division);
-    at = append_view(append(at, slice_of(vision->before)), vision, layout);
+    at = append_tiles(at, &writing, division);
+    at = append_view(append(at, slice_of(vision->before)), &writing, layout);
     at = append(at, slice_of(vision->after));
     *text = (Slice){out, (size_t)(at - out)};
     return true;
@@ -177,7 +193,7 @@ static bool expand_part(const ChatModel *model, const PromptPart *part, Arena *a
     switch (part->kind) {
     case CONTENT_AUDIO: return clip_expansion(engine_audio(model->engine), part->tokens, arena, text, error);
     case CONTENT_VIDEO: return prompt_media_video_text(&vision->video, part, arena, text, error);
-    default: return expansion(vision, &part->division, arena, text, error);
+    default: return expansion(model, &part->division, arena, text, error);
     }
 }
 

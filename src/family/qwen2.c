@@ -1,7 +1,7 @@
-/* Qwen2, Qwen2.5: a Llama with biases on q, k and v. Reference: mlx_lm/models/qwen2.py; the sliding
- * window, which it lacks: transformers/models/qwen2. */
-#include "family/family.h"
+/* Qwen2, Qwen2.5: a Llama with biases on q, k and v; FastVLM, which has a tower of convolutions before it. References:
+ * mlx_lm/models/qwen2.py; the sliding window, which it lacks: transformers/models/qwen2; mlx-vlm, models/fastvlm. */
 #include "family/gguf/models.h"
+#include "family/vision.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
@@ -18,4 +18,21 @@ static void load(Loader *ld, Spec *spec) {
             ld, spec, i, &(Block){.dims = &d, .rope = rope, .window = family_window(ld, &windows, i), .bias = true});
 }
 
+static void load_images(Loader *ld, Spec *spec) {
+    const LoadPlace root = load_place(ld);
+    load_ignore(ld, "freeze_mm_mlp_adapter", "ignore_index", "image_grid_pinpoints", "image_token_index",
+        "mm_hidden_size", "mm_projector_lr", "mm_use_im_patch_token", "mm_vision_select_feature",
+        "mm_vision_select_layer", "mm_vision_tower", "tokenizer_model_max_length", "tokenizer_padding_side",
+        "tune_mm_mlp_adapter", "unfreeze_mm_vision_tower", "use_mm_proj", "vision_config", NULL);
+    load_expect_text(ld, "image_aspect_ratio", "pad");
+    load_expect_text(ld, "mm_patch_merge_type", "flat");
+    load_expect_text(ld, "mm_projector_type", "mlp2x_gelu");
+    load_expect_bool(ld, "mm_use_im_start_end", false);
+    load_text_part(ld);
+    load(ld, spec);
+    load_return(ld, &root);
+    vision_load_fastvit(ld, spec);
+}
+
 const Family qwen2_family = {.load = load, .gguf = &qwen2_gguf};
+const Family fastvlm_family = {.load = load_images};

@@ -28,6 +28,7 @@
     row("exaone_moe", exaone_moe_family)                                \
     row("falcon_h1", falcon_h1_family)                                  \
     row("falcon_mamba", falcon_mamba_family)                            \
+    row("fastvlm", fastvlm_family)                                          \
     row("gemma", gemma_family)                                          \
     row("gemma2", gemma2_family)                                        \
     row("gemma3", gemma3_wrapper_family)                                \
@@ -76,6 +77,7 @@
     row("llama", llama_family)                                          \
     row("llama4", llama4_family)                                        \
     row("llama4_text", llama4_family)                                   \
+    row("llava_qwen2", fastvlm_family)                                      \
     row("longcat_flash", longcat_flash_family)                          \
     row("mamba", mamba_family)                                          \
     row("mamba2", mamba2_family)                                        \

@@ -27,5 +27,7 @@ typedef struct Lfm2Projector {
     bool norm, bias;
 } Lfm2Projector;
 void vision_load_lfm2(Loader *ld, Spec *spec, const Lfm2Projector *projector);
+/* FastViTHD, a tower of convolutions, with FastVLM's projector. */
+void vision_load_fastvit(Loader *ld, Spec *spec);
 /* SigLIP with Gemma 3's projector: groups of patches are averaged. tokens: rows of an image. */
 void vision_load_gemma3(Loader *ld, Spec *spec, int tokens);

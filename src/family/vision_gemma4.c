@@ -1,38 +1,8 @@
 /* The vision parts of Gemma 4, around the tower; the unified model has none, its patches of 48 pixels become tokens at
- * once. References: transformers, models/gemma4/image_processing_pil_gemma4.py,
- * models/gemma4_unified/modeling_gemma4_unified.py. */
+ * once. Reference: transformers, models/gemma4_unified/modeling_gemma4_unified.py. */
 #include "family/vision_gemma4.h"
 
 #include "base/math.h"
-
-enum { TOKENS_LEAST = 70, TOKENS_USUAL = 280, TOKENS_MOST = 1120 };
-
-ImageRule gemma4_rule(Loader *ld, int patch, int merge, int places, float mean, float std) {
-    const Json *processor = load_processor(ld), *normalise = json_get(processor, "do_normalize");
-    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
-    const int64_t tokens = vision_count(ld, processor, "max_soft_tokens", TOKENS_USUAL), unit = (int64_t)patch * merge;
-    bool possible = false, plain = true;
-    for (int64_t each = TOKENS_LEAST; each <= TOKENS_MOST; each *= 2) possible = possible || tokens == each;
-    load_require(ld, possible, "image preprocessing: max_soft_tokens must be 70, 140, 280, 560 or 1120");
-    for (int c = 0; c < 3; c++) {
-        plain = plain && rule.mean[c] == 0 && rule.std[c] == 1;
-        rule.mean[c] = mean;
-        rule.std[c] = std;
-    }
-    load_require(ld, plain || !normalise || normalise->type != JSON_BOOL || !normalise->boolean,
-        "image preprocessing: do_normalize must be false");
-    rule.sizing = SIZING_BUDGET;
-    rule.order = merge > 1 ? PATCHES_SPREAD : PATCHES_GROUPED;
-    rule.patch = patch;
-    rule.merge = merge;
-    rule.pixels_max = tokens * unit * unit;
-    rule.pixels_low = TOKENS_LEAST * unit * unit;
-    rule.side = patch * (places < tokens * merge ? places : (int)tokens * merge);
-    vision_check_rule(ld, &rule);
-    return rule;
-}
-
-/* ---- without a tower ---- */
 
 static void load_embedder(Loader *ld, VisionSpec *vision) {
     const float eps = 1e-5F;
@@ -56,7 +26,7 @@ static void load_video(Loader *ld, VisionSpec *vision) {
     const ImageRule *image = &vision->rule;
     const int64_t unit = (int64_t)image->patch * image->merge;
     const Json *processor = load_video_processor(ld);
-    const int64_t tokens = vision_count(ld, processor, "max_soft_tokens", TOKENS_LEAST);
+    const int64_t tokens = vision_count(ld, processor, "max_soft_tokens", GEMMA4_TOKENS_LEAST);
     VideoRule usual = {.frame = *image, .frames_min = 1, .together = 1};
     usual.frames_max = (int)vision_count(ld, processor, "num_frames", 32);
     usual.frame.pixels_max = min_i64(tokens * unit * unit, image->pixels_max);

@@ -1,9 +1,36 @@
-/* The tower of Gemma 4: its products may have bounds, and groups of its patches are averaged. Reference: transformers,
- * models/gemma4/modeling_gemma4.py. */
+/* How images become patches of Gemma 4, and its tower, whose products may have bounds, and whose groups of
+ * patches are averaged. References: transformers, models/gemma4/modeling_gemma4.py, image_processing_pil_gemma4.py. */
 #include "family/vision_gemma4.h"
 
 #include <math.h>
 #include <stdio.h>
+
+ImageRule gemma4_rule(Loader *ld, int patch, int merge, int places, float mean, float std) {
+    const Json *processor = load_processor(ld), *normalise = json_get(processor, "do_normalize");
+    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
+    const int64_t tokens = vision_count(ld, processor, "max_soft_tokens", GEMMA4_TOKENS_USUAL),
+                  unit = (int64_t)patch * merge;
+    bool possible = false, plain = true;
+    for (int64_t each = GEMMA4_TOKENS_LEAST; each <= GEMMA4_TOKENS_MOST; each *= 2)
+        possible = possible || tokens == each;
+    load_require(ld, possible, "image preprocessing: max_soft_tokens must be 70, 140, 280, 560 or 1120");
+    for (int c = 0; c < 3; c++) {
+        plain = plain && rule.mean[c] == 0 && rule.std[c] == 1;
+        rule.mean[c] = mean;
+        rule.std[c] = std;
+    }
+    load_require(ld, plain || !normalise || normalise->type != JSON_BOOL || !normalise->boolean,
+        "image preprocessing: do_normalize must be false");
+    rule.sizing = SIZING_BUDGET;
+    rule.order = merge > 1 ? PATCHES_SPREAD : PATCHES_GROUPED;
+    rule.patch = patch;
+    rule.merge = merge;
+    rule.pixels_max = tokens * unit * unit;
+    rule.pixels_low = GEMMA4_TOKENS_LEAST * unit * unit;
+    rule.side = patch * (places < tokens * merge ? places : (int)tokens * merge);
+    vision_check_rule(ld, &rule);
+    return rule;
+}
 
 typedef struct Tower {
     Dims d;

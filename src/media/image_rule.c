@@ -65,7 +65,12 @@ static void enlarge(const ImageRule *rule, int *width, int *height) {
 }
 
 bool image_layout(const ImageRule *rule, int width, int height, ImageLayout *layout, Error *error) {
+    const int longest = width > height ? width : height;
     *layout = (ImageLayout){.width = rule->side, .height = rule->side};
+    if (rule->square && (int64_t)longest * longest > IMAGE_PIXELS_MAX)
+        return fail(error, ERROR_LIMIT,
+            "an image of %d × %d pixels, which this model reads as a square: at most %d pixels in all are possible",
+            width, height, IMAGE_PIXELS_MAX);
     if (rule->sizing == SIZING_AREA) {
         if (rule->enlarge) enlarge(rule, &width, &height);
         const int longer = width > height ? width : height, shorter = width > height ? height : width;

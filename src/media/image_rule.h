@@ -34,6 +34,7 @@ typedef struct ImageRule {
     int side;     /* pixels; SIZING_FIXED: a multiple of patch · merge; SIZING_WITHIN, SIZING_BUDGET: the longest */
     bool enlarge; /* SIZING_AREA: sides below patch · merge first grow to it, both by one factor (GLM-4V) */
     bool least_group; /* SIZING_AREA: a side is rounded to a group at least, before the area is looked at (LFM2-VL) */
+    bool square;      /* SIZING_FIXED: black is added along both longer sides first, up to a square (LLaVA) */
     int longest;      /* pixels that the longer side is resized to before anything else; 0: it is not */
     bool tiles;       /* with `longest`: tiles of side × side are views of their own (image_views.h) */
     /* Not 0: with `tiles`, an image of more than tolerance · pixels_max pixels is divided into tiles_min to tiles_max

@@ -100,10 +100,26 @@ static bool cut_views(
     return image_resize(whole, d->layout.width, d->layout.height, rule->filter, &views[d->count - 1], error);
 }
 
+/* The image in the middle of a black square. */
+static bool make_square(const Image *image, Image *out, Error *error) {
+    const int side = image->width > image->height ? image->width : image->height;
+    const size_t left = (size_t)(side - image->width) / 2, top = (size_t)(side - image->height) / 2;
+    const size_t line = (size_t)image->width * 3;
+    if (!image_alloc(out, side, side, error)) return false;
+    memset(out->rgb, 0, (size_t)side * (size_t)side * 3);
+    for (size_t y = 0; y < (size_t)image->height; y++)
+        memcpy(out->rgb + ((top + y) * (size_t)side + left) * 3, image->rgb + y * line, line);
+    return true;
+}
+
 bool image_views(const ImageRule *rule, const ImageDivision *d, const Image *image, Image *views, Error *error) {
-    Image scaled = {0}, tiled = {0};
+    Image scaled = {0}, tiled = {0}, squared = {0};
     bool ok = true;
     memset(views, 0, (size_t)d->count * sizeof *views);
+    if (rule->square && image->width != image->height) {
+        if (!make_square(image, &squared, error)) return false;
+        image = &squared;
+    }
     if (d->scaled_width) ok = image_resize(image, d->scaled_width, d->scaled_height, rule->filter, &scaled, error);
     const Image *from = d->scaled_width ? &scaled : image;
     if (ok && d->tiled_width) ok = image_resize(from, d->tiled_width, d->tiled_height, rule->filter, &tiled, error);
@@ -111,5 +127,6 @@ bool image_views(const ImageRule *rule, const ImageDivision *d, const Image *ima
     ok = ok && cut_views(rule, d, last, rule->tiles_max ? image : last, views, error);
     image_free(&scaled);
     image_free(&tiled);
+    image_free(&squared);
     return ok;
 }

@@ -6,6 +6,7 @@
 
 #include "base/math.h"
 #include "cache/kv_cache.h"
+#include "model/conv_encoder.h"
 #include "model/decoder_internal.h"
 #include "model/model_internal.h"
 #include "model/positions.h"
@@ -19,6 +20,7 @@ enum {
 
 struct Encoder {
     const VisionSpec *spec;
+    ConvEncoder *conv; /* NULL: the tower has no convolutions */
     Backend *backend;
     bool sliced;  /* it computes rows of components; otherwise whole layers */
     int rows_max; /* rows of a step: SLICE_ROWS_MAX or all patches */
@@ -316,6 +318,7 @@ bool encoder_begin(Encoder *e, const Image *image, const Image *second, const Im
     e->layout = *layout;
     e->embedded = e->merged = 0;
     e->place = (SlicePlace){0};
+    if (e->conv) conv_encoder_begin(e->conv, image);
     e->merger = e->spec->tower.layer_count > 0 ? -1 : 0; /* without layers patches are merged as they are embedded */
     kv_sequence_close(e->kv, &e->sequence);
     const int reserved = e->windows_max ? e->plan.context : layout->patches;
@@ -346,7 +349,7 @@ static SliceWalk slice_walk_of(Encoder *e) {
 }
 
 EncoderWork encoder_next(const Encoder *e) {
-    if (e->embedded < e->layout.patches) return ENCODE_PATCHES;
+    if (e->embedded < e->layout.patches) return e->conv ? ENCODE_LAYERS : ENCODE_PATCHES;
     if (e->merger >= 0) return ENCODE_TOKENS;
     if (!e->sliced) return ENCODE_LAYERS;
     const SliceWalk walk = {.bound = &e->bound};
@@ -392,8 +395,24 @@ static int merge_slice(Encoder *e, int rows) {
     return count;
 }
 
+/* Computes whole layers of convolutions; behind the last one all patches are embedded. rows: as those of
+ * encoder_continue(). */
+static bool convolve(Encoder *e, int *rows, Error *error) {
+    const int layers = max_int(*rows / e->layout.patches, 1);
+    bool done;
+    if (!conv_encoder_continue(e->conv, layers, &done, error)) return false;
+    *rows = layers * e->layout.patches;
+    if (!done) return true;
+    const size_t floats = (size_t)e->layout.patches * (size_t)e->spec->tower.hidden;
+    e->backend->ops->upload(e->backend, e->residual, conv_encoder_rows(e->conv), floats * sizeof(float));
+    e->embedded = e->layout.patches;
+    return true;
+}
+
 bool encoder_continue(Encoder *e, int *rows, bool *done, Error *error) {
     const int most = max_int(*rows, 1);
+    *done = false;
+    if (e->conv && e->embedded < e->layout.patches) return convolve(e, rows, error);
     if (e->embedded < e->layout.patches)
         *rows = embed_patches(e, min_int(most, PATCH_TILE));
     else if (e->merger >= 0)
@@ -453,7 +472,8 @@ static bool bind_parts(Encoder *e, Error *error) {
     e->patch_norm = e->spec->patch_norm;
     const Norm **norms[] = {&e->pixel_norm, &e->embedding_norm, &e->patch_norm};
     if (!bound_open(&e->bound, &e->spec->tower, &e->backend, 1, 0, error) ||
-        !bound_weight(&e->bound, &e->patch, error) || (e->pair.rows && !bound_weight(&e->bound, &e->pair, error)))
+        (e->patch.rows && !bound_weight(&e->bound, &e->patch, error)) ||
+        (e->pair.rows && !bound_weight(&e->bound, &e->pair, error)))
         return false;
     for (size_t i = 0; i < COUNT_OF(norms); i++)
         if (*norms[i] && !bound_norm(&e->bound, norms[i], error)) return false;
@@ -471,7 +491,7 @@ static bool bind_parts(Encoder *e, Error *error) {
 static bool alloc_parts(Encoder *e, Error *error) {
     const BackendOps *ops = e->backend->ops;
     const size_t patches = (size_t)e->patches_max, hidden = (size_t)e->spec->tower.hidden;
-    const size_t columns = (size_t)(e->pair.rows ? e->pair.cols : e->patch.cols);
+    const size_t columns = (size_t)max_int((int)(e->pair.rows ? e->pair.cols : e->patch.cols), 1);
     const size_t values = columns * PATCH_TILE, places = hidden * PATCH_TILE;
     const size_t rows = (size_t)(1 + e->spec->deepstack_count) * (size_t)e->tokens_max * (size_t)row_width(e->spec);
     const StepCapacity capacity = {.rows = e->patches_max, .sequences = 1, .embeddings = 1};
@@ -493,6 +513,7 @@ static bool alloc_parts(Encoder *e, Error *error) {
 }
 
 static void close_parts(Encoder *e) {
+    conv_encoder_close(e->conv);
     if (e->kv) kv_sequence_close(e->kv, &e->sequence);
     kv_close(e->kv);
     if (e->backend) {
@@ -543,8 +564,9 @@ static bool plan_step(Encoder *e, int number, size_t *scratch_bytes, size_t *kv_
             walk_layers(planned, &rows, 0, e->spec->tower.layer_count);
         else
             merge(planned, number, 0, min_int(groups_max(e), planned->layout.tokens));
-        embed_tile(
-            planned, planned->pair.rows ? &planned->pair : &planned->patch, 0, min_int(e->patches_max, PATCH_TILE));
+        if (!e->spec->conv)
+            embed_tile(
+                planned, planned->pair.rows ? &planned->pair : &planned->patch, 0, min_int(e->patches_max, PATCH_TILE));
         ok = plan_result(planned->backend, &bytes, error);
     }
     *scratch_bytes = bytes > *scratch_bytes ? bytes : *scratch_bytes;
@@ -595,7 +617,7 @@ bool encoder_bytes(const VisionSpec *spec, int tokens_max, bool device, uint64_t
         const uint64_t tile = PATCH_TILE * (2 * columns + hidden);
         const uint64_t rows = (uint64_t)e->tokens_max * width * (uint64_t)(3 + spec->deepstack_count);
         const uint64_t patches = (uint64_t)e->patches_max * (hidden + POSITION_DIMS_MAX);
-        *bytes = scratch + kv + (tile + rows + patches) * sizeof(float);
+        *bytes = scratch + kv + (tile + rows + patches) * sizeof(float) + (spec->conv ? conv_encoder_bytes(spec) : 0);
     }
     encoder_close(e);
     return ok;
@@ -607,6 +629,7 @@ static bool open_parts(Encoder *e, const BackendOptions *options, Error *error) 
     size_t kv_bytes;
     own.precise = true; /* patches differ by little, and a tower's results are read by every later token */
     if (!plan_steps(e, &own.scratch_bytes, &kv_bytes, error)) return false;
+    if (e->spec->conv && !(e->conv = conv_encoder_open(e->spec, options, error))) return false;
     e->backend = backend_open(&own, error);
     CHECK(!e->backend || !e->sliced || e->backend->ops->set_rows);
     return e->backend && bind_parts(e, error) && alloc_parts(e, error) &&

@@ -4,6 +4,7 @@
 #pragma once
 #include "media/image_rule.h"
 #include "media/video.h"
+#include "model/conv.h"
 #include "model/spec.h"
 
 enum {
@@ -85,7 +86,10 @@ typedef struct VisionSpec {
     Spec tower; /* hidden and layers, which share one cache entry; final_norm may be NULL; no embedding, no head */
     /* With ImageRule.window: 1 for layers of the tower whose patches see those of their window alone. */
     uint8_t windowed[VISION_LAYERS_MAX];
-    Weight patch;               /* [hidden, patch² · 3] */
+    /* A tower of convolutions, in place of embedding and layers: its results are the rows of patches, `hidden` elements
+     * each; NULL: none. */
+    ConvSpec *conv;
+    Weight patch;               /* [hidden, patch² · 3]; rows 0: with `conv` */
     Weight pair;                /* [hidden, 2 · patch² · 3] of two frames of a video; rows 0: frames are images */
     const Norm *pixel_norm;     /* norm of a patch's values; NULL: none */
     const Norm *embedding_norm; /* norm of the embedded patches, before their positions are added; NULL: none */
@@ -97,7 +101,8 @@ typedef struct VisionSpec {
     bool bidirectional;                 /* the rows of an image see each other */
     bool whole_prompt;                  /* bidirectional: so do all tokens of a prompt with images (PaliGemma) */
     bool grid_positions;                /* RoPE positions of an image's rows are those of its grid (M-RoPE) */
-    const char *chat_template;          /* used where the model's files have none; NULL: none */
+    const char *chat_template;          /* used where the model's files have none, or one without images; NULL: none */
+    const char *spare_token;            /* stands for rows where the tokenizer has no `token`; NULL: none does */
     const char *opening;                /* what stands in front of all that replaces an image; NULL: nothing */
     const char *placeholder;            /* what a chat template writes for an image */
     const char *before, *token, *after; /* what replaces that in the prompt: token once for each row */

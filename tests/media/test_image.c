@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/sha256.h"
 #include "media/image.h"
+#include "media/image_rule.h"
 #include "test.h"
 
 #define DATA "tests/media/data"
@@ -139,6 +140,10 @@ static void test_limits(void) {
     TEST(!image_resize(&image, 0, 4, IMAGE_BICUBIC, &resized, &error) && !resized.rgb);
     TEST(!image_resize(&image, 60000, 60000, IMAGE_BICUBIC, &resized, &error) && !resized.rgb);
     image_free(&image);
+    const ImageRule square = {.sizing = SIZING_FIXED, .square = true, .side = 64, .patch = 64, .merge = 1};
+    ImageLayout layout;
+    TEST(image_layout(&square, 8192, 10, &layout, &error) && layout.tokens == 1);
+    TEST(!image_layout(&square, 20000, 10, &layout, &error) && error.code == ERROR_LIMIT);
 }
 
 /* Every beginning of a file is refused or decoded, and reading stays inside it. */

@@ -153,6 +153,7 @@ VISION_TEMPLATE = (
     "{{ '<|end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
 )
 PLACEHOLDERS = {
+    "fastvlm": None,  # with a template for texts alone
     "gemma3": "<start_of_image>",
     "gemma4": "\\n\\n<|image|>\\n\\n",
     "gemma4_unified": "\\n\\n<|image|>\\n\\n",
@@ -191,7 +192,8 @@ def write_tiny_vision(directory, name):
     tensors = [(n, "F32", list(x.shape), x.astype("<f4").tobytes()) for n, x in values.items()]
     _write_tensors(os.path.join(directory, "model.safetensors"), tensors)
     placeholder = PLACEHOLDERS[fixture["family"]]
-    template = VISION_TEMPLATE.replace("PLACEHOLDER", placeholder) if placeholder else None
+    text_only = TEMPLATE if fixture["family"] == "fastvlm" else None
+    template = VISION_TEMPLATE.replace("PLACEHOLDER", placeholder) if placeholder else text_only
     template = template and template.replace("VIDEO", VIDEOS.get(fixture["family"], ""))
     special = {text: i for text, i in fixture["token_names"].items() if "\n" not in text}
     double = fixture["token_names"].get("\n\n")

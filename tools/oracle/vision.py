@@ -8,7 +8,8 @@
 The reference is transformers (torch, f32, eager attention) with its PIL image processors. Weights are formulas of their
 names in MLX's files (weights.py), as in tests/family/data. The prompt is random tokens around the image's; the last
 `steps` tokens are fed one at a time. positions: RoPE positions of the prompt, [3][tokens], where they are of three
-dimensions. Needs torch, torch's transformers 5.23.0, Pillow 12, mlx (weights.py), safetensors.
+dimensions. Needs torch, torch's transformers 5.23.0, Pillow 12, mlx (weights.py), safetensors; for LFM2-VL and FastVLM
+mlx-vlm 0.7.10.
 """
 
 import argparse
@@ -69,6 +70,13 @@ class Family:
     positions = False
     names, buffers = (), ()  # buffers: endings of those that files have
     norm_offset, embedding_range = 1, 1.0
+    values = {}  # ranges of tensors before VALUES
+
+    def build(self, case):
+        return build(case, self)
+
+    def run(self, case, model, inputs, ids, steps):
+        return run(case, self, model, inputs, ids, steps)
 
     def mlx_name(self, name):
         return next((mlx + name[len(ours) :] for ours, mlx in self.names if name.startswith(ours)), name)
@@ -339,7 +347,79 @@ class Lfm2(Family):
         return torch.cat([part.reshape(-1, part.shape[-1]) for part in found])
 
 
+class FastVlm(Family):
+    """mlx-vlm's tower and projector before transformers' Qwen2; the image in a black square, as ml-fastvlm has it."""
+
+    values = {
+        "running_var": (1.0, 0.8),
+        "running_mean": (0.0, 0.6),
+        "layer_scale": (0.5, 0.6),
+        "layer_scale_1": (0.5, 0.6),
+        "layer_scale_2": (0.5, 0.6),
+        "lkb_reparam.weight": (0.0, 0.9),
+        "conv.conv.weight": (0.0, 0.4),
+    }
+
+    def build(self, case):
+        import mlx.core as mx
+        from mlx.utils import tree_flatten, tree_unflatten
+
+        module = importlib.import_module("mlx_vlm.models.fastvlm.vision")
+        fields, sizes = case["config"], case["config"]["vision_config"]
+        config = module.VisionConfig(image_size=sizes["image_size"])
+        config.layers, config.embed_dims = sizes["_apus_tiny"]["layers"], sizes["_apus_tiny"]["embed_dims"]
+        text = {**fields, "model_type": "qwen2", "attn_implementation": "eager"}
+        self.tower = module.VisionModel(config)
+        self.tower.eval()
+        self.text = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**text)).float().eval()
+        inner, hidden = 2 * config.embed_dims[-1], fields["hidden_size"]
+        tower = {"vision_tower." + n: p.shape for n, p in tree_flatten(self.tower.parameters())}
+        shapes = {n: tuple(s) for n, s in tower.items() if ".head." not in n}
+        shapes |= {"mm_projector.0.weight": (hidden, inner), "mm_projector.0.bias": (hidden,)}
+        shapes |= {"mm_projector.2.weight": (hidden, hidden), "mm_projector.2.bias": (hidden,)}
+        parameters = {n: p for n, p in self.text.named_parameters() if n != "lm_head.weight"}
+        shapes |= {"language_model." + n: tuple(p.shape) for n, p in parameters.items()}
+        made = {
+            n: weights.value(n, s, self.norm_offset, self.embedding_range, case["values"]) for n, s in shapes.items()
+        }
+        for name, parameter in parameters.items():
+            with torch.no_grad():
+                parameter.copy_(torch.tensor(made["language_model." + name]))
+        given = [(n.removeprefix("vision_tower."), mx.array(x)) for n, x in made.items() if n in tower]
+        self.tower.update(tree_unflatten(given))
+        self.projector = [torch.tensor(made[f"mm_projector.{i}.{part}"]) for i in (0, 2) for part in ("weight", "bias")]
+        return self.text, shapes
+
+    def inputs(self, case, image):
+        side, most = case["config"]["vision_config"]["image_size"], max(image.size)
+        square = Image.new("RGB", (most, most))
+        square.paste(image, ((most - image.width) // 2, (most - image.height) // 2))
+        pixels = np.asarray(square.resize((side, side), Image.BICUBIC)).astype(np.float32) / 255
+        pixels = (pixels - np.float32(case["processor"]["image_mean"])) / np.float32(case["processor"]["image_std"])
+        return {"pixel_values": pixels[None]}, ["<image>"] * (side // 64) ** 2
+
+    def features(self, model, inputs):
+        import mlx.core as mx
+
+        rows = torch.tensor(np.array(self.tower(mx.array(inputs["pixel_values"]))[1]))
+        first, bias, second, last = self.projector
+        inner = torch.nn.functional.gelu(rows.reshape(-1, rows.shape[-1]) @ first.T + bias)
+        return inner @ second.T + last
+
+    @torch.no_grad()
+    def run(self, case, model, inputs, ids, steps):
+        embedded = model.model.embed_tokens(torch.tensor([ids]))
+        embedded[0, torch.tensor(ids) == case["image_token"]] = self.features(model, inputs)
+        result = model(inputs_embeds=embedded, use_cache=True)
+        logits = [result.logits[0]]
+        for token in steps:
+            result = model(input_ids=torch.tensor([[token]]), past_key_values=result.past_key_values, use_cache=True)
+            logits.append(result.logits[0])
+        return torch.cat(logits).numpy(), None
+
+
 FAMILIES = {
+    "fastvlm": FastVlm,
     "lfm2_vl": Lfm2,
     "paligemma": PaliGemma,
     "gemma4": Gemma4,
@@ -435,8 +515,8 @@ def new_case(name, path):
 
 def make(name, case):
     family = FAMILIES[case["family"]]()
-    case["values"] = {suffix: list(range_) for suffix, range_ in VALUES.items()}
-    model, shapes = build(case, family)
+    case["values"] = {suffix: list(range_) for suffix, range_ in {**family.values, **VALUES}.items()}
+    model, shapes = family.build(case)
     width, height, seed = case["image"]
     image = Image.fromarray(make_images.picture(width, height, seed))
     image.save(FOLDER / f"{name}.png", optimize=True)
@@ -447,7 +527,7 @@ def make(name, case):
     few = min(case["token_names"].values())
     free = [2 + int(t) % (few - 2) for t in weights.random_bits(name, before + behind + case["steps"])]
     ids = [*free[:before], *(case["token_names"][n] for n in names), *free[before : before + behind]]
-    logits, positions = run(case, family, model, inputs, ids, free[before + behind :])
+    logits, positions = family.run(case, model, inputs, ids, free[before + behind :])
     text = {
         **{k: case[k] for k in ("family", "config", "processor", "token_names", "image_token", "image", "around")},
         "norm_offset": family.norm_offset,

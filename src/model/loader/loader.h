@@ -55,6 +55,9 @@ void load_return(Loader *ld, const LoadPlace *place);
 /* Gives the Spec a vision part, and enters vision_config with tensor names under the vision tower's prefix
  * (vision_tower., model.visual. or visual.). NULL, and nothing has changed: the file has no such part. */
 struct VisionSpec *load_vision_part(Loader *ld);
+/* The same for a tower of convolutions, without entering vision_config: fields stay those that are read. most: layers
+ * that VisionSpec.conv has room for, zeroed. */
+struct VisionSpec *load_conv_part(Loader *ld, int most);
 /* The same for audio_config and an audio tower (audio_tower.), or the tensors alone that embed audio (embed_audio.). */
 struct AudioSpec *load_audio_part(Loader *ld);
 /* Allocates its layer_count layers, zeroed. After a failure there are none. */
@@ -118,6 +121,7 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent);
 
 void load_scope(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 bool load_has(Loader *ld, const char *name);            /* exactly this tensor */
+int load_dim(Loader *ld, const char *name, int dim);    /* its size in this dimension; 0: it has none */
 bool load_has_part(const Loader *ld, const char *part); /* a tensor whose full name contains it */
 /* NAME.weight, else NAME (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias);

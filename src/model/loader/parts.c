@@ -64,16 +64,35 @@ static void enter_part(Loader *ld, const char *config, const char *home) {
     load_scope(ld, "%s", "");
 }
 
+/* The vision part without a tower yet. */
+static VisionSpec *new_vision_part(Loader *ld) {
+    VisionSpec *vision = loader_alloc(ld, 1, sizeof *vision);
+    if (!vision) return NULL;
+    vision->tower = (Spec){.family = ld->family, .embedding_scale = 1, .logit_scale = 1, .cache_entries = 1};
+    ld->spec->vision = vision;
+    return vision;
+}
+
+VisionSpec *load_conv_part(Loader *ld, int most) {
+    static const char *const homes[] = {"vision_tower.vision_model.", "model.vision_tower.vision_tower.model."};
+    const char *home = find_home(ld, homes, COUNT_OF(homes));
+    VisionSpec *vision = home ? new_vision_part(ld) : NULL;
+    if (!vision) return NULL;
+    vision->conv = loader_alloc(ld, 1, sizeof *vision->conv);
+    if (vision->conv) vision->conv->layers = loader_alloc(ld, (size_t)most, sizeof *vision->conv->layers);
+    snprintf(ld->prefix, sizeof ld->prefix, "%s", home);
+    load_body(ld, "");
+    load_scope(ld, "%s", "");
+    return vision->conv && vision->conv->layers ? vision : NULL;
+}
+
 VisionSpec *load_vision_part(Loader *ld) {
     static const char *const homes[] = {"vision_tower.", "model.vision_tower.", "model.visual.", "visual.",
         "vision_model.", "model.vision_model.", "vision_embedder.", "model.vision_embedder."};
     const char *home = find_home(ld, homes, COUNT_OF(homes));
     if (!home || !json_get(ld->fields, "vision_config")) return NULL;
-    VisionSpec *vision = loader_alloc(ld, 1, sizeof *vision);
-    if (!vision) return NULL;
-    vision->tower = (Spec){.family = ld->family, .embedding_scale = 1, .logit_scale = 1, .cache_entries = 1};
-    ld->spec->vision = vision;
-    enter_part(ld, "vision_config", home);
+    VisionSpec *vision = new_vision_part(ld);
+    if (vision) enter_part(ld, "vision_config", home);
     return vision;
 }
 

@@ -60,6 +60,12 @@ const TensorEntry *loader_find(const Loader *ld, const char *name) { return find
 
 bool load_has(Loader *ld, const char *name) { return find(ld, name, "") != NULL; }
 
+int load_dim(Loader *ld, const char *name, int dim) {
+    const TensorEntry *entry = find(ld, name, "");
+    const int64_t size = entry && dim < entry->tensor.rank ? entry->tensor.shape[dim] : 0;
+    return size <= INT32_MAX ? (int)size : 0;
+}
+
 static const char *path_of(const Loader *ld, const TensorEntry *entry) {
     return ld->source->checkpoint->paths[entry->file];
 }
