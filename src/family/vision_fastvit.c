@@ -13,7 +13,7 @@ static const float norm_eps = 1e-5F;
 typedef struct Tower {
     Loader *ld;
     ConvSpec *conv;
-    int channels; /* of the last layer so far */
+    int channels; /* channels of the last layer's results so far */
     int stride;   /* pixels of the image to one of its results */
 } Tower;
 

@@ -15,8 +15,8 @@ typedef enum ConvKind {
 typedef struct ConvLayer {
     ConvKind kind;
     int in, out;              /* channels */
-    int size, stride;         /* of the kernel, size × size around a pixel; zeros around the plane */
-    bool gelu;                /* of the results; CONV_DENSE, CONV_DEPTHWISE */
+    int size, stride;         /* the kernel has size × size taps around a pixel; zeros are around the plane */
+    bool gelu;                /* results go through it; CONV_DENSE, CONV_DEPTHWISE */
     const float *taps, *bias; /* [size²][out] and [out] of the depthwise convolution */
     /* CONV_DENSE: first [out, size² · in]. CONV_DEPTHWISE: σ(second(relu(first(mean of the plane)))) are the factors of
      * the channels; rows 0: none. CONV_ATTENTION: first has the rows of queries, keys and values. */

@@ -14,7 +14,7 @@ struct ConvEncoder {
     Backend *backend;
     Pool *pool;        /* borrowed; NULL: none */
     ConvLayer *layers; /* [layer_count] bound */
-    int bound_count;   /* of first and second of all layers, in turn */
+    int bound_count;   /* weights that are bound: first and second of all layers, in turn */
     /* Host memory: planes of [pixels][channels], one with the results so far, the other one for work. */
     float *planes[2];
     float *columns; /* [TILE, widest row of a product] */
@@ -108,7 +108,7 @@ typedef struct Job {
     void (*compute)(const struct Job *job, int64_t item);
     Pool *pool;
     const ConvLayer *layer;
-    int side;    /* of the inputs */
+    int side;    /* pixels of the inputs' side */
     float *from; /* inputs */
     float *to;   /* results; of attention all of its work */
 } Job;
