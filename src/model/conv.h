@@ -6,8 +6,7 @@
 
 typedef enum ConvKind {
     CONV_DENSE,     /* each channel of the results reads all channels */
-    CONV_DEPTHWISE, /* channel i of the results reads channel i · in / out; then factors of channels, if there are any
-                     */
+    CONV_DEPTHWISE, /* channel i of the results reads channel i · in / out; then factors of channels, if there are */
     CONV_FFN,       /* x += scale · second(gelu(first(depthwise convolution of x))) */
     CONV_ATTENTION, /* x += scale · second(attention of all pixels to all, with first(norm(x))) */
 } ConvKind;

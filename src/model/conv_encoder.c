@@ -12,7 +12,8 @@ enum { TILE = 512 /* rows of a product */ };
 struct ConvEncoder {
     const VisionSpec *spec;
     Backend *backend;
-    Pool *pool;        /* borrowed; NULL: none */
+    Pool *pool;        /* shared with the backend */
+    Pool *own_pool;    /* the same, where no other is given; NULL: one is */
     ConvLayer *layers; /* [layer_count] bound */
     int bound_count;   /* weights that are bound: first and second of all layers, in turn */
     /* Host memory: planes of [pixels][channels], one with the results so far, the other one for work. */
@@ -121,12 +122,8 @@ static void take_items(void *argument, int index, int count) {
 }
 
 static void run_job(Job *job, int64_t items) {
-    if (job->pool) {
-        pool_share(job->pool, 0, items);
-        pool_run(job->pool, take_items, job);
-    } else {
-        for (int64_t i = 0; i < items; i++) job->compute(job, i);
-    }
+    pool_share(job->pool, 0, items);
+    pool_run(job->pool, take_items, job);
 }
 
 /* to[i] += taps[i] · from[i / times] */
@@ -351,9 +348,11 @@ ConvEncoder *conv_encoder_open(const VisionSpec *spec, const BackendOptions *opt
         fail(error, ERROR_MEMORY, "no memory for an encoder of images");
     } else {
         e->spec = spec;
-        e->pool = options->pool;
         memcpy(e->layers, conv->layers, (size_t)conv->layer_count * sizeof *e->layers);
-        if ((e->backend = backend_open(&own, error)) != NULL && bind(e, error) && alloc_parts(e, error)) return e;
+        if (!own.pool) own.pool = e->own_pool = pool_open(options->threads, error);
+        e->pool = own.pool;
+        if (e->pool && (e->backend = backend_open(&own, error)) != NULL && bind(e, error) && alloc_parts(e, error))
+            return e;
     }
     conv_encoder_close(e);
     return NULL;
@@ -371,6 +370,7 @@ void conv_encoder_close(ConvEncoder *e) {
         e->backend->ops->release(e->backend, e->y);
     }
     backend_close(e->backend);
+    pool_close(e->own_pool);
     for (int i = 0; i < 2; i++) free(e->planes[i]);
     free(e->columns);
     free(e->layers);
