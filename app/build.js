@@ -7,6 +7,7 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, extname, join } from 'node:path';
 import { brotliCompressSync, gunzipSync, gzipSync } from 'node:zlib';
+import { frameStyle } from './frame_style.js';
 
 const here = import.meta.dirname;
 const dist = join(here, 'dist');
@@ -118,6 +119,7 @@ async function makeAssets() {
     }
     for (const file of result.outputFiles) {
         const name = basename(file.path);
+        if (name === script) continue; // it is in index.html
         assets.push({
             path: `/assets/${name}`,
             bytes: Buffer.from(file.contents),
@@ -133,16 +135,19 @@ async function makeAssets() {
     }
     const logo = /LOGO =\s*'([^']+)'/.exec(readFileSync(join(here, 'src/views/icons.js'), 'utf8'))?.[1] ?? '';
     const chunks = [...first].map((name) => basename(name)).filter((name) => name.endsWith('.js') && name !== script);
-    // Fetched at once, compiled when the frame has been painted: modulepreload would compile them before.
-    const preload = (/** @type {string} */ name) =>
-        `<link rel="preload" as="script" crossorigin href="/assets/${name}" />`;
-    const page = readFileSync(join(here, 'src/static/index.html'), 'utf8')
-        .replace('SCRIPT', `/assets/${script}`)
-        .replace('STYLE', `/assets/${style}`)
+    const frame = readFileSync(join(here, 'src/static/index.html'), 'utf8');
+    const textOf = (/** @type {string} */ name) =>
+        Buffer.from(result.outputFiles.find((file) => basename(file.path) === name)?.contents ?? []).toString();
+    inline.style = frameStyle(textOf(style), frame);
+    inline.script = textOf(script).trim().replaceAll('import("./', 'import("/assets/');
+    const page = frame
+        .replace(/<style>\s*FRAME_STYLE\s*<\/style>/, () => `<style>${inline.style}</style>`)
+        .replace(/(<script type="module">)\s*BOOT\s*(<\/script>)/, (_, begin, end) => begin + inline.script + end)
+        .replace('SCRIPTS', chunks.map((name) => `/assets/${name}`).join(' '))
+        .replaceAll('STYLE', `/assets/${style}`)
         .replace('PDF_WORKER', `/assets/${worker}`)
         .replace('HIGHLIGHT_WORKER', `/assets/${highlighter}`)
-        .replace('LOGO', logo)
-        .replace('PRELOADS', chunks.map(preload).join(''));
+        .replace('LOGO', logo);
     assets.push({ path: '/', bytes: Buffer.from(page), immutable: false, first: true });
     const cached = assets
         .filter((asset) => (asset.first || asset.soon) && asset.path !== '/')
@@ -158,13 +163,22 @@ async function makeAssets() {
 /** @param {Asset} asset */
 const fileOf = (asset) => (asset.path === '/' ? 'index.html' : basename(asset.path)) + '.gz';
 
+/** What index.html has itself. */
+const inline = { style: '', script: '' };
+/** How the policy names it. @param {string} text */
+const sourceOf = (text) => `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
+
 /** @param {Asset[]} assets */
 function listOf(assets) {
     const lines = assets.map((asset, i) => {
         const type = types[/** @type {keyof typeof types} */ (extname(fileOf(asset).replace(/\.gz$/, '')))];
         return `ASSET(${i}, "${asset.path}", "${fileOf(asset)}", "${type}", "${hashOf(asset.bytes)}", ${asset.immutable})`;
     });
-    return `/* Made by app/build.js: number, path, file, type, hash of the content, whether the path names that hash. */\n${lines.join('\n')}\n`;
+    return `/* Made by app/build.js: number, path, file, type, hash of the content, whether the path names that hash; for the
+ * policy, the scripts and styles that the page may have. */
+${lines.join('\n')}
+SOURCES("script-src 'self' ${sourceOf(inline.script)}; style-src 'self' ${sourceOf(inline.style)}")
+`;
 }
 
 /** @param {Asset[]} assets */

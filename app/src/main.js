@@ -125,8 +125,9 @@ async function pair() {
 /**
  * Called by boot.js.
  * @param {Map<string, Promise<Response>>} answers to requests that it has sent @param {string} key that it sent
+ * @param {Promise<unknown>} styled when all styles are there
  */
-export async function start(answers, key) {
+export async function start(answers, key, styled) {
     giveEarly(answers, key);
     const looked = pair().then(watch);
     const read = loadChats();
@@ -134,6 +135,7 @@ export async function start(answers, key) {
     if (named) MessageList.prepare();
     await Promise.race([looked, wait(FIRST_WAIT_MS)]);
     if (named) await read;
+    await styled;
     const root = /** @type {HTMLElement} */ (document.getElementById('app'));
     addEventListener('keydown', onKey);
     root.replaceChildren(); // the frame of index.html

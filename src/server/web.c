@@ -26,6 +26,7 @@ typedef struct Asset {
         SYMBOL "web_asset_" #number ":\n.incbin \"" APUS_WEB_DIRECTORY "/" file "\"\n"                                 \
         SYMBOL "web_asset_end_" #number ":\n.byte 0\n.text\n");                                                        \
     extern const char web_asset_##number[], web_asset_end_##number[];
+#define SOURCES(text)
 #include <assets.inc>
 #undef ASSET
 
@@ -34,14 +35,21 @@ static const Asset assets[] = {
     {path, type, "\"" hash "\"", immutable, web_asset_##number, web_asset_end_##number},
 #include <assets.inc>
 #undef ASSET
+#undef SOURCES
 };
-/* clang-format on */
 
 static const char policy[] =
-    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "Content-Security-Policy: default-src 'none'; "
+#define ASSET(number, path, file, type, hash, immutable)
+#define SOURCES(text) text
+#include <assets.inc>
+#undef ASSET
+#undef SOURCES
+    "; img-src 'self' data: blob:; "
     "media-src 'self' blob:; font-src 'self'; worker-src 'self'; manifest-src 'self'; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types dompurify apus; "
     "connect-src 'self'";
+/* clang-format on */
 static const char protections[] = "X-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n"
                                   "Cross-Origin-Opener-Policy: same-origin\r\n"
                                   "Cross-Origin-Resource-Policy: same-origin\r\n"

@@ -32,10 +32,23 @@ static void test_page_and_json(void) {
     close_server();
 }
 
+/* Scripts and styles come from this server, but for one each that is in the page, by its hash. */
+static const char sources[] =
+#define ASSET(number, path, file, type, hash, immutable)
+#define SOURCES(text) text
+#include "../../app/dist/assets.inc"
+#undef ASSET
+#undef SOURCES
+    ;
+
 static void test_protections(void) {
+    char script[64], style[64], wanted[256];
     open_server(NULL, NULL);
     TEST(get("/", "Accept: text/html\r\n") == 200);
-    TEST(has("default-src 'none'") && has("script-src 'self';") && has("frame-ancestors 'none'"));
+    TEST(sscanf(sources, "script-src 'self' 'sha256-%63[^']'; style-src 'self' 'sha256-%63[^']'", script, style) == 2);
+    snprintf(wanted, sizeof wanted,
+        "default-src 'none'; script-src 'self' 'sha256-%s'; style-src 'self' 'sha256-%s'; img-src", script, style);
+    TEST(has(wanted) && strlen(script) == 44 && strlen(style) == 44 && has("frame-ancestors 'none'"));
     TEST(has("connect-src 'self'\r\n") && has("X-Content-Type-Options: nosniff\r\n"));
     TEST(has("X-Frame-Options: DENY\r\n") && has("Referrer-Policy: no-referrer\r\n"));
     TEST(!has("unsafe"));
@@ -84,8 +97,10 @@ static void test_immutable_names(void) {
         bool immutable;
     } list[] = {
 #define ASSET(number, path, file, type, hash, immutable) {path, immutable},
+#define SOURCES(text)
 #include "../../app/dist/assets.inc"
 #undef ASSET
+#undef SOURCES
     };
     int checked = 0;
     open_server(NULL, NULL);

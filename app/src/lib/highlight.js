@@ -18,7 +18,7 @@ const asked = new Map();
 let count = 0;
 
 function startWorker() {
-    const url = document.querySelector('meta[name=highlight-worker]')?.getAttribute('content') ?? '';
+    const url = document.body.dataset.highlightWorker ?? '';
     worker = new Worker(/** @type {string} */ (scriptUrl(url)), { type: 'module' });
     worker.addEventListener('message', ({ data }) => {
         const code = asked.get(data.id);

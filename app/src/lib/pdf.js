@@ -7,7 +7,7 @@ import { scriptUrl } from './trusted.js';
  * @param {number} pagesMax
  */
 export async function pdfText(data, pagesMax) {
-    const url = document.querySelector('meta[name=pdf-worker]')?.getAttribute('content') ?? '';
+    const url = document.body.dataset.pdfWorker ?? '';
     const port = new Worker(/** @type {string} */ (scriptUrl(url)), { type: 'module' });
     const worker = pdfjs.PDFWorker.create({ port });
     try {

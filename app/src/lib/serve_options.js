@@ -31,10 +31,11 @@ export const optionRows = [
         title: 'optMemory',
         rows: [
             { option: '--kv-memory', label: 'optKvMemory', kind: 'text', placeholder: '8G' },
-            { option: '--kv-cache', label: 'optKv', kind: 'choice', choices: ['', 'f16', 'q8', 'turbo', 'turbo3', 'turbo4', 'turbo6'] }, // prettier-ignore
+            { option: '--kv-cache', label: 'optKv', kind: 'choice', choices: ['', 'auto', 'f16', 'bf16', 'q8', 'turbo', 'turbo3', 'turbo4', 'turbo5', 'turbo6'] }, // prettier-ignore
             { option: '--cache-dir', label: 'optKvDisk', kind: 'text', placeholder: '~/.cache/apus/kv' },
             { option: '--stream-experts', label: 'optStream', kind: 'flag' },
             { option: '--memory-budget', label: 'optBudget', kind: 'text', placeholder: '16G' },
+            { option: '--draft-model', label: 'optDraft', kind: 'text', placeholder: 'gemma-270m' },
             { option: '--threads', label: 'optThreads', kind: 'text', placeholder: 'auto' },
             { option: '--gpu-layers', label: 'optGpu', kind: 'text', placeholder: 'auto' },
         ],

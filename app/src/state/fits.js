@@ -10,6 +10,8 @@ import { ApiError, call } from '../lib/api.js';
  * @property {number} needed bytes
  * @property {number} free bytes, with no other model loaded
  * @property {number} perSecond 0: not known
+ * @property {string} family empty: not known
+ * @property {number} bits of quantised weights; 0: not known, or not quantised
  * @property {string} reason why the model cannot be run
  */
 
@@ -32,6 +34,8 @@ function readFit(answer) {
         needed: Number(answer.needed_bytes) || 0,
         free: Number(answer.usable_bytes) || 0,
         perSecond: Number(answer.decode_tokens_per_second) || 0,
+        family: typeof answer.model_type === 'string' ? answer.model_type : '',
+        bits: Number(answer.bits) || 0,
         reason: '',
     };
 }
@@ -43,7 +47,7 @@ async function ask(id) {
     } catch (error) {
         if (!(error instanceof ApiError)) return;
         const reason = error.message;
-        const none = { later: false, needed: 0, free: 0, perSecond: 0, reason };
+        const none = { later: false, needed: 0, free: 0, perSecond: 0, family: '', bits: 0, reason };
         if (error.code === 'unsupported_model') fits.value = { ...fits.peek(), [id]: { fit: 'unsupported', ...none } };
         else if (error.status === 404 && !error.code)
             refused = true; // an older server

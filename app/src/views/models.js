@@ -66,7 +66,8 @@ function remedyOf(code, text) {
     if (/gated/i.test(text)) return t('remedyGated');
     if (code === 'model_not_found') return t('remedyName');
     if (/space|disk/i.test(text)) return t('remedyDisk');
-    return code === 'pull_failed' || code === 'unreachable' || code === 'stream_cut' ? t('remedyNetwork') : '';
+    const network = code === 'unreachable' || code === 'stream_cut' || /cannot reach|connection|timed out/i.test(text);
+    return network ? t('remedyNetwork') : '';
 }
 
 /** @param {{ item: import('../state/downloads.js').Job }} props */
@@ -120,11 +121,17 @@ function LocalCard({ item }) {
         });
         if (sure !== null) removeLocal(item.id);
     };
-    const form = item.format === 'gguf' ? 'GGUF' : 'MLX / safetensors';
     const loading = jobOf('load', item.id);
-    const details = loading
-        ? [t(/** @type {any} */ (`phase_${loading.stage || loading.state}`))]
-        : [bytes(item.bytes), form, t('lastUsed', { when: ago(item.lastUsed) })];
+    const plan = fits.value[item.id];
+    const details = [];
+    if (loading) details.push(t(/** @type {any} */ (`phase_${loading.stage || loading.state}`)));
+    else {
+        details.push(bytes(item.bytes), item.format === 'gguf' ? 'GGUF' : 'MLX / safetensors');
+        if (plan?.family) details.push(plan.family);
+        if (plan?.bits) details.push(t('bitsOf', { n: plan.bits }));
+        if (plan?.needed) details.push(t('memoryOf', { bytes: bytes(plan.needed) }));
+        details.push(t('lastUsed', { when: ago(item.lastUsed) }));
+    }
     return html`<li class="card model-card">
         <span class="card-icon"><${Icon} name="cube" /></span>
         <div class="card-text">
@@ -133,7 +140,7 @@ function LocalCard({ item }) {
         </div>
         <div class="card-buttons">
             ${inUse && html`<span class="tag">${t('inUse')}</span>`}
-            ${!inUse && html`<${FitTag} id=${item.id} />`}
+            <${FitTag} id=${item.id} hidden=${inUse} />
             ${
                 !inUse &&
                 !loading &&
@@ -147,9 +154,9 @@ function LocalCard({ item }) {
 
 /**
  * Whether a model fits: the server's plan as soon as the tag is seen, until then an estimate from its bytes.
- * @param {{ id: string, size?: number, mixture?: boolean }} props
+ * @param {{ id: string, size?: number, mixture?: boolean, hidden?: boolean }} props hidden: it is asked for, not shown
  */
-function FitTag({ id, size = 0, mixture = false }) {
+function FitTag({ id, size = 0, mixture = false, hidden = false }) {
     const place = useRef(/** @type {HTMLElement | null} */ (null));
     useEffect(() => {
         const seen = new IntersectionObserver((list) => {
@@ -168,7 +175,7 @@ function FitTag({ id, size = 0, mixture = false }) {
     if (plan?.needed) title = t('fitNeeds', { needed: bytes(plan.needed), free: bytes(plan.free) });
     if (plan?.later) title += ` ${t('fitLater')}`;
     return html`<span ref=${place} class="fit-place">
-        ${fit && html`<span class="tag fit ${fit}" title=${title}>${parts.join(' · ')}</span>`}
+        ${fit && !hidden && html`<span class="tag fit ${fit}" title=${title}>${parts.join(' · ')}</span>`}
     </span>`;
 }
 

@@ -188,6 +188,25 @@ export async function sound(/** @type {Tools} */ { browser, mock }) {
     assert.deepEqual(faults, []);
 }
 
+/** Code and messages are copied as they were written; the figures have the share of the cache and of the context. */
+export async function copies(/** @type {Tools} */ { browser, mock }) {
+    const text = 'Some **bold** words.\n\n```js\nlet a = 1;\nlet b = 2;\n```';
+    mock.answer = () => typed(text);
+    const { page, faults } = await openApp(browser, mock.url, { permissions: ['clipboard-read', 'clipboard-write'] });
+    await send(page, 'Some code, please');
+    await answered(page);
+    const pasted = () => page.evaluate(() => navigator.clipboard.readText());
+    await page.click('.code-copy');
+    await until(async () => (await pasted()) === 'let a = 1;\nlet b = 2;', 'the code is copied');
+    await page.click('.message.assistant button[aria-label="Copy"]');
+    await until(async () => (await pasted()) === text, 'the answer is copied');
+    await page.click('.message.user button[aria-label="Copy"]');
+    await until(async () => (await pasted()) === 'Some code, please', 'the question is copied');
+    assert.match((await page.textContent('.stats')) ?? '', /50 % cached/);
+    assert.match((await page.getAttribute('.gauge', 'aria-label')) ?? '', /8,192/);
+    assert.deepEqual(faults, []);
+}
+
 /** Files of every kind by the picker; what is none is refused by name. */
 export async function attachments(/** @type {Tools} */ { browser, mock }) {
     const { page, faults } = await openApp(browser, mock.url);
@@ -253,6 +272,8 @@ export async function pictures(/** @type {Tools} */ { browser }) {
         await setDefaults(page, { max_tokens: 8, temperature: 0 });
         await page.click('.menu-root > button');
         await page.waitForSelector('[role=menuitem]:has-text("Files and pictures")');
+        assert.equal(await page.locator('[role=menuitem]:has-text("Take a picture")').count(), 1);
+        assert.equal(await page.locator('input[capture=environment]').count(), 1);
         await page.keyboard.press('Escape');
         /** @param {string} kind of the event @param {string} name of the file @param {string} colour */
         const give = (kind, name, colour) =>

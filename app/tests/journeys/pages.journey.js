@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { answered, binary, fillStore, noticed, openApp, profiles, serve, storedChat, storedMessages, until, visit } from './helpers.js'; // prettier-ignore
 import { optionRows } from '../../src/lib/serve_options.js';
 
@@ -74,6 +77,31 @@ export async function downloadFaults(/** @type {Tools} */ { browser, url, mock }
     await other.page.click('.direct button');
     await other.page.waitForSelector('.download-card:has-text("--allow-pull")');
     assert.deepEqual(other.faults, []);
+}
+
+/** A hub that cannot be reached: search and downloads say so, with what helps; local models stay of use. */
+export async function hubAway(/** @type {Tools} */ { browser }) {
+    const home = mkdtempSync(join(tmpdir(), 'apus-app-'));
+    const away = { HF_ENDPOINT: 'http://127.0.0.1:9', HF_HOME: home, HF_HUB_CACHE: join(home, 'hub') };
+    const server = await serve(['--port', '0', '--slots', '1', '--allow-pull'], away, []);
+    try {
+        const { page, faults } = await openApp(browser, server.url);
+        await visit(page, '#/models');
+        await page.fill('.hub input', 'anything');
+        await page.waitForSelector('.hub .wrong-text');
+        await page.fill('.hub input', 'org/tiny');
+        await page.click('.direct button');
+        await page.waitForSelector('.download-card:has-text("Check the network")');
+        await page.click('.download-card button[aria-label="Cancel"]');
+        await page.waitForSelector('.download-card', { state: 'detached' });
+        // Family, quantisation and memory of what is here.
+        await page.locator('.model-card:has(strong:text-is("qwen-0.5b"))').scrollIntoViewIfNeeded();
+        await page.waitForSelector('.model-card:has(strong:text-is("qwen-0.5b")):has-text("of memory")');
+        assert.deepEqual(faults, []);
+    } finally {
+        await server.stop();
+        rmSync(home, { recursive: true, force: true });
+    }
 }
 
 /** Theme, language and size of text take effect at once and stay. */

@@ -5,7 +5,7 @@ import { Agent, request } from 'node:https';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { catalogue } from '../../src/lib/catalogue.js';
-import { fillStore, profiles, root, serve, storedChat, storedMessages } from './helpers.js';
+import { fillStore, profiles, root, serve, storedChat, storedMessages, visit } from './helpers.js';
 import { Mock, typed } from './mock.js';
 
 const folder = process.argv[2] ?? join(root, 'docs/images');
@@ -88,7 +88,16 @@ const fitOf = ({ model }) => {
     const needed = size * 1.15 + 4e8;
     const fit = needed <= 11.4e9 ? 'fits' : needed <= 13.7e9 ? 'tight' : mixture ? 'streams' : 'too_large';
     const speed = fit === 'too_large' ? null : mixture ? 9.4 : 58e9 / size;
-    return { fit, now: fit, needed_bytes: needed, usable_bytes: 15.2e9, decode_tokens_per_second: speed };
+    const family = /gemma/.test(model) ? 'gemma3_text' : /Qwen2/.test(model) ? 'qwen2' : 'qwen3';
+    return {
+        fit,
+        now: fit,
+        model_type: family,
+        bits: 4,
+        needed_bytes: needed,
+        usable_bytes: 15.2e9,
+        decode_tokens_per_second: speed,
+    };
 };
 mock.routes['/v1/models/fit'] = fitOf;
 mock.routes['/health'] = {
@@ -195,15 +204,16 @@ for (const [profile, options] of Object.entries(profiles))
             location.hash = '#/models';
         });
         await page.reload();
+        await page.locator('.fit-place').first().scrollIntoViewIfNeeded(); // models are planned when they are seen
         await page.waitForSelector('.tag.fit:has-text("tok/s")');
         await shoot('models');
-        await page.evaluate(() => (location.hash = '#/settings'));
+        await visit(page, '#/settings');
         await shoot('settings');
-        await page.evaluate(() => (location.hash = '#/settings/devices'));
+        await visit(page, '#/settings/devices');
         await page.click('button:has-text("Pair a device")');
         await page.waitForSelector('.pairing');
         await shoot('devices');
-        await page.evaluate(() => (location.hash = '#/settings/server'));
+        await visit(page, '#/settings/server');
         await shoot('server');
         await context.close();
     }

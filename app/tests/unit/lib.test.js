@@ -6,6 +6,7 @@ import { optionRows, toCommand, toConfig } from '../../src/lib/serve_options.js'
 import { readEvents } from '../../src/lib/sse.js';
 import { below, childrenOf, newId, pathOf, root } from '../../src/lib/tree.js';
 import { strings } from '../../src/strings.js';
+import { frameStyle } from '../../frame_style.js';
 
 /** @param {string} text @param {number} size of the pieces */
 function streamOf(text, size) {
@@ -100,4 +101,15 @@ test('every text is there in every language, with the same values', () => {
         assert.ok(group.title in strings.en);
         for (const row of group.rows) assert.ok(row.label in strings.en, row.label);
     }
+});
+
+test('styles of the frame', () => {
+    const css =
+        ':root{--a: 1px;--b: var(--c);--c: 2px;--d: red}.in,.out{margin:var(--b)}.in:hover{color:red}.in .out{top:0}' +
+        '@media(max-width:9px){.in>p{left:0}.out{left:1px}}@media print{.in{left:2px}}@keyframes x{from{top:0}}';
+    const page = '<div id="app"><p class="in more"></p></div><noscript></noscript>';
+    assert.equal(
+        frameStyle(css, page),
+        ':root{--b: var(--c);--c: 2px;}.in{margin:var(--b)}@media(max-width:9px){.in>p{left:0}}',
+    );
 });

@@ -3,12 +3,14 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "library/expected.h"
 #include "server/http/body.h"
 #include "server/http/response.h"
 
-enum { NAME_BYTES_MAX = 1024 };
+enum { NAME_BYTES_MAX = 1024, CONFIG_BYTES_MAX = 4 << 20, CONFIG_MADE_BYTES_MAX = 64 << 20 };
 
 /* ---- the request ---- */
 
@@ -47,12 +49,39 @@ static void write_rate(Buffer *out, const char *name, double rate) {
         buffer_printf(out, ",\"%s\":null", name);
 }
 
+/* Family and quantisation, as the config names them; null: it does not, or there is none. */
+static void write_kind(const ModelOutline *outline, Buffer *out) {
+    Arena arena = {.limit = CONFIG_MADE_BYTES_MAX};
+    Buffer path = {0}, text = {0};
+    Error none = {0};
+    if (outline->directory.size) buffer_printf(&path, "%s/config.json", outline->directory.data);
+    const bool there = path.size && !path.failed && file_read(path.data, CONFIG_BYTES_MAX, &text, &none);
+    const Json *config = there ? json_parse(&arena, buffer_view(&text), &none) : NULL;
+    const Json *type = json_get(config, "model_type"), *quantisation = json_get(config, "quantization");
+    if (!quantisation) quantisation = json_get(config, "quantization_config");
+    const Json *bits = json_get(quantisation, "bits");
+    buffer_text(out, ",\"model_type\":");
+    if (type && type->type == JSON_STRING)
+        json_write_string(out, json_slice(type));
+    else
+        buffer_text(out, "null");
+    buffer_text(out, ",\"bits\":");
+    if (json_is_number(bits))
+        json_write_number(out, json_number(bits));
+    else
+        buffer_text(out, "null");
+    buffer_free(&path);
+    buffer_free(&text);
+    arena_free(&arena);
+}
+
 static void write_fit(const char *name, const ModelOutline *outline, const Expectation *e, Buffer *out) {
     buffer_text(out, "{\"id\":");
     json_write_string(out, slice_of(name));
     buffer_printf(out, ",\"object\":\"model_fit\",\"fit\":\"%s\",\"now\":\"%s\",\"basis\":\"%s\",\"local\":%s",
         expected_name(e->fit), expected_name(e->now), outline->gguf_bytes ? "size" : "plan",
         outline->local ? "true" : "false");
+    write_kind(outline, out);
     const struct {
         const char *name;
         uint64_t value;
