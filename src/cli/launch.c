@@ -18,7 +18,7 @@ static const Command command = {"launch", "codex|claude|opencode|aider [MODEL] [
     "  apus launch claude\n"
     "  apus launch codex -- exec 'Fix the failing test'\n"};
 
-enum { WORDS_MAX = 256, VARIABLES_MAX = 16, CONTEXT_WANTED = 32768 };
+enum { WORDS_MAX = 256, VARIABLES_MAX = 16, CONTEXT_WANTED = 32768, OUTPUT_MAX = 32000 };
 
 static const char KEY_NONE[] = "apus"; /* where the server wants no key, but the agent does */
 
@@ -44,6 +44,9 @@ static void add_variable(Launch *l, const char *name, const char *value) {
     l->values[l->variable_count++] = value;
 }
 
+/* What an answer may take of the context: agents shorten a talk before that much is left. */
+static int output_tokens(const Launch *l) { return l->context / 4 < OUTPUT_MAX ? l->context / 4 : OUTPUT_MAX; }
+
 static void set_claude(Launch *l) {
     add_variable(l, "ANTHROPIC_BASE_URL", l->url);
     add_variable(l, "ANTHROPIC_AUTH_TOKEN", l->key);
@@ -51,7 +54,10 @@ static void set_claude(Launch *l) {
         "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_SMALL_FAST_MODEL",
         "CLAUDE_CODE_SUBAGENT_MODEL"};
     for (size_t i = 0; i < COUNT_OF(models); i++) add_variable(l, models[i], l->model);
-    if (l->context > 0) add_variable(l, "CLAUDE_CODE_MAX_CONTEXT_TOKENS", arena_printf(&l->arena, "%d", l->context));
+    if (l->context > 0) {
+        add_variable(l, "CLAUDE_CODE_MAX_CONTEXT_TOKENS", arena_printf(&l->arena, "%d", l->context));
+        add_variable(l, "CLAUDE_CODE_MAX_OUTPUT_TOKENS", arena_printf(&l->arena, "%d", output_tokens(l)));
+    }
     add_variable(l, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
     add_variable(
         l, "CLAUDE_CODE_ATTRIBUTION_HEADER", "0"); /* it changes with each request: the prefix cache would not hold */
@@ -79,7 +85,8 @@ static void set_opencode(Launch *l) {
     Buffer config = {0}, name = {0}, limit = {0};
     json_write_string(&name, slice_of(l->model));
     buffer_text(&limit, "");
-    if (l->context > 0) buffer_printf(&limit, ",\"limit\":{\"context\":%d,\"output\":%d}", l->context, l->context / 4);
+    if (l->context > 0)
+        buffer_printf(&limit, ",\"limit\":{\"context\":%d,\"output\":%d}", l->context, output_tokens(l));
     buffer_printf(&config,
         "{\"provider\":{\"apus\":{\"npm\":\"@ai-sdk/openai-compatible\",\"name\":\"Apus\",\"options\":{\"baseURL\":"
         "\"%s/v1\",\"apiKey\":\"{env:APUS_API_KEY}\"},\"models\":{%s:{\"name\":%s%s}}}},\"model\":",

@@ -359,6 +359,7 @@ def test_launch():
             check(fits, f"{agent}: {said}")
             # Agents that do not know how long the context is take it for longer, and do not shorten a talk in time.
             check(agent == "aider" or "32768" in said, f"{agent}, the context: {said}")
+            check(agent not in ("claude", "opencode") or "8192" in said, f"{agent}, a quarter of it: {said}")
         code, said = launch("claude", "m2", *port, "--api-key", "secret")
         check(code == 1 and "does not serve m2" in said, f"a longer name: {said}")
         with Server(write_model(f"{directory}/s", "f", "x"), "-t", 1, "-c", 4096, name="model-one") as short:
