@@ -45,12 +45,24 @@ static const float *load_bias(Loader *ld, const char *name, int count) {
     return load_vector(ld, full, count, 0);
 }
 
-static void add_dense(Tower *t, const char *name, int size, int stride) {
+static ConvLayer *add_dense(Tower *t, const char *name, int size, int stride) {
     char full[96];
     snprintf(full, sizeof full, "%s.weight", name);
     const int in = t->channels, out = load_dim(t->ld, full, 0);
     ConvLayer *layer = add_layer(t, CONV_DENSE, out, size, stride, true);
     layer->first = load_convolution(t->ld, name, out, in, size, 1, true);
+    return layer;
+}
+
+/* The first kernels have as many channels as rows, so their shape does not tell which come first. In publishers' files,
+ * whose kernels of single channels begin with that one, it is the channels: they move behind the places. */
+static void turn_colours(Loader *ld, ConvLayer *layer) {
+    enum { PLACES = 9, COLOURS = 3, EACH = PLACES * COLOURS };
+    const float *from = layer->first.data;
+    float *to = load_floats(ld, layer->first.rows * EACH);
+    for (int64_t i = 0; from && to && i < layer->first.rows * EACH; i++)
+        to[i] = from[i / EACH * EACH + i % COLOURS * PLACES + i % EACH / COLOURS];
+    layer->first.data = to;
 }
 
 static ConvLayer *add_depthwise(Tower *t, const char *name, int stride, bool gelu) {
@@ -137,7 +149,8 @@ static void load_network(Tower *t) {
     Loader *ld = t->ld;
     const char *stem = load_has(ld, "patch_embed.blocks.0.reparam_conv.weight") ? "patch_embed.blocks" : "patch_embed";
     load_scope(ld, "%s.", stem);
-    add_dense(t, "0.reparam_conv", 3, 2);
+    ConvLayer *first = add_dense(t, "0.reparam_conv", 3, 2);
+    if (load_dim(ld, "1.reparam_conv.weight", 1) == 1) turn_colours(ld, first);
     add_depthwise(t, "1.reparam_conv", 2, true);
     add_dense(t, "2.reparam_conv", 1, 1);
     for (int n = 0; add_entry(t, n);) n++;
@@ -188,7 +201,6 @@ void vision_load_fastvit(Loader *ld, Spec *spec) {
     load_return(ld, &root);
     vision->rule = load_rule(ld, tower.stride);
     load_scope(ld, "%s", load_has(ld, "model.mm_projector.0.weight") ? "model." : "");
-    load_body(ld, "");
     vision->merger.stage_count = 2;
     vision->merger.stages[0] =
         (MergerStage){.weight = load_linear(ld, "mm_projector.0", spec->hidden, tower.channels, true),

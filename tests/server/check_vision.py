@@ -18,6 +18,7 @@ import anthropic
 import numpy as np
 import ollama
 import openai
+import safetensors.numpy
 from apus_server import ROOT, Checks, Server
 from PIL import Image
 from tiny_model import write_tiny_model, write_tiny_vision
@@ -371,6 +372,25 @@ def check_command(directory, name):
         check(ok and (told is None) == (run.returncode == 0), f"{name}: run {given}: {run.stderr[-300:]}")
 
 
+def check_published(directory):
+    """FastVLM's file with its publisher's names and orders of dimensions answers as MLX's does."""
+    messages = user(picture(3, 120, 80), "What?")
+    with Server(directory) as server:
+        expected = answer(server, messages)
+    path = os.path.join(directory, "model.safetensors")
+    published = {}
+    for name, x in safetensors.numpy.load_file(path).items():
+        if name.startswith("vision_tower."):
+            name = name.replace("vision_tower.vision_model.", "model.vision_tower.vision_tower.model.")
+            name = name.replace("patch_embed.blocks.", "patch_embed.")
+            x = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x.transpose(2, 0, 1) if "layer_scale" in name else x
+        name = name.removeprefix("language_model.")
+        published["model." + name if name.startswith("mm_projector.") else name] = np.ascontiguousarray(x)
+    safetensors.numpy.save_file(published, path)
+    with Server(directory) as server:
+        check(answer(server, messages) == expected, "fastvlm: published names")
+
+
 def main():
     for name in ("gemma3", "qwen2-5-vl", "qwen3-vl", "qwen3-5", "mistral3", "idefics3"):
         with tempfile.TemporaryDirectory() as directory:
@@ -399,6 +419,9 @@ def main():
             with Server(directory) as server:
                 check_caching(directory, server, name)
                 check_refused(server, name)
+    with tempfile.TemporaryDirectory() as directory:
+        write_tiny_vision(directory, "fastvlm-b")
+        check_published(directory)
     with tempfile.TemporaryDirectory() as directory:
         check_memory(directory)
     with tempfile.TemporaryDirectory() as directory:
