@@ -14,7 +14,7 @@ from apus_server import BINARY, Checks, Server
 from tiny_model import write_tiny_hybrid
 
 check = Checks()
-LONG, TURNS, SPACING = 20000, 30, 512
+LONG, TURNS, SPACING, PAGE = 20000, 30, 512, 32
 rng = random.Random(31)
 
 
@@ -112,6 +112,27 @@ def check_budget(directory):
     check("for a snapshot of 3 recurrent layers" in info.stdout, info.stdout + info.stderr)
 
 
+def check_restarts(directory):
+    """A new server goes on from files: the same prompts, short ones too, and an edited conversation."""
+    start = [os.path.join(directory, "model"), "--slots", 1, "--kv-memory", "512M"]
+    start += ["--cache-dir", os.path.join(directory, "restarts")]
+    prompts, messages, place = [ids(60), ids(400), ids(5000)], conversation(), TURNS // 2
+    with Server(*start) as server:
+        cold = [complete(server, prompt)[1] for prompt in prompts]
+        talk(server, messages)
+        server.wait_idle()
+    messages[place]["content"] = words(250)
+    with Server(*start) as server:
+        for prompt, answer in zip(prompts, cold):
+            computed, warm = complete(server, prompt)
+            check(computed <= PAGE + 1 and warm == answer, f"{computed} of {len(prompt)} tokens after a restart")
+        total, computed, warm = talk(server, messages)
+        behind = total - sum(size(m) for m in messages[:place])
+        most = max(size(m) for m in messages) + SPACING
+        check(computed <= behind + most, f"edited, then started anew: {computed} of {total} computed, {behind} behind")
+        check(warm == talk(server, messages, cache_prompt=False)[2], "edited, then started anew: not as cold")
+
+
 def other_build(directory):
     """The program with another version in it."""
     version = subprocess.run([BINARY, "--version"], capture_output=True, text=True).stdout.split()[1]
@@ -157,6 +178,7 @@ def main():
         with Server(model, "--slots", 2, "--kv-memory", "512M", "--kv-cache", "turbo4", "--turbo-after", 256) as server:
             check_edits(server, TURNS, TURNS // 2)
         check_budget(model)
+        check_restarts(directory)
         check_strangers(directory)
     check.done()
 
