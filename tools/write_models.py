@@ -69,7 +69,8 @@ def architectures(family, text):
         own = gguf_model(named.group(1))
     found = re.findall(r'architecture = "([^"]+)"', own)
     other = re.search(r"other = &(\w+_gguf)", own)
-    return found + (re.findall(r'architecture = "([^"]+)"', gguf_model(other.group(1))) if other else [])
+    further = re.findall(r'architecture = "([^"]+)"', gguf_model(other.group(1))) if other else []
+    return list(dict.fromkeys(found + further))
 
 
 def gguf_model(name):

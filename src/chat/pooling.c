@@ -44,7 +44,9 @@ static bool read_mode(const Json *config, Pooling *pooling, Error *error) {
     return true;
 }
 
+/* Files made from GGUF have the module's config in modules.json itself. */
 static bool read_pooling(const char *directory, const Json *module, Pooling *pooling, Error *error) {
+    if (json_get(module, "config")) return read_mode(json_get(module, "config"), pooling, error);
     const Json *path = json_get(module, "path");
     Arena arena = {0};
     Buffer text = {0}, name = {0};

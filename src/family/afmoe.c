@@ -25,7 +25,7 @@ static Moe load_moe(Loader *ld, const Dims *d) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const Moe moe = load_moe(ld, &d);
     const int dense = load_count_or(ld, "num_dense_layers", 2);
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});

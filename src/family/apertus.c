@@ -15,7 +15,8 @@ static float scalar(Loader *ld, const char *name) {
 static void load(Loader *ld, Spec *spec) {
     static const NormNames norms = {
         load_rms, .attention_input = "attention_layernorm", .ffn_input = "feedforward_layernorm"};
-    static const Dense row = {.norms = &norms,
+    static const Dense row = {.eps = 1e-5,
+        .norms = &norms,
         .q_norm = "q_norm",
         .k_norm = "k_norm",
         .qk_norm = {"qk_norm", true},

@@ -2,6 +2,7 @@
  * attention and behind the feed-forward network. With a classifier they judge pairs of texts (cross-encoders).
  * References: transformers/models/bert, xlm_roberta. */
 #include "family/encoder.h"
+#include "family/gguf/models.h"
 
 #include <stdio.h>
 
@@ -114,5 +115,5 @@ static void load_bert_like(Loader *ld, Spec *spec, bool roberta) {
 static void load_bert(Loader *ld, Spec *spec) { load_bert_like(ld, spec, false); }
 static void load_roberta(Loader *ld, Spec *spec) { load_bert_like(ld, spec, true); }
 
-const Family bert_family = {.load = load_bert};
+const Family bert_family = {.load = load_bert, .gguf = &bert_gguf};
 const Family roberta_family = {.load = load_roberta};

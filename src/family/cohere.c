@@ -9,7 +9,7 @@ static const NormNames norms = {load_layer_norm, .attention_input = "input_layer
 static const Dense usual = {.eps_field = "layer_norm_eps",
     .eps = 1e-5,
     .norms = &norms,
-    .theta = 8e6,
+    .theta = 500000,
     .interleaved = true,
     .qkv_bias = {"attention_bias", false},
     .out_bias = {"attention_bias", false},
@@ -41,7 +41,7 @@ static void load_cohere(Loader *ld, Spec *spec) {
 
 static void load_cohere2(Loader *ld, Spec *spec) {
     Dense row = usual;
-    row.theta = 50000;
+    row.theta = 10000;
     row.full_every = 4;
     row.full_unrotated = true;
     load_expect_bool(ld, "use_qk_norm", false);

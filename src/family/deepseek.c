@@ -23,6 +23,7 @@ static void load_v3(Loader *ld, Spec *spec) {
     MlaFamily s = mla_load_fields(ld, spec, 128);
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
+    s.moe.moe.scale = load_positive_or(ld, "routed_scaling_factor", 2.5);
     load_expect_text(ld, "scoring_func", "sigmoid");
     mla_load_blocks(ld, spec, &s);
 }

@@ -9,7 +9,9 @@ static const Norm *load_layer_norm_plus_one(Loader *ld, const char *name, int64_
 }
 
 static void load_seed_oss(Loader *ld, Spec *spec) {
-    static const Dense row = {.qkv_bias = {"attention_bias", false},
+    static const Dense row = {.head_dim = 128,
+        .eps = 1e-6,
+        .qkv_bias = {"attention_bias", true},
         .out_bias = {"attention_out_bias", false},
         .mlp_bias = {"mlp_bias", false},
         .ignored = {"residual_dropout"}};
@@ -17,8 +19,12 @@ static void load_seed_oss(Loader *ld, Spec *spec) {
 }
 
 static void load_helium(Loader *ld, Spec *spec) {
-    static const Dense row = {
-        .interleaved = true, .qkv_bias = {"attention_bias", false}, .mlp_bias = {"mlp_bias", false}};
+    static const Dense row = {.head_dim = 128,
+        .eps = 1e-8,
+        .theta = 100000,
+        .interleaved = true,
+        .qkv_bias = {"attention_bias", false},
+        .mlp_bias = {"mlp_bias", false}};
     dense_load(ld, spec, &row);
 }
 
@@ -45,7 +51,7 @@ static void load_mimo(Loader *ld, Spec *spec) {
 
 static void load_internlm3(Loader *ld, Spec *spec) {
     static const Dense row = {
-        .qkv_bias = {"qkv_bias", false}, .out_bias = {"qkv_bias", false}, .mlp_bias = {"bias", false}};
+        .eps = 1e-5, .qkv_bias = {"qkv_bias", false}, .out_bias = {"qkv_bias", false}, .mlp_bias = {"bias", false}};
     dense_load(ld, spec, &row);
 }
 
@@ -66,7 +72,8 @@ static void load_nemotron(Loader *ld, Spec *spec) {
 }
 
 static void load_hunyuan_v1_dense(Loader *ld, Spec *spec) {
-    static const Dense row = {.alpha = true,
+    static const Dense row = {.eps = 1e-5,
+        .alpha = true,
         .q_norm = "query_layernorm",
         .k_norm = "key_layernorm",
         .qk_norm = {"use_qk_norm", true},
@@ -79,7 +86,8 @@ static void load_hunyuan_v1_dense(Loader *ld, Spec *spec) {
 }
 
 static void load_arcee(Loader *ld, Spec *spec) {
-    static const Dense row = {.qkv_bias = {"attention_bias", false},
+    static const Dense row = {.eps = 1e-5,
+        .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false},
         .mlp_bias = {"mlp_bias", false},
         .ffn = DENSE_MLP,

@@ -3,7 +3,10 @@
 #include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
-    static const Dense row = {.interleaved = true,
+    static const Dense row = {.head_dim = 128,
+        .eps = 1e-5,
+        .theta = 500000,
+        .interleaved = true,
         .qkv_bias = {"use_bias", false},
         .out_bias = {"use_bias", false},
         .mlp_bias = {"use_bias", false},

@@ -26,7 +26,7 @@ static void load_mtp_head(Loader *ld, Spec *spec, const Block *block) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const bool bias = load_bool_or(ld, "use_bias", false);
     const int first = load_count_or(ld, "moe_layer_start_index", 0), every = load_int_or(ld, "moe_layer_interval", 1),
               last = load_count_or(ld, "moe_layer_end_index", spec->layer_count - 1);
@@ -38,7 +38,7 @@ static void load(Loader *ld, Spec *spec) {
     moe.moe.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "moe_num_shared_experts", 0));
     moe.bias = bias;
-    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 500000, .interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "moe_capacity", "moe_use_aux_free", "moe_norm_min", "num_nextn_predict_layers",
         "output_router_logits", "router_aux_loss_coef", NULL);

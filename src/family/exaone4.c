@@ -25,7 +25,8 @@ static void load_exaone(Loader *ld, Spec *spec) {
 static void load_exaone4(Loader *ld, Spec *spec) {
     static const NormNames norms = {
         load_rms, .attention_output = "post_attention_layernorm", .ffn_output = "post_feedforward_layernorm"};
-    static const Dense row = {.norms = &norms,
+    static const Dense row = {.eps = 1e-5,
+        .norms = &norms,
         .q_norm = "q_norm",
         .k_norm = "k_norm",
         .qk_norm = {NULL, true},

@@ -10,11 +10,11 @@ static bool has_experts(Loader *ld, const Json *list, int i) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     Moe moe = family_moe_fields(ld, &moe_deepseek, d.hidden, "num_experts");
     family_moe_sigmoid(ld, &moe);
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 0));
-    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 1000000});
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     const Windows windows = {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};
     const Json *experts = load_list(ld, "is_moe_layer", spec->layer_count);

@@ -48,12 +48,23 @@ static Mamba2 load_sizes(Loader *ld, const Dims *d, bool raw) {
         const float each = listed(ld, "ssm_multipliers", 5, i);
         if (raw) *scales[i] = in * each;
     }
-    load_require(ld, !raw || !m.bias || in == 1, "mamba_proj_bias with ssm_in_multiplier %g", (double)in);
+    m.in_scale = raw ? in : 1;
     return m;
 }
 
+static bool has_biases(const Falcon *f) { return f->bias || f->mlp_bias || f->mamba.bias || f->mamba.out_bias; }
+
+static bool has_no_multipliers(Loader *ld) {
+    static const char *const fields[] = {
+        "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"};
+    bool none = true;
+    for (size_t i = 0; i < COUNT_OF(fields); i++) none = none && load_positive_or(ld, fields[i], 1) == 1;
+    for (int i = 0; i < 5; i++) none = none && listed(ld, "ssm_multipliers", 5, i) == 1;
+    return none && listed(ld, "mlp_multipliers", 2, 0) == 1 && listed(ld, "mlp_multipliers", 2, 1) == 1;
+}
+
 static Falcon load_fields(Loader *ld, Spec *spec) {
-    Falcon f = {.d = family_dims(ld, spec),
+    Falcon f = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5}),
         .bias = load_bool_or(ld, "attention_bias", false),
         .mlp_bias = load_bool_or(ld, "mlp_bias", false),
         .key = load_positive_or(ld, "key_multiplier", 1),
@@ -67,9 +78,9 @@ static Falcon load_fields(Loader *ld, Spec *spec) {
     f.mamba = load_sizes(ld, &f.d, raw);
     f.rope = load_rope(ld,
         &(RopeOptions){
-            .head_dim = f.d.head_dim, .theta = 1e11, .interleaved = load_bool_or(ld, "rope_traditional", false)});
-    load_require(
-        ld, f.attention_in == 1 || !f.bias, "attention_bias with attention_in_multiplier %g", (double)f.attention_in);
+            .head_dim = f.d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+    load_require(ld, raw || !has_biases(&f) || has_no_multipliers(ld),
+        "biases in a file whose weights contain the multipliers, which MLX's converter does not apply to biases");
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "attn_layer_indices", "mamba_chunk_size", "mamba_expand", "mamba_use_mlp", "mlp_expansion_factor",
         "num_logits_to_keep", NULL);
@@ -90,6 +101,8 @@ static Component load_attention(Loader *ld, const Falcon *f) {
     AttentionComponent a = family_attention(ld, &f->d, "o_proj", f->rope, f->bias, f->bias);
     a.op.scale *= f->key * (f->raw ? f->attention_in * f->attention_in : 1);
     a.value_scale = f->attention_in;
+    Weight *const inputs[] = {&a.q, &a.k, &a.v, &a.o}; /* the multiplier is of the input: it reaches no bias */
+    for (size_t i = 0; f->raw && i < COUNT_OF(inputs); i++) family_divide_bias(ld, inputs[i], f->attention_in);
     return (Component){.kind = COMPONENT_ATTENTION, .attention = a};
 }
 

@@ -115,6 +115,13 @@ GluComponent family_glu(
     };
 }
 
+void family_divide_bias(Loader *ld, Weight *weight, float factor) {
+    const float *from = weight->bias;
+    float *to = from && factor != 1 ? load_floats(ld, weight->rows) : NULL;
+    for (int64_t i = 0; to && i < weight->rows; i++) to[i] = from[i] / factor;
+    if (to) weight->bias = to;
+}
+
 GluComponent family_fused_glu(Loader *ld, const char *both, const char *down, int hidden, int intermediate_size,
     Activation activation, bool bias) {
     const Weight rows = load_linear(ld, both, 2 * (int64_t)intermediate_size, hidden, bias);

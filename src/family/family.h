@@ -72,6 +72,8 @@ Activation family_limited_silu(double limit);
 /* HOME.gate_proj, up_proj and down_proj. */
 GluComponent family_glu(
     Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias);
+/* Divides the bias: the result is multiplied by a factor that belongs to the input, which the bias has no part in. */
+void family_divide_bias(Loader *ld, Weight *weight, float factor);
 /* Gate and up as rows of one matrix BOTH, one after the other; DOWN. */
 GluComponent family_fused_glu(Loader *ld, const char *both, const char *down, int hidden, int intermediate_size,
     Activation activation, bool bias);

@@ -1,8 +1,8 @@
 /* Gemma, Gemma 2, and PaliGemma, which is one of the two behind SigLIP: norms whose weights are stored minus one,
  * embeddings times √hidden. Gemma 2: sandwich norms, scores and logits capped, every other layer with a window.
  * References: mlx_lm/models/gemma.py, gemma2.py, which has no window; transformers/models/gemma2; the activation:
- * transformers/models/gemma, where "gelu" means the tanh form. A config without the field is one of mlx-lm alone, whose
- * Gemma computes the erf form. */
+ * transformers/models/gemma, where "gelu" means the tanh form, with which the models were trained and which is the
+ * default; mlx-lm's Gemma computes the erf form. */
 #include "family/dense.h"
 #include "family/gguf/models.h"
 #include "family/vision.h"
@@ -13,10 +13,8 @@ static bool has(Loader *ld, const char *field) {
     return load_text_is(ld, field, "gelu") || load_text_is(ld, field, "gelu_pytorch_tanh");
 }
 
-/* tanh: the activation of a file that names none. */
-static void load(Loader *ld, Spec *spec, Dense row, bool tanh) {
-    const bool named = has(ld, "hidden_act") || has(ld, "hidden_activation");
-    row.activation.kind = named || tanh ? ACT_GELU_TANH : ACT_GELU;
+static void load(Loader *ld, Spec *spec, Dense row) {
+    row.activation.kind = ACT_GELU_TANH;
     row.theta = 10000;
     row.eps = 1e-6;
     row.head_dim = 256;
@@ -24,7 +22,7 @@ static void load(Loader *ld, Spec *spec, Dense row, bool tanh) {
     row.activation_text = "gelu_pytorch_tanh";
     row.tied = true;
     row.qkv_bias = row.out_bias = (DenseChoice){"attention_bias", false};
-    load_require(ld, named || !has(ld, "hidden_act"), "hidden_act must be gelu");
+    load_require(ld, has(ld, "hidden_act") || !load_has_field(ld, "hidden_act"), "hidden_act must be gelu");
     load_expect_bool(ld, "use_bidirectional_attention", false);
     load_expect_bool(ld, "tie_word_embeddings", true);
     spec->precise = true; /* as Gemma 3 */
@@ -35,15 +33,15 @@ static void load(Loader *ld, Spec *spec, Dense row, bool tanh) {
 static const NormNames norms_of_gemma = {
     load_rms_plus_one, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
 
-static void load_gemma(Loader *ld, Spec *spec) { load(ld, spec, (Dense){.norms = &norms_of_gemma}, false); }
+static void load_gemma(Loader *ld, Spec *spec) { load(ld, spec, (Dense){.norms = &norms_of_gemma}); }
 
 static void load_gemma2(Loader *ld, Spec *spec) {
     static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
         "pre_feedforward_layernorm", "post_feedforward_layernorm"};
-    const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 144));
+    const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 256));
     const float softcap = load_positive_or(ld, "attn_logit_softcapping", 50);
     spec->logit_softcap = load_positive_or(ld, "final_logit_softcapping", 30);
-    load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}}, true);
+    load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
     for (int i = 0; i < spec->layer_count; i++) {
         Attention *op = &spec->layers[i].components[0].attention.op;
         op->scale = scale;
@@ -61,7 +59,7 @@ static void load_images(Loader *ld, Spec *spec) {
     if (load_text_is(ld, "model_type", "gemma2"))
         load_gemma2(ld, spec);
     else
-        load(ld, spec, (Dense){.norms = &norms_of_gemma}, true);
+        load(ld, spec, (Dense){.norms = &norms_of_gemma});
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].attention.op.span_rule = SPANS_WHOLE;
     load_return(ld, &root);
     vision_load_paligemma(ld, spec);

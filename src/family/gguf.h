@@ -40,6 +40,7 @@ typedef enum GgufFieldKind {
     GGUF_FIELD_INTEGER, /* 1 … 2^31 − 1 */
     GGUF_FIELD_NUMBER,  /* finite, above 0 */
     GGUF_FIELD_TEXT,    /* always `text`; a file that has `key` must have `absent` there */
+    GGUF_FIELD_JSON,    /* always `text`, which is JSON */
     GGUF_FIELD_BOOL,    /* of `key`, else whether `absent` is not 0; no key: always that */
     GGUF_FIELD_CHOICE,  /* `text` if `key` is true, else `otherwise`; absent: whether `absent` is not 0 */
     GGUF_FIELD_HAS,     /* whether the file has the tensor `key`; '*': in any layer */
@@ -48,11 +49,14 @@ typedef enum GgufFieldKind {
     GGUF_FIELD_LETTERS, /* text of the kinds of layers, which have one letter each */
     GGUF_FIELD_FLAGS,   /* list with `text` for layers that are flagged and `otherwise` for the others, both as JSON.
                            Flagged: those with the tensor `key`, if there is a '*' in it; else the metadata `key` has a
-                           flag for each layer, or n: all but every nth are flagged. Absent: `absent` is n; 0: no list */
+                           flag for each layer, or n: all but every nth are flagged. Absent: `absent` is n; 0: no list;
+                           −n: all but the first of each n are */
     GGUF_FIELD_WHERE,   /* the integer of the layers that `flags` flags, or does not (`unflagged`), which must be the
                            same in them; no such layers: config.json does not have the field */
     GGUF_FIELD_LIST,    /* list of integers, one for each layer */
     GGUF_FIELD_NUMBERS, /* the same of numbers, each changed by `each`; key absent: config.json lacks the field */
+    GGUF_FIELD_EACH,    /* list of what `layer` writes of each layer */
+    GGUF_FIELD_WITH,    /* list of the numbers of layers with the tensor `key` */
     GGUF_FIELD_COUNT,   /* an integer that may be 0; neither key nor `absent`: config.json lacks the field */
     GGUF_FIELD_AT_0,    /* the integer of the first layer */
     GGUF_FIELD_VARIES,  /* whether the integers of the layers are not all the same */
@@ -78,9 +82,19 @@ typedef struct GgufSizes {
     int64_t plain_dims;           /* MLA: dims of a head's query that are not rotated */
     int64_t ssm_inner, ssm_heads; /* .ssm.inner_size and .ssm.time_step_rank; 0: absent */
     int64_t experts;              /* 0: none */
+    int64_t gate_rows;            /* rows of the gate of layer 0's heads; 0: no gate */
     double plain_frequencies;     /* part of the factors of rope_freqs.weight that are 1; without it: 1 */
+    double swa_rope_base;         /* rotary embedding of layers with a window: .rope.freq_base_swa, or the common one */
+    double rope_base;
+    int64_t swa_rotary_dims;                             /* .rope.dimension_count_swa, or the head's size */
     double embedding_scale, residual_scale, logit_scale; /* 0: absent */
 } GgufSizes;
+
+/* The same of one layer. */
+typedef struct GgufLayerSizes {
+    int64_t heads, kv_heads, inner; /* 0: the layer has none */
+    bool flagged;                   /* by the field's `flags` */
+} GgufLayerSizes;
 
 /* A key begins with "." where the architecture's name stands before it. */
 typedef struct GgufField {
@@ -92,10 +106,12 @@ typedef struct GgufField {
     bool optional;      /* absent or 0 in the file: config.json does not have the field */
     const char *text, *otherwise;
     const GgufLayerKind *kinds;    /* for GGUF_FIELD_LAYERS and GGUF_FIELD_LETTERS; ends with an empty row */
-    const struct GgufField *flags; /* for GGUF_FIELD_WHERE */
+    const struct GgufField *flags; /* for GGUF_FIELD_WHERE and GGUF_FIELD_EACH, where NULL is: no layer is flagged */
     bool unflagged;
     double (*each)(double number);             /* for GGUF_FIELD_NUMBERS; NULL: as they are */
     double (*compute)(const GgufSizes *sizes); /* the value, if not NULL; 0: config.json does not have the field */
+    /* For GGUF_FIELD_EACH: JSON of a layer, `size` bytes at most. */
+    void (*layer)(char *text, size_t size, const GgufSizes *sizes, const GgufLayerSizes *layer);
 } GgufField;
 
 /* --- The tokenizer --------------------------------------------------------------------------------------------- */
@@ -120,10 +136,12 @@ typedef struct GgufModel {
     int64_t with_value;       /* and this number there; 0: any but 0 */
     const char *with_text;    /* or this text; NULL: the number decides */
     bool yarn_bounds_exact;   /* YaRN's bounds are not rounded, which the file does not say */
+    bool encoder;             /* makes vectors of texts: attention is not causal, and there is no output matrix */
     bool latent;              /* heads have MLA's sizes, given by its fields */
     bool no_rope;             /* nothing is rotated; the file may have keys of a rotary embedding */
     bool rope_in_fields;      /* the fields say all about rotary embeddings */
-    bool queries_scaled;      /* YaRN has mscale, and queries may grow with the position (Llama 4's scaling) */
+    bool rope_of_kinds;  /* config.json has a rotary embedding for each kind of layers, with a window and without */
+    bool queries_scaled; /* YaRN has mscale, and queries may grow with the position (Llama 4's scaling) */
     bool own_head; /* the embedding cannot be the output matrix, because it is scaled: output.weight must be there */
     const char *class_name;                  /* in the field `architectures` of config.json */
     const GgufName *names[GGUF_LISTS_MAX];   /* the last entry stays NULL */

@@ -5,8 +5,12 @@
 #include "family/gguf/models.h"
 
 static void load_glm(Loader *ld, Spec *spec) {
-    static const Dense row = {
-        .rotary_factor = 0.5, .interleaved = true, .qkv_bias = {"attention_bias", false}, .ffn = DENSE_FUSED_GLU};
+    static const Dense row = {.head_dim = 128,
+        .eps = 1.5625e-7,
+        .rotary_factor = 0.5,
+        .interleaved = true,
+        .qkv_bias = {"attention_bias", false},
+        .ffn = DENSE_FUSED_GLU};
     dense_load(ld, spec, &row);
 }
 
@@ -14,7 +18,9 @@ const NormNames glm4_norms = {
     load_rms, "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
 
 static void load_glm4(Loader *ld, Spec *spec) {
-    static const Dense row = {.norms = &glm4_norms,
+    static const Dense row = {.head_dim = 128,
+        .eps = 1.5625e-7,
+        .norms = &glm4_norms,
         .rotary_factor = 0.5,
         .interleaved = true,
         .qkv_bias = {"attention_bias", true},

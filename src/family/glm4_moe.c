@@ -5,7 +5,7 @@
 #include "family/vision.h"
 
 static void load_text(Loader *ld, Spec *spec, double rotary_factor, double theta, bool mrope) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", false);
     const int dense = load_count_or(ld, "first_k_dense_replace", 0);
     Moe moe = family_moe_fields(ld, &moe_deepseek, d.hidden, "n_routed_experts");

@@ -4,14 +4,15 @@
 #include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
-    static const Dense row = {.qkv_bias = {"attention_bias", false},
+    static const Dense row = {
+        .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false},
         .mlp_bias = {"mlp_bias", false},
-        .tied = true};
-    const float attention = load_positive(ld, "attention_multiplier"),
-                residual = load_positive(ld, "residual_multiplier");
-    spec->embedding_scale = load_positive(ld, "embedding_multiplier");
-    spec->logit_scale = 1 / load_positive(ld, "logits_scaling");
+    };
+    const float attention = load_positive_or(ld, "attention_multiplier", 1),
+                residual = load_positive_or(ld, "residual_multiplier", 1);
+    spec->embedding_scale = load_positive_or(ld, "embedding_multiplier", 1);
+    spec->logit_scale = 1 / load_positive_or(ld, "logits_scaling", 1);
     dense_load(ld, spec, &row);
     for (int i = 0; i < spec->layer_count; i++) {
         Component *components = spec->layers[i].components;

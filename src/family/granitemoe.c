@@ -7,9 +7,10 @@ static const MoeNames names = {"block_sparse_moe", "router.layer", "switch_mlp",
     .fused = "input_linear", .fused_down = "output_linear"};
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    const float scale = load_positive(ld, "attention_multiplier"), residual = load_positive(ld, "residual_multiplier");
+    const float scale = load_positive_or(ld, "attention_multiplier", 1),
+                residual = load_positive_or(ld, "residual_multiplier", 1);
     Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
     moe.moe.score = ROUTE_TOP_SOFTMAX;
@@ -17,8 +18,8 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", NULL);
     family_ends(ld, spec, &d);
-    spec->embedding_scale = load_positive(ld, "embedding_multiplier");
-    spec->logit_scale = 1 / load_positive(ld, "logits_scaling");
+    spec->embedding_scale = load_positive_or(ld, "embedding_multiplier", 1);
+    spec->logit_scale = 1 / load_positive_or(ld, "logits_scaling", 1);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);

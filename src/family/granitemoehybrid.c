@@ -56,9 +56,10 @@ static Mamba2 load_mamba(Loader *ld, const Dims *d) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    const float scale = load_positive(ld, "attention_multiplier"), residual = load_positive(ld, "residual_multiplier");
+    const float scale = load_positive_or(ld, "attention_multiplier", 1),
+                residual = load_positive_or(ld, "residual_multiplier", 1);
     const int experts = load_count_or(ld, "num_local_experts", 0), used = load_count_or(ld, "num_experts_per_tok", 0);
     const int shared = load_int_or(ld, "shared_intermediate_size", d.intermediate_size);
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
@@ -66,7 +67,7 @@ static void load(Loader *ld, Spec *spec) {
     if (experts) moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, experts, used);
     moe.moe.score = ROUTE_TOP_SOFTMAX;
     moe.shared = shared; /* in one matrix, which this file loads */
-    const bool turns = !load_text_is(ld, "position_embedding_type", "nope");
+    const bool turns = load_text_is(ld, "position_embedding_type", "rope");
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_require(ld, types, "layer_types is missing");
     bool mamba = false;
@@ -78,8 +79,8 @@ static void load(Loader *ld, Spec *spec) {
         "normalization_function", "init_method", "mlp_bias", "use_mamba_kernels", "mamba_n_heads", "mamba_d_head",
         "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_proj_bias", "mamba_conv_bias", NULL);
     family_ends(ld, spec, &d);
-    spec->embedding_scale = load_positive(ld, "embedding_multiplier");
-    spec->logit_scale = 1 / load_positive(ld, "logits_scaling");
+    spec->embedding_scale = load_positive_or(ld, "embedding_multiplier", 1);
+    spec->logit_scale = 1 / load_positive_or(ld, "logits_scaling", 1);
     load_layers(ld, spec);
     for (int i = 0; types && i < spec->layer_count; i++) {
         family_layer(ld, spec, i);

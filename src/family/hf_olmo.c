@@ -1,6 +1,6 @@
 /* OLMo under the names of its publisher's own code (config.json with d_model): one matrix for q, k and v, one for up
  * and gate, layer norms without weights. References: mlx_lm/models/olmo.py; olmo/model.py and olmo/config.py of
- * allenai/OLMo. */
+ * allenai/OLMo; renamed, transformers/models/olmo (tools/oracle). */
 #include "family/family.h"
 
 static const Norm *load_plain(Loader *ld, const char *name, int64_t width, float eps) {

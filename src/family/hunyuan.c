@@ -20,7 +20,7 @@ static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, bool v1,
 
 /* v1: as transformers writes it (hunyuan_v1_moe), where fields that say what all these models have may be absent. */
 static void load(Loader *ld, Spec *spec, bool v1) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const int experts = load_int_or(ld, "num_experts", 1);
     const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", v1);
     const bool mixed = load_bool_or(ld, "use_mixed_mlp_moe", v1);

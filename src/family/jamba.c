@@ -27,7 +27,7 @@ static Mamba1 load_sizes(Loader *ld, const Dims *d) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const Mamba1 sizes = load_sizes(ld, &d);
     const Json *types = load_list(ld, "layers_block_type", spec->layer_count);
     const int period = load_int_or(ld, "attn_layer_period", 8), offset = load_count_or(ld, "attn_layer_offset", 4);

@@ -2,6 +2,7 @@
  * embedding for each kind of layer; experts chosen by sigmoids. References: transformers/models/laguna;
  * mlx_lm/models/laguna.py for its names and the second score. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 typedef struct Laguna {
     Dims d;
@@ -43,7 +44,7 @@ static void load_moe_fields(Loader *ld, Laguna *s) {
 }
 
 static Laguna load_fields(Loader *ld, Spec *spec) {
-    Laguna s = {.d = family_dims(ld, spec),
+    Laguna s = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6}),
         .windows = {.types = load_list(ld, "layer_types", spec->layer_count),
             .width = load_int_or(ld, "sliding_window", 512)},
         .sparse = load_list(ld, "mlp_layer_types", spec->layer_count),
@@ -86,4 +87,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family laguna_family = {.load = load};
+const Family laguna_family = {.load = load, .gguf = &laguna_gguf};

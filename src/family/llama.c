@@ -4,15 +4,16 @@
 #include "family/family.h"
 #include "family/gguf/models.h"
 
-static void load(Loader *ld, Spec *spec, bool window_everywhere) {
-    const Dims d = family_dims(ld, spec);
+/* eps, theta: of a config that says none. */
+static void load(Loader *ld, Spec *spec, bool window_everywhere, double eps, double theta) {
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = eps});
     const bool bias = load_bool_or(ld, "attention_bias", false), mlp_bias = load_bool_or(ld, "mlp_bias", false);
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
     const bool window = types || window_everywhere;
     const Windows windows = {.types = types, .width = window ? load_int_or(ld, "sliding_window", 0) : 0};
     const Rope *rope = load_rope(ld,
         &(RopeOptions){
-            .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+            .head_dim = d.head_dim, .theta = theta, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
@@ -26,15 +27,15 @@ static void load(Loader *ld, Spec *spec, bool window_everywhere) {
                 .mlp_bias = mlp_bias});
 }
 
-void llama_load(Loader *ld, Spec *spec) { load(ld, spec, false); }
+void llama_load(Loader *ld, Spec *spec) { load(ld, spec, false, 1e-6, 10000); }
 
 void ministral3_load(Loader *ld, Spec *spec) {
     const QueryScaling scaling = load_query_scaling(ld);
-    load(ld, spec, false);
+    load(ld, spec, false, 1e-5, 1e6);
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].attention.query_scaling = scaling;
 }
 
-void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true); }
+void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true, 1e-6, 10000); }
 
 const Family llama_family = {.load = llama_load, .gguf = &llama_gguf};
 const Family ministral3_family = {.load = ministral3_load, .gguf = &ministral3_gguf};

@@ -27,20 +27,20 @@ static void load_ends(Loader *ld, Spec *spec, const Dims *d, bool tied) {
 }
 
 static Llama4 load_fields(Loader *ld, Spec *spec) {
-    Llama4 s = {.d = family_dims(ld, spec),
+    Llama4 s = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5}),
         .rotates = load_list(ld, "no_rope_layers", spec->layer_count),
         .types = load_list(ld, "layer_types", spec->layer_count),
         .experts = load_list(ld, "moe_layers", -1),
         .plain_every = load_int_or(ld, "no_rope_layer_interval", 4),
         .every = load_int_or(ld, "interleave_moe_layer_step", 1),
         .dense_size = load_int(ld, "intermediate_size_mlp"),
-        .norms = load_bool_or(ld, "use_qk_norm", false),
+        .norms = load_bool_or(ld, "use_qk_norm", true),
         .bias = load_bool_or(ld, "attention_bias", false)};
     const int experts = load_count_or(ld, "num_local_experts", 0);
     s.mixed = experts > 0;
     if (s.rotates && !s.rotates->size) s.rotates = NULL;
     s.chunk = load_null(ld, "attention_chunk_size") ? 0 : load_count_or(ld, "attention_chunk_size", s.mixed ? 8192 : 0);
-    s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.d.head_dim, .theta = 10000, .interleaved = true});
+    s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.d.head_dim, .theta = 500000, .interleaved = true});
     const float scale = load_positive_or(ld, "attn_scale", 0.1);
     const int length = load_int_or(ld, "floor_scale", 8192);
     if (load_truth_or(ld, "attn_temperature_tuning", s.mixed)) s.scaling = (QueryScaling){scale, length, 1};

@@ -4,7 +4,7 @@
 #include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool bias = load_bool_or(ld, "attention_bias", false);
     Moe moe = family_moe_fields(ld, &moe_usual, d.hidden, "num_experts");
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);

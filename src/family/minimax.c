@@ -30,7 +30,7 @@ static void load(Loader *ld, Spec *spec) {
         minimax_text_01_family.load(ld, spec);
         return;
     }
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool norms = load_bool_or(ld, "use_qk_norm", true);
     const char *q_norm = norms ? "q_norm" : NULL, *k_norm = norms ? "k_norm" : NULL;
     Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
@@ -39,7 +39,7 @@ static void load(Loader *ld, Spec *spec) {
     moe.moe.norm_topk_prob = true;
     moe.moe.epsilon = 1e-20f;
     const Rope *rope = load_rope(
-        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_int_or(ld, "rotary_dim", d.head_dim), .theta = 10000});
+        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_int_or(ld, "rotary_dim", d.head_dim), .theta = 5e6});
     check_types(ld, load_list(ld, "attn_type_list", spec->layer_count));
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");

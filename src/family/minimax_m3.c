@@ -93,7 +93,7 @@ static bool has_experts(Loader *ld, const Json *types, const Json *flags, int i)
 
 static void load(Loader *ld, Spec *spec) {
     load_text_part(ld);
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool qk_norm = load_bool_or(ld, "use_qk_norm", true);
     const NormNames norms = {load_bool_or(ld, "use_gemma_norm", true) ? load_rms_plus_one : load_rms,
         .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};

@@ -32,7 +32,7 @@ static bool is_linear(Loader *ld, const Text01 *m, int i) {
 }
 
 static Text01 load_fields(Loader *ld, Spec *spec) {
-    Text01 m = {.d = family_dims(ld, spec)};
+    Text01 m = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5})};
     m.types = load_list(ld, "layer_types", spec->layer_count);
     m.numbers = load_list(ld, "attn_type_list", spec->layer_count);
     m.linear = (Factors){factor(ld, "linear_attn_alpha_factor", "layernorm_linear_attention_alpha"),

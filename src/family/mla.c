@@ -13,21 +13,37 @@ static Dims load_dims(Loader *ld, Spec *spec) {
     return d;
 }
 
+/* The number of the first layers, which have no experts. */
+static int load_dense(Loader *ld, int layers) {
+    const Json *kinds = load_list(ld, "mlp_layer_types", layers);
+    int dense = load_count_or(ld, "first_k_dense_replace", 0);
+    if (!kinds) return dense;
+    dense = 0;
+    for (int i = 0; i < layers; i++) {
+        const bool experts = family_kind(ld, "mlp_layer_types", kinds, i, "sparse", "dense");
+        load_require(ld, experts || dense == i, "mlp_layer_types[%d] is dense behind layers that are sparse", i);
+        dense += !experts;
+    }
+    return dense;
+}
+
 MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
     MlaFamily s = {.d = load_dims(ld, spec),
         .q_rank = load_count_or(ld, "q_lora_rank", 0),
         .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
-        .dense = load_count_or(ld, "first_k_dense_replace", 0),
         .every = load_int_or(ld, "moe_layer_freq", 1),
         .bias = load_bool_or(ld, "attention_bias", false),
         .latent_eps = 1e-6f};
+    s.dense = load_dense(ld, spec->layer_count);
     s.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
         .nope_dim = load_int_or(ld, "qk_nope_head_dim", 128),
         .width = load_int_or(ld, "v_head_dim", value_width),
         .latent = load_int_or(ld, "kv_lora_rank", 512)};
     load_require(
         ld, s.sizes.heads <= EXPERTS_MAX, "num_attention_heads is %d, at most %d can be", s.sizes.heads, EXPERTS_MAX);
-    s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.rope_dim, .theta = 10000, .interleaved = true});
+    s.rope = load_rope(ld,
+        &(RopeOptions){
+            .head_dim = s.rope_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_interleave", true)});
     s.scale = load_yarn_attention(ld) / sqrtf((float)(s.sizes.nope_dim + s.rope_dim));
     const int experts = load_count_or(ld, "n_routed_experts", 0), shared = load_count_or(ld, "n_shared_experts", 0);
     s.mixed = experts > 0;

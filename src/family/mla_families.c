@@ -4,14 +4,17 @@
 
 #include <math.h>
 
-/* GLM-4.7-Flash: a DeepSeek-V3 whose norms have one eps. Reference: mlx_lm/models/glm4_moe_lite.py. */
+/* GLM-4.7-Flash: a DeepSeek-V3 whose norms have one eps, as in llama.cpp; transformers' norms of latents have 1e-6,
+ * which moves logits by 1e-4 at most. References: mlx_lm/models/glm4_moe_lite.py; transformers/models/glm4_moe_lite. */
 static void load_glm4_moe_lite(Loader *ld, Spec *spec) {
     MlaFamily s = mla_load_fields(ld, spec, 128);
     s.latent_eps = s.d.eps;
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
+    s.moe.moe.scale = load_positive_or(ld, "routed_scaling_factor", 1.8);
+    if (!load_has_field(ld, "first_k_dense_replace") && !load_has_field(ld, "mlp_layer_types")) s.dense = 1;
     load_expect_text(ld, "scoring_func", "sigmoid");
-    load_ignore(ld, "partial_rotary_factor", "rope_interleave", NULL);
+    load_ignore(ld, "partial_rotary_factor", NULL);
     mla_load_blocks(ld, spec, &s);
 }
 
@@ -21,7 +24,6 @@ static void load_youtu_llm(Loader *ld, Spec *spec) {
     s.latent_eps = s.d.eps;
     load_expect_bool(ld, "mlp_bias", false);
     load_expect_bool(ld, "rope_traditional", true);
-    load_ignore(ld, "rope_interleave", NULL);
     mla_load_blocks(ld, spec, &s);
 }
 
@@ -33,7 +35,6 @@ void mistral4_load(Loader *ld, Spec *spec) {
     MoeComponent *moe = &s.moe.moe;
     family_moe_sigmoid(ld, &s.moe);
     moe->score = ROUTE_SOFTMAX;
-    load_ignore(ld, "rope_interleave", NULL);
     mla_load_blocks(ld, spec, &s);
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].mla.query_scaling = scaling;
 }
@@ -52,5 +53,5 @@ static void load_minicpm3(Loader *ld, Spec *spec) {
 
 const Family minicpm3_family = {.load = load_minicpm3, .gguf = &minicpm3_gguf};
 const Family glm4_moe_lite_family = {.load = load_glm4_moe_lite, .gguf = &glm4_moe_lite_gguf};
-const Family youtu_llm_family = {.load = load_youtu_llm};
+const Family youtu_llm_family = {.load = load_youtu_llm, .gguf = &youtu_llm_gguf};
 const Family mistral4_family = {.load = mistral4_load, .gguf = &mistral4_gguf};

@@ -14,6 +14,7 @@ static void load(Loader *ld, Spec *spec) {
     const bool published = load_has(ld, "model.embed_tokens.weight");
     Dims d = {.hidden = load_int(ld, "hidden_size"),
         .heads = load_int(ld, "num_attention_heads"),
+        .head_dim = load_int_or(ld, "head_dim", 0),
         .intermediate_size = load_int(ld, "intermediate_size"),
         .eps = load_positive_or(ld, "rms_norm_eps", published ? 1e-6 : 1e-5)};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);

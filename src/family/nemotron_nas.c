@@ -2,6 +2,7 @@
  * wider or narrower feed-forward network, one linear layer in place of either, or nothing.
  * Reference: mlx_lm/models/nemotron-nas.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <stdio.h>
 
@@ -36,12 +37,14 @@ static int width_of(double factor, int hidden) {
     return (int)((width + MULTIPLE - 1) / MULTIPLE * MULTIPLE);
 }
 
-/* The linear layer in place of a part; its name is HOME.linear, or as published HOME.OTHER. */
-static Component load_replacement(Loader *ld, const Dims *d, const char *name, const char *published, bool bias) {
-    char weight[64];
-    snprintf(weight, sizeof weight, "%s.weight", published);
-    return (Component){.kind = COMPONENT_LINEAR,
-        .linear = load_linear(ld, load_has(ld, weight) ? published : name, d->hidden, d->hidden, bias)};
+/* The linear layer in place of a part: the first of the names that the file has, or the last. */
+static Component load_replacement(Loader *ld, const Dims *d, const char *const names[3], bool bias) {
+    int own = 0;
+    for (char weight[64]; own < 2; own++) {
+        snprintf(weight, sizeof weight, "%s.weight", names[own]);
+        if (load_has(ld, weight)) break;
+    }
+    return (Component){.kind = COMPONENT_LINEAR, .linear = load_linear(ld, names[own], d->hidden, d->hidden, bias)};
 }
 
 static void add(Loader *ld, Spec *spec, Layer *layer, const Dims *d, const Component *part, const char *norm) {
@@ -50,6 +53,9 @@ static void add(Loader *ld, Spec *spec, Layer *layer, const Dims *d, const Compo
 
 static void load(Loader *ld, Spec *spec) {
     static const LoadName fields[] = {{"intermediate_size", "hidden_size"}, {0}}; /* each layer has its own */
+    /* As published, as in GGUF files, as in mlx-lm. */
+    static const char *const linear_attention[] = {"self_attn.linear_attn", "self_attn.o_proj", "self_attn.linear"},
+                             *const linear_ffn[] = {"mlp.linear_mlp", "mlp.down_proj", "mlp.linear"};
     load_field_names(ld, fields);
     Dims d = family_dims(ld, spec);
     const Json *blocks = load_list(ld, "block_configs", spec->layer_count);
@@ -67,7 +73,7 @@ static void load(Loader *ld, Spec *spec) {
         Layer *layer = family_layer(ld, spec, i);
         Component own = {.kind = COMPONENT_ATTENTION};
         if (attention.linear) {
-            own = load_replacement(ld, &d, "self_attn.linear", "self_attn.linear_attn", bias);
+            own = load_replacement(ld, &d, linear_attention, bias);
         } else if (!attention.none) {
             load_require(ld, d.heads % attention.kv_group == 0, "block_configs[%d]: %d heads in groups of %d", i,
                 d.heads, attention.kv_group);
@@ -77,7 +83,7 @@ static void load(Loader *ld, Spec *spec) {
         if (!attention.none) add(ld, spec, layer, &d, &own, "input_layernorm");
         Component second = {.kind = COMPONENT_GLU};
         if (ffn.linear)
-            second = load_replacement(ld, &d, "mlp.linear", "mlp.linear_mlp", mlp_bias);
+            second = load_replacement(ld, &d, linear_ffn, mlp_bias);
         else if (!ffn.none)
             second.glu = family_glu(
                 ld, "mlp", d.hidden, width_of(ffn.factor, d.hidden), (Activation){.kind = ACT_SILU}, mlp_bias);
@@ -85,4 +91,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family nemotron_nas_family = {.load = load};
+const Family nemotron_nas_family = {.load = load, .gguf = &nemotron_nas_gguf};

@@ -1,6 +1,7 @@
 /* Nomic-BERT: an encoder with rotary embeddings and a gated network, under the names of the published files.
  * References: modeling_hf_nomic_bert.py of nomic-ai; transformers/models/nomic_bert, whose names differ. */
 #include "family/encoder.h"
+#include "family/gguf/models.h"
 
 /* One row for all positions: the token type alone. */
 static Weight repeated_type(Loader *ld, int positions, int types, int hidden) {
@@ -66,4 +67,4 @@ static void load_nomic(Loader *ld, Spec *spec) {
     }
 }
 
-const Family nomic_bert_family = {.load = load_nomic};
+const Family nomic_bert_family = {.load = load_nomic, .gguf = &nomic_bert_gguf};

@@ -1,6 +1,8 @@
 /* OLMo: layer norms without weights, values of q, k and v clipped in some. OLMo 2: norms behind both parts of a layer
  * and over all heads of q and k. OLMo 3: the same with windows, where the scaled rotary embedding is that of full
- * layers. References: transformers/models/olmo, mlx_lm/models/olmo2.py, olmo3.py. */
+ * layers. All layers were trained with one rope_theta, the config's, as mlx-lm has it; transformers 5 takes a top-level
+ * rope_theta for full layers alone and 500,000 for those with a window, which is what the published configs say anyway.
+ * References: transformers/models/olmo, mlx_lm/models/olmo2.py, olmo3.py. */
 #include "family/dense.h"
 #include "family/gguf/models.h"
 
@@ -29,20 +31,21 @@ static const NormNames norms = {
     load_rms, .attention_output = "post_attention_layernorm", .ffn_output = "post_feedforward_layernorm"};
 
 static void load_olmo2(Loader *ld, Spec *spec) {
-    static const Dense row = {.norms = &norms,
+    static const Dense row = {.eps = 1e-5,
+        .norms = &norms,
         .q_norm = "q_norm",
         .k_norm = "k_norm",
         .qk_norm = {NULL, true},
         .norm_full = true,
         .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false},
-        .mlp_bias = {"mlp_bias", false},
-        .tied = true};
+        .mlp_bias = {"mlp_bias", false}};
     dense_load(ld, spec, &row);
 }
 
 static void load_olmo3(Loader *ld, Spec *spec) {
-    static const Dense row = {.norms = &norms,
+    static const Dense row = {.eps = 1e-5,
+        .norms = &norms,
         .q_norm = "q_norm",
         .k_norm = "k_norm",
         .qk_norm = {NULL, true},

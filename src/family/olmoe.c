@@ -4,7 +4,7 @@
 #include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const bool bias = load_bool_or(ld, "attention_bias", false);
     Moe moe = family_moe_open(ld, &moe_usual, d.hidden, d.intermediate_size, load_int(ld, "num_experts"),
         load_int(ld, "num_experts_per_tok"));
@@ -14,7 +14,9 @@ static void load(Loader *ld, Spec *spec) {
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
-    load_ignore(ld, "clip_qkv", "output_router_logits", "router_aux_loss_coef", NULL);
+    load_require(
+        ld, load_number_or(ld, "clip_qkv", 0) == 0, "clip_qkv, which would be behind the norms, is not supported");
+    load_ignore(ld, "output_router_logits", "router_aux_loss_coef", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++)

@@ -1,7 +1,19 @@
-/* OpenELM: every layer has its own number of heads and its own width. Reference: mlx_lm/models/openelm.py. */
+/* OpenELM: every layer has its own number of heads and its own width. GGUF files have ffn.proj_1 as two matrices.
+ * Reference: mlx_lm/models/openelm.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
+
+static Component load_ffn(Loader *ld, int hidden, int inner) {
+    static const Activation silu = {.kind = ACT_SILU};
+    Component out = {.kind = COMPONENT_GLU};
+    if (load_has(ld, "ffn.proj_1.weight"))
+        out.glu = family_fused_glu(ld, "ffn.proj_1", "ffn.proj_2", hidden, inner, silu, false);
+    else
+        out.glu = family_glu(ld, "ffn", hidden, inner, silu, false);
+    return out;
+}
 
 /* The nearest multiple, but not less than 0.9 of x. */
 static int divisible(double x, int divisor) {
@@ -45,11 +57,9 @@ static void load(Loader *ld, Spec *spec) {
         if (qk_norm) own.op.q_norm = load_rms(ld, "attn.q_norm", d.head_dim, d.eps);
         if (qk_norm) own.op.k_norm = load_rms(ld, "attn.k_norm", d.head_dim, d.eps);
         const Component attention = {.kind = COMPONENT_ATTENTION, .attention = own};
-        const Component ffn = {.kind = COMPONENT_GLU,
-            .glu = family_fused_glu(
-                ld, "ffn.proj_1", "ffn.proj_2", d.hidden, inner, (Activation){.kind = ACT_SILU}, false)};
+        const Component ffn = load_ffn(ld, d.hidden, inner);
         family_block(ld, spec, i, &(Block){.dims = &d, .norms = &norms, .attention = &attention, .ffn = &ffn});
     }
 }
 
-const Family openelm_family = {.load = load};
+const Family openelm_family = {.load = load, .gguf = &openelm_gguf};

@@ -4,7 +4,7 @@
 #include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const Rope *rope = load_rope(ld,
         &(RopeOptions){.head_dim = d.head_dim,
             .dims = load_rotary_dims(ld, d.head_dim, 1),

@@ -12,13 +12,13 @@ static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     Moe moe = family_moe_open(ld, &moe_names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
         load_int(ld, "num_experts_per_tok"));
     moe.moe.score = ROUTE_SPARSEMIXER;
     moe.moe.jitter_eps = 2 * load_positive_or(ld, "router_jitter_noise", 0.01);
     const Rope *rope =
-        load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .original_positions = 4096});
+        load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 1000000, .original_positions = 4096});
     const int window = load_int_or(ld, "sliding_window", 0);
     load_require(ld, window == 0 || window >= spec->positions, "sliding_window %d is below max_position_embeddings %d",
         window, spec->positions);

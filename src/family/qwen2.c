@@ -4,10 +4,10 @@
 #include "family/vision.h"
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const Rope *rope = load_rope(ld,
         &(RopeOptions){
-            .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+            .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
     const Windows windows = family_windows_switched(ld, spec);
     load_expect_bool(ld, "use_mrope", false);

@@ -7,7 +7,7 @@ static void load_text(Loader *ld, Spec *spec) {
     load_ignore(ld, "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
         "vision_token_id", "vision_config", NULL);
     load_text_part(ld);
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 1e6, .mrope = true});
     load_expect_text(ld, "hidden_act", "silu");
     const Windows windows = family_windows_switched(ld, spec);

@@ -4,9 +4,9 @@
 #include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
-    const Dims d = family_dims(ld, spec);
+    const Dims d = family_sizes(ld, spec, &(Sizes){.head_dim = 128, .eps = 1e-6});
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim});
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");
     const Windows windows = family_windows_switched(ld, spec);
     family_ends(ld, spec, &d);

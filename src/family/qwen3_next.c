@@ -43,10 +43,8 @@ static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
     q.types = load_list(ld, "layer_types", spec->layer_count);
     q.net = family_delta_net_open(ld, &q.d);
     q.rope = load_rope(ld,
-        &(RopeOptions){.head_dim = q.d.head_dim,
-            .dims = load_rotary_dims(ld, q.d.head_dim, 0.25),
-            .theta = 100000,
-            .mrope = true});
+        &(RopeOptions){
+            .head_dim = q.d.head_dim, .dims = load_rotary_dims(ld, q.d.head_dim, 0.25), .theta = 10000, .mrope = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "attn_output_gate", true);
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_ssm_dtype", "mtp_num_hidden_layers",

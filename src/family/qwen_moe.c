@@ -1,5 +1,6 @@
 /* Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 whose feed-forward parts are, in most layers, MoE blocks; Qwen2's
- * have a shared expert behind a gate. Qwen3-VL-MoE is Qwen3-MoE with positions in three dimensions and a vision tower.
+ * have a shared expert behind a gate. With use_sliding_window, every other of Qwen2's first layers has the window, and
+ * every one of Qwen3's. Qwen3-VL-MoE is Qwen3-MoE with positions in three dimensions and a vision tower.
  * Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in Qwen2, and the sliding window, which
  * they lack: transformers/models/qwen2_moe, qwen3_moe; transformers/models/qwen3_vl_moe. */
 #include "family/gguf/models.h"
@@ -17,14 +18,14 @@ typedef struct QwenMoe {
 
 /* vision: the text part of a model that takes images, whose defaults are others. */
 static QwenMoe load_fields(Loader *ld, Spec *spec, bool vision) {
-    QwenMoe q = {.d = family_dims(ld, spec),
+    QwenMoe q = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6}),
         .dense = load_list(ld, "mlp_only_layers", -1),
         .every = load_int_or(ld, "decoder_sparse_step", 1)};
     q.moe = family_moe_fields(ld, &moe_usual, q.d.hidden, "num_experts");
     q.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", vision);
     q.rope = load_rope(ld,
         &(RopeOptions){.head_dim = q.d.head_dim,
-            .theta = vision ? 5e6 : 1e6,
+            .theta = vision ? 5e6 : 1e4,
             .mrope = vision,
             .interleaved = load_bool_or(ld, "rope_traditional", false)});
     q.windows = family_windows_switched(ld, spec);
@@ -41,23 +42,28 @@ static bool has_experts(const QwenMoe *q, int layer) {
 
 static void load_qwen2(Loader *ld, Spec *spec) {
     QwenMoe q = load_fields(ld, spec, false);
+    const int behind = q.windows.first; /* the first layers */
+    q.windows.first = 0;
     q.moe.names.shared = "shared_expert";
     q.moe.names.shared_gate = "shared_expert_gate";
     q.moe.shared = load_int(ld, "shared_expert_intermediate_size");
     q.moe.shared_gate_rows = 1;
     const bool bias = load_bool_or(ld, "qkv_bias", true);
-    for (int i = 0; i < spec->layer_count; i++)
+    for (int i = 0; i < spec->layer_count; i++) {
+        const bool slides = q.windows.types || (i % 2 == 0 && i < behind);
         family_block(ld, spec, i,
             &(Block){.dims = &q.d,
                 .rope = q.rope,
-                .window = family_window(ld, &q.windows, i),
+                .window = slides ? family_window(ld, &q.windows, i) : 0,
                 .bias = bias,
                 .moe = has_experts(&q, i) ? &q.moe : NULL});
+    }
 }
 
 static void load_qwen3_text(Loader *ld, Spec *spec, bool vision) {
-    const QwenMoe q = load_fields(ld, spec, vision);
+    QwenMoe q = load_fields(ld, spec, vision);
     const bool bias = load_bool_or(ld, "attention_bias", false);
+    q.windows.first = 0;
     for (int i = 0; i < spec->layer_count; i++)
         family_block(ld, spec, i,
             &(Block){.dims = &q.d,

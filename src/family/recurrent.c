@@ -146,7 +146,7 @@ void family_mamba2_check(Loader *ld, Mamba2 *m) {
         m->dt_min = (float)json_number(low);
         m->dt_max = (float)json_number(high);
     }
-    m->z_scale = m->x_scale = m->b_scale = m->c_scale = m->dt_scale = 1;
+    m->in_scale = m->z_scale = m->x_scale = m->b_scale = m->c_scale = m->dt_scale = 1;
     family_check_recurrence(ld, "Mamba-2", m->groups, m->heads, m->state, m->head_dim);
     family_check_taps(ld, m->taps);
 }
@@ -161,8 +161,9 @@ static void scale_part(Loader *ld, Conv *conv, int part, int64_t channels, float
 
 Component family_mamba2(Loader *ld, const char *home, const Mamba2 *m) {
     const int64_t inner = (int64_t)m->heads * m->head_dim, group = (int64_t)m->groups * m->state;
-    const Weight in = linear_of(ld, home, "in_proj", 2 * inner + 2 * group + m->heads, m->hidden, m->bias);
+    Weight in = linear_of(ld, home, "in_proj", 2 * inner + 2 * group + m->heads, m->hidden, m->bias);
     char name[96];
+    family_divide_bias(ld, &in, m->in_scale);
     snprintf(name, sizeof name, "%s.conv1d", home);
     Conv conv = family_conv(ld, name, m->taps, m->conv_bias, (const int64_t[]){inner, group, group}, 3);
     scale_part(ld, &conv, 0, inner, m->x_scale);

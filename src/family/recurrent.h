@@ -35,6 +35,7 @@ typedef struct Mamba2 {
     float eps, dt_min, dt_max;
     int64_t norm_group;                                 /* elements of a group of the gated norm; 0: there is no norm */
     bool norm_first;                                    /* the norm is before the gate, not behind it */
+    float in_scale;                                     /* multiplies in_proj's input; the scales below contain it */
     float z_scale, x_scale, b_scale, c_scale, dt_scale; /* multiply the parts of in_proj's result */
 } Mamba2;
 

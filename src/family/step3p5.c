@@ -2,6 +2,7 @@
  * k, a gate for each head, experts beside a shared one, with limits on what is multiplied in the last layers.
  * Publishers' files have norms minus one. References: mlx_lm/models/step3p5.py; transformers/models/step3p7. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 
@@ -39,7 +40,7 @@ static Dims load_sliding(Loader *ld, Dims d) {
 static Step3p5 load_fields(Loader *ld, Spec *spec) {
     static const LoadName fields[] = {{"num_key_value_heads", "num_attention_groups"}, {0}};
     load_field_names(ld, fields);
-    Step3p5 s = {.d = family_dims(ld, spec),
+    Step3p5 s = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5}),
         .types = load_list(ld, "layer_types", -1),
         .factors = load_list(ld, "partial_rotary_factors", -1),
         .limits = load_list(ld, "swiglu_limits", -1),
@@ -145,4 +146,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family step3p5_family = {.load = load};
+const Family step3p5_family = {.load = load, .gguf = &step3p5_gguf};

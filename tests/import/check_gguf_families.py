@@ -115,7 +115,7 @@ def llama3_factors(config, scaling):
 
 
 # whose tensors are called the same; the first ones are newer than gguf 0.19
-KNOWN_AS = {"deepseek32": "glm-dsa", "mellum": "qwen3moe"}
+KNOWN_AS = {"deepseek32": "glm-dsa", "laguna": "step35", "mellum": "qwen3moe"}
 
 
 class File:
@@ -447,6 +447,28 @@ def glm4_moe_lite(f):
     f.keys |= {"expert_gating_func": 2, "tokenizer.ggml.pre": "glm4"}
 
 
+def solar(f):
+    f.config.setdefault("norm_topk_prob", True)
+    shared_experts(f)
+    f.keys["expert_count"] = f.config["n_routed_experts"]
+    f.keys |= {"expert_gating_func": 2, "rope.dimension_count": head_dim(f.config)}
+
+
+def youtu(f):
+    c = f.config
+    rank, rope, nope = c["kv_lora_rank"], c["qk_rope_head_dim"], c["qk_nope_head_dim"]
+    f.keys |= {"attention.head_count_kv": 1, "attention.kv_lora_rank": rank, "vocab_size": c["vocab_size"]}
+    if c["q_lora_rank"]:
+        f.keys["attention.q_lora_rank"] = c["q_lora_rank"]
+    f.keys |= {"attention.key_length": rank + rope, "attention.value_length": rank, "rope.dimension_count": rope}
+    f.keys |= {"attention.key_length_mla": nope + rope, "attention.value_length_mla": c["v_head_dim"]}
+    f.keys |= {"leading_dense_block_count": c["num_hidden_layers"], "expert_shared_count": 0}
+    f.keys |= {"expert_feed_forward_length": c["intermediate_size"], "tokenizer.ggml.pre": "youtu"}
+    for i, x in f.take("self_attn.kv_b_proj.weight").items():
+        k, v = np.split(x.reshape(c["num_attention_heads"], nope + c["v_head_dim"], -1), [nope], axis=1)
+        f.named |= {f"blk.{i}.attn_k_b.weight": k.swapaxes(1, 2), f"blk.{i}.attn_v_b.weight": v}
+
+
 def mistral4(f):
     mla(f)
     rope = f.config["rope_parameters"]
@@ -568,6 +590,85 @@ def kimi_linear(f):
             f.named[f"blk.{i}.{own}.weight"] = x
 
 
+def deci(f):
+    c = f.config
+    kv, heads, width = [], [], []
+    for i, block in enumerate(c["block_configs"]):
+        own, ffn = block["attention"], block["ffn"]
+        kv.append(c["num_attention_heads"] // own["n_heads_in_group"] if own.get("n_heads_in_group") else 0)
+        heads.append(0 if own.get("no_op") else c["num_attention_heads"])
+        width.append(-(-int(2 * ffn.get("ffn_mult", 0) * c["hidden_size"] / 3) // 256) * 256)
+        for part in ("weight", "bias"):
+            for old in ("q", "k"):
+                name = f"model.layers.{i}.self_attn.{old}_proj.{part}"
+                if name in f.tensors:
+                    f.tensors[name] = paired(f.tensors[name], heads[i] if old == "q" else kv[i])
+    f.rename_all({"self_attn.linear.": "self_attn.o_proj."})
+    f.keys |= {"attention.head_count": heads, "attention.head_count_kv": kv, "feed_forward_length": width}
+    f.keys["context_length"] = c["max_position_embeddings"]
+    f.keys |= {"attention.key_length": head_dim(c), "attention.value_length": head_dim(c)}
+    f.keys |= {"vocab_size": c["vocab_size"], "rope.dimension_count": head_dim(c)}
+    if c.get("rope_scaling"):
+        f.named["rope_freqs.weight"] = llama3_factors(c, c["rope_scaling"] | {"rope_theta": c["rope_theta"]})
+
+
+def openelm(f):
+    c = f.config
+    f.keys |= {"block_count": c["num_transformer_layers"], "embedding_length": c["model_dim"]}
+    f.keys |= {"context_length": 2048, "rope.freq_base": float(c["rope_freq_constant"])}
+    f.keys |= {"attention.head_count": c["num_query_heads"], "attention.head_count_kv": c["num_kv_heads"]}
+    f.keys["rope.dimension_count"] = c["head_dim"]
+    down = f.take("ffn.proj_2.weight")
+    f.keys["feed_forward_length"] = [down[i].shape[1] for i in range(len(down))]
+    for i, x in f.take("ffn.proj_1.weight").items():
+        gate, up = np.split(x, 2)
+        f.named |= {f"blk.{i}.ffn_gate.weight": gate, f"blk.{i}.ffn_up.weight": up, f"blk.{i}.ffn_down.weight": down[i]}
+
+
+def step35(f):
+    c = f.config
+    thetas, other, layers = c["rope_theta"], c["attention_other_setting"], c["num_hidden_layers"] + 1
+    slides = [t == "sliding_attention" for t in c["layer_types"]]
+    full = (c["num_attention_heads"], c["num_attention_groups"])
+    own = [(other["num_attention_heads"], other["num_attention_groups"]) if s else full for s in slides]
+    f.keys |= {"block_count": layers, "nextn_predict_layers": 1}
+    f.keys |= {"rope.freq_base": thetas[0], "rope.freq_base_swa": thetas[1]}
+    f.keys |= {"attention.head_count": [h for h, _ in own], "attention.head_count_kv": [k for _, k in own]}
+    f.keys |= {"attention.sliding_window": c["sliding_window"], "attention.sliding_window_pattern": slides}
+    f.keys |= {"expert_count": c["moe_num_experts"], "expert_used_count": c["moe_top_k"]}
+    f.keys["expert_feed_forward_length"] = c["moe_intermediate_size"]
+    f.keys["expert_shared_feed_forward_length"] = c["share_expert_dim"]
+    f.keys["expert_weights_scale"] = c["moe_router_scaling_factor"]
+    f.keys["expert_weights_norm"] = c["norm_expert_weight"]
+    f.keys |= {"leading_dense_block_count": 1, "moe_every_n_layers": 1}
+    f.keys |= {"swiglu_clamp_exp": c["swiglu_limits"], "swiglu_clamp_shexp": c["swiglu_limits_shared"]}
+    f.named["rope_freqs.weight"] = llama3_factors(c, c["rope_scaling"] | {"rope_theta": thetas[0]})
+    for i, x in f.take("mlp.gate.router_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+    f.rename_all({"mlp.gate.gate": "mlp.gate", "mlp.share_expert": "share_expert"})
+
+
+def laguna(f):
+    c = f.config
+    heads = c.get("num_attention_heads_per_layer") or [c["num_attention_heads"]] * c["num_hidden_layers"]
+    full, sliding = (c["rope_parameters"][f"{kind}_attention"] for kind in ("full", "sliding"))
+    f.keys |= {"vocab_size": c["vocab_size"], "attention.head_count": heads}
+    f.keys["expert_feed_forward_length"] = c["moe_intermediate_size"]
+    f.keys["expert_shared_feed_forward_length"] = c["shared_expert_intermediate_size"]
+    f.keys |= {"expert_weights_norm": True, "expert_weights_scale": float(c.get("moe_routed_scaling_factor", 1))}
+    f.keys |= {"expert_gating_func": 2, "leading_dense_block_count": 1}
+    f.keys["rope.dimension_count"] = int(head_dim(c) * full["partial_rotary_factor"])
+    if c["sliding_window"]:
+        f.keys["attention.sliding_window"] = c["sliding_window"]
+        f.keys["rope.dimension_count_swa"] = int(head_dim(c) * sliding["partial_rotary_factor"])
+    else:
+        del f.keys["rope.freq_base_swa"]
+    for i, x in f.take("e_score_correction_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+    raw_experts(f, ".mlp.experts.")
+    f.rename_all({"mlp.shared_expert.": "mlp.shared_experts.", "mlp.gate.proj.": "mlp.gate."})
+
+
 def qwen_vl(f):
     f.keys["rope.dimension_sections"] = [2, 2, 2, 0]
     if "num_experts" in f.config:
@@ -587,15 +688,37 @@ LLAMA4_ROPE = {
     "high_freq_factor": 1.0,
     "original_max_position_embeddings": 8192,
 }
+LLAMA3_ROPE = LLAMA4_ROPE | {"factor": 8.0, "high_freq_factor": 4.0}
+STEP_ROPE = LLAMA4_ROPE | {"factor": 2.0, "high_freq_factor": 32.0}
+# Layers that llama.cpp's models have: no linear layer in place of a feed-forward network.
+DECI_BLOCKS = [
+    {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.6}},
+    {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1.0}},
+    {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}},
+    {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": True}},
+    {"attention": {"n_heads_in_group": 1}, "ffn": {"ffn_mult": 3.5}},
+]
+LAGUNA_KINDS = ["full_attention"] + ["sliding_attention"] * 3
+LAGUNA_ROUTER = {"moe_router_score_func": "sigmoid", "moe_router_logit_softcapping": 0}
 PHI_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [1 + i / 4 for i in range(8)]}
 MIMO_HOME = "model.layers.{}.self_attn.{}_proj.weight"
 KIMI_HOME = "model.layers.2.self_attn."
+LAGUNA_HOME = "model.layers.3.self_attn."
 SHAPES = {  # other than the fixture's: GGUF has one size of values, and both kinds of attention as many heads
     "kimi-linear": {
         KIMI_HOME + "q_proj.weight": (72, 64),
         KIMI_HOME + "o_proj.weight": (64, 48),
         KIMI_HOME + "embed_q.weight": (3, 32, 16),
         KIMI_HOME + "unembed_out.weight": (3, 16, 32),
+    },
+    "laguna": {
+        LAGUNA_HOME + "q_proj.weight": (96, 64),
+        LAGUNA_HOME + "o_proj.weight": (64, 96),
+        LAGUNA_HOME + "g_proj.weight": (6, 64),
+    },
+    "nemotron-nas": {
+        "model.layers.3.mlp.linear.weight": None,
+        "model.layers.3.post_attention_layernorm.weight": None,
     },
     "mimo-v2-flash": {
         MIMO_HOME.format(i, part): shape for i in (1, 2) for part, shape in (("v", (32, 64)), ("o", (64, 64)))
@@ -632,6 +755,13 @@ CASES = [
     ("internlm3", "llama", llama, {}),
     ("internlm3-bias", "llama", llama, {}),
     ("kimi-linear", "kimi-linear", kimi_linear, {"num_attention_heads": 3}),
+    (
+        "laguna",
+        "laguna",
+        laguna,
+        LAGUNA_ROUTER | {"layer_types": LAGUNA_KINDS, "num_attention_heads_per_layer": [4, 6, 6, 6]},
+    ),
+    ("laguna-published", "laguna", laguna, {"layer_types": None, "sliding_window": None}),
     ("llama4", "llama4", llama4, {"attention_chunk_size": 8192, "floor_scale": 8192, "rope_parameters": LLAMA4_ROPE}),
     ("mellum", "mellum", mellum, {}),
     ("mimo-v2-flash", "mimo2", mimo2, {"n_shared_experts": None, "swa_v_head_dim": 16}),
@@ -641,11 +771,17 @@ CASES = [
     ("minimax", "minimax-m2", minimax, {}),
     ("ministral3", "mistral3", ministral3, {}),
     ("mistral4", "mistral4", mistral4, {}),
+    ("nemotron-nas", "deci", deci, {"block_configs": DECI_BLOCKS, "rope_scaling": LLAMA3_ROPE}),
+    ("openelm", "openelm", openelm, {}),
     ("phimoe", "phimoe", phimoe, {"rope_scaling": {"type": "longrope"} | PHI_FACTORS, "router_jitter_noise": 0.01}),
     ("qwen", "qwen", qwen, {}),
     ("qwen2", "qwen2vl", qwen_vl, {}),
     ("qwen3", "qwen3vl", qwen3_vl, {}),
     ("qwen3-moe-all", "qwen3vlmoe", qwen3_vl, {}),
+    ("solar-open", "glm4moe", solar, {}),
+    ("step3p5", "step35", step35, {"rope_scaling": STEP_ROPE}),
+    ("youtu-llm", "deepseek2", youtu, {}),
+    ("youtu-llm-plain", "deepseek2", youtu, {}),
 ]
 
 
@@ -667,6 +803,9 @@ WRONG = [
     ("gemma4-a4b", put("attention.head_count_kv", [1, 2, 3, 4]), "head_count_kv differs among layers of one kind"),
     ("gemma4-a4b", put("attention.value_length_swa", 8), "value_length_swa differs from attention.key_length_swa"),
     ("gemma4-a4b", put("feed_forward_length", [96]), "feed_forward_length is missing, or not one number for each"),
+    ("nemotron-nas", put("feed_forward_length", [256]), "feed_forward_length is not one number for each layer"),
+    ("openelm", put("attention.head_count", [4, 6]), "head_count is missing, or not one number for each layer"),
+    ("step3p5", put("swiglu_clamp_exp", [0.5]), "swiglu_clamp_exp is not one number for each layer"),
     ("gemma4-a4b", put("sparkle", 1), "gemma4.sparkle: what it means here is not known"),
     ("gemma3n", put("activation_sparsity_scale", [0.5]), "sparsity_scale is not one number for each layer"),
     ("apertus", without("xielu.beta"), "xielu.beta is missing, or not one number for each layer"),
@@ -678,11 +817,15 @@ WRONG = [
 ]
 
 
+def shapes_of(name, shapes):
+    return {k: s for k, s in (shapes | SHAPES.get(name, {})).items() if s is not None}
+
+
 def check_wrong(apus, name, spoil, expected):
     case = next(case for case in CASES if case[0] == name)
     fixture = fixtures.read(name)
-    tensors = {k: np.zeros(s, np.float32) for k, s in fixture["tensors"].items()}
-    file = File(case[1], fixture["config"], tensors)
+    tensors = {k: np.zeros(s, np.float32) for k, s in shapes_of(name, fixture["tensors"]).items()}
+    file = File(case[1], fixture["config"] | case[3], tensors)
     case[2](file)
     spoil(file)
     try:
@@ -713,7 +856,7 @@ def check(apus, name, architecture, change, constants):
     fixture = fixtures.read(name)
     fixture["tensors"] = {k: tuple(s) for k, s in fixture["tensors"].items()}
     fixture.setdefault("values", {})
-    fixture["tensors"] |= SHAPES.get(name, {})
+    fixture["tensors"] = shapes_of(name, fixture["tensors"])
     config = fixture["config"] | constants
     tensors = weights.make(fixture["tensors"], {"dtype": "f32"}, fixture)
     # Gemma 3n's file has rows of zeros for tokens of images, which otherwise have those of token 0.

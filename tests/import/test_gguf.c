@@ -408,8 +408,27 @@ static void test_refused(void) {
     build_u32(&b, "llama.rope.dimension_count", 8);
     expect_refused(&b, "a partial rotation", "llama.rope.dimension_count");
     llama_build(&b);
+    build_string(&b, "tokenizer.ggml.model", "plamo2");
+    expect_refused(&b, "a vocabulary of another kind", "tokenizer.ggml.model plamo2");
+    llama_build(&b);
     build_string(&b, "tokenizer.ggml.model", "bert");
-    expect_refused(&b, "a WordPiece vocabulary", "tokenizer.ggml.model bert");
+    expect_refused(&b, "a WordPiece vocabulary without tokens", "tokenizer.ggml.tokens is not an array");
+    static const char *const tokens[] = {"[UNK]",
+        "\xE2\x96\x81"
+        "a"};
+    llama_build(&b);
+    build_string(&b, "tokenizer.ggml.model", "bert");
+    build_strings(&b, "tokenizer.ggml.tokens", tokens, 2);
+    expect_refused(&b, "a WordPiece vocabulary without special tokens", "tokenizer.ggml.unknown_token_id is missing");
+    llama_build(&b);
+    build_string(&b, "tokenizer.ggml.model", "bert");
+    build_strings(&b, "tokenizer.ggml.tokens", tokens, 2);
+    build_u32(&b, "tokenizer.ggml.unknown_token_id", 2);
+    expect_refused(&b, "an unknown token that is none", "unknown_token_id is 2, which is no token");
+    llama_build(&b);
+    build_string(&b, "tokenizer.ggml.model", "t5");
+    build_strings(&b, "tokenizer.ggml.tokens", tokens, 2);
+    expect_refused(&b, "a Unigram vocabulary without scores", "tokenizer.ggml.scores is not one number per token");
     build_string(&b, "general.architecture", "rwkv7");
     expect_refused(&b, "another architecture", "architecture rwkv7");
     build_u32(&b, "x", 1);

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Encoders: BERT, XLM-RoBERTa and Nomic-BERT with random weights. Vectors of /v1/embeddings and scores of /v1/rerank
-against a reference in numpy, on the exact and the usual instruction set; alone and in a batch; what is refused.
+against a reference in numpy, on the exact and the usual instruction set; alone and in a batch; what is refused. The
+same of GGUF files as llama.cpp's converter (conversion/bert.py) writes them.
 
     tests/server/check_encoders.py                 against numpy
     tests/server/check_encoders.py --transformers  the reference itself against transformers (needs torch)
 """
 
+import base64
 import json
 import math
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
 import numpy as np
-from apus_server import ROOT, Checks, Server
+from apus_server import BINARY, ROOT, Checks, Server
 from safetensors.numpy import save_file
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "text"))
@@ -221,6 +224,122 @@ def make_model(directory, kind, mode, classifier=False):
     return config, weights, tokenizer
 
 
+# ---- GGUF ----
+
+PARTS = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "emb_ln": "token_embd_norm",
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+    "attn.Wqkv": "attn_qkv",
+    "attn.out_proj": "attn_output",
+    "norm1": "attn_output_norm",
+    "norm2": "layer_output_norm",
+    "mlp.fc11": "ffn_up",
+    "mlp.fc12": "ffn_gate",
+    "mlp.fc2": "ffn_down",
+    "classifier.dense": "cls",
+    "pooler.dense": "cls",
+    "classifier.out_proj": "cls.output",
+    "classifier": "cls.output",
+}
+POOLING = {"mean_tokens": 1, "cls_token": 2, None: 4}
+
+
+def gguf_name(name):
+    name = name.removeprefix("bert.").removeprefix("roberta.")
+    module, _, part = name.rpartition(".")
+    words = module.split(".")
+    if words[0] == "encoder":
+        return f"blk.{words[2]}.{PARTS['.'.join(words[3:])]}.{part}"
+    return f"{PARTS[module]}.{part}"
+
+
+def write_vocabulary(writer, tokenizer):
+    """WordPiece's tokens with U+2581 where a word begins, and without ##; Unigram's with their scores."""
+    model = tokenizer["model"]
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    unigram = model["type"] == "Unigram"
+    tokens = [t for t, _ in model["vocab"]] if unigram else sorted(model["vocab"], key=model["vocab"].get)
+    unknown = model["unk_id"] if unigram else model["vocab"][model["unk_token"]]
+    kinds = [2 if i == unknown and unigram else 3 if t in special else 1 for i, t in enumerate(tokens)]
+    ids = {t: i for i, t in enumerate(tokens)}
+    if unigram:
+        writer.add_tokenizer_model("t5")
+        writer.add_token_scores([score for _, score in model["vocab"]])
+        table = tokenizer["normalizer"]["normalizers"][0]["precompiled_charsmap"]
+        writer.add_precompiled_charsmap(base64.b64decode(table))
+        writer.add_add_space_prefix(True)
+        writer.add_remove_extra_whitespaces(True)
+        writer.add_bos_token_id(ids["<s>"])
+        writer.add_eos_token_id(ids["</s>"])
+    else:
+        writer.add_tokenizer_model("bert")
+        tokens = [
+            t if k == 3 else t[2:] if t.startswith("##") else "\u2581" + t for t, k in zip(tokens, kinds, strict=True)
+        ]
+        writer.add_uint32("tokenizer.ggml.cls_token_id", ids["[CLS]"])
+        writer.add_sep_token_id(ids["[SEP]"])
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_unk_token_id(unknown)
+
+
+def write_gguf(path, made, mode, tokenizer):
+    import gguf
+
+    config, weights, _ = made
+    c = {key.removeprefix("n_"): value for key, value in config.items()}
+    nomic, roberta = config["model_type"] == "nomic_bert", config["model_type"] == "xlm-roberta"
+    writer = gguf.GGUFWriter(path, "nomic-bert" if nomic else "bert")
+    writer.add_context_length(POSITIONS)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(INNER)
+    writer.add_block_count(LAYERS)
+    writer.add_head_count(HEADS)
+    writer.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon")))
+    writer.add_causal_attention(False)
+    writer.add_token_type_count(c["type_vocab_size"])
+    writer.add_pooling_type(gguf.PoolingType(POOLING[mode]))
+    if nomic:
+        writer.add_rope_freq_base(c["rotary_emb_base"])
+    write_vocabulary(writer, tokenizer)
+    for name, x in weights.items():
+        if roberta and name.endswith("position_embeddings.weight"):
+            x = x[c["pad_token_id"] + 1 :]
+        writer.add_tensor(gguf_name(name), np.ascontiguousarray(x))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check_gguf(made, mode, directory, path):
+    """What the GGUF file makes of the same model."""
+    source, target = f"{directory}/model.gguf", f"{directory}/converted"
+    tokenizer = json.loads((pathlib.Path(path) / "tokenizer.json").read_text(encoding="utf-8"))
+    write_gguf(source, made, mode, tokenizer)
+    done = subprocess.run([BINARY, "convert", source, target], capture_output=True, text=True)
+    label = f"{made[0]['model_type']} {mode} from GGUF"
+    check(done.returncode == 0 and "warn" not in done.stderr, label, done.stderr)
+    if done.returncode:
+        return
+    with Server(target, "--cpu", "ref", "--threads", "2") as server:
+        if mode:
+            check_vectors(server, made, mode, 1e-5, label)
+        else:
+            check_scores(server, made, 1e-5, label)
+
+
 # ---- the checks ----
 
 
@@ -312,6 +431,7 @@ def main():
                 if kind != "nomic_bert":
                     check_reference(made, path, classifier)
                 continue
+            check_gguf(made, mode, directory, path)
             for cpu, limit in (("ref", 1e-5), ("auto", 1e-4)):
                 with Server(path, "--cpu", cpu, "--threads", "2") as server:
                     label = f"{kind} {mode} {cpu}"

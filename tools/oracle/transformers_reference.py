@@ -16,10 +16,59 @@ from transformers import AutoConfig, AutoModelForCausalLM
 NAME = "transformers"
 COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # buffers that follow from the config
 PUBLISHED_TYPES = {"minimax_text_01": "minimax"}  # model_type of publishers' files → transformers'
+OLMO_NAMES = (  # of the publisher's own code → transformers'; both parts of the others are in one matrix
+    ("model.transformer.wte", "model.embed_tokens"),
+    ("model.transformer.ff_out", "lm_head"),
+    ("model.transformer.blocks.", "model.layers."),
+    (".attn_out.", ".self_attn.o_proj."),
+    (".ff_out.", ".mlp.down_proj."),
+)
 EXACT = {"dtype": torch.float32, "attn_implementation": "eager"}
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+
+def from_olmo(config, weights):
+    """OLMo as its publisher's own code has it (hf_olmo), as transformers' OLMo."""
+    c = config
+    heads, hidden = c["n_heads"], c["d_model"]
+    kv = c.get("n_kv_heads") or (1 if c.get("multi_query_attention") else heads)
+    inner = (c.get("mlp_hidden_size") or c["mlp_ratio"] * hidden) // 2
+    named = {"vocab_size": c.get("embedding_size") or c["vocab_size"], "hidden_size": hidden}
+    named |= {"intermediate_size": inner, "num_hidden_layers": c["n_layers"], "num_attention_heads": heads}
+    named |= {"num_key_value_heads": kv, "clip_qkv": c.get("clip_qkv"), "rope_theta": c.get("rope_theta", 10000.0)}
+    named |= {"tie_word_embeddings": c["weight_tying"], "max_position_embeddings": c["max_sequence_length"]}
+    out = {}
+    for name, x in weights.items():
+        for old, new in OLMO_NAMES:
+            name = name.replace(old, new)
+        cuts = [hidden, hidden + kv * hidden // heads]
+        if ".att_proj." in name:
+            for part, rows in zip("qkv", np.split(x, cuts), strict=True):
+                out[name.replace("att_proj", f"self_attn.{part}_proj")] = rows
+        elif ".ff_proj." in name:  # up first
+            for part, rows in zip(("up", "gate"), np.split(x, 2), strict=True):
+                out[name.replace("ff_proj", f"mlp.{part}_proj")] = rows
+        else:
+            out[name] = x
+    return {"model_type": "olmo", "pad_token_id": None, "eos_token_id": None} | named, out
+
+
+@contextlib.contextmanager
+def earliest_first():
+    """Of equal scores, the earliest keys are chosen: ReLU makes many that are 0, of which topk takes any."""
+    exact = torch.Tensor.topk
+
+    def chosen(x, k, dim=-1, **named):
+        ordered = torch.sort(x, dim=dim, descending=True, stable=True)
+        return torch.return_types.topk((ordered.values[..., :k], ordered.indices[..., :k]))
+
+    torch.Tensor.topk = chosen
+    try:
+        yield
+    finally:
+        torch.Tensor.topk = exact
 
 
 def model_class(config):
@@ -69,6 +118,13 @@ def build(config, weights):
 @torch.no_grad()
 def logits(config, weights, tokens, steps, window=False):
     """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
+    if config["model_type"] == "hf_olmo":
+        config, weights = from_olmo(config, weights)
+    with earliest_first() if config["model_type"] == "deepseek_v4" else contextlib.nullcontext():
+        return run(config, weights, tokens, steps)
+
+
+def run(config, weights, tokens, steps):
     model = build(config, weights)
     # MiniMax counts positions by the keys of layer 0, which has none where its attention is linear
     prompt = len(tokens) - (0 if config["model_type"].startswith("minimax") else steps)

@@ -70,6 +70,30 @@ const GgufModel glm4_moe_lite_gguf = {.architecture = "deepseek2",
     .names = {gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared, names},
     .fields = {gguf_sizes, gguf_rms, gguf_moe, fields, fields_v3}};
 
+/* Youtu-LLM: in GGUF a DeepSeek-V2 without experts, which has their keys anyway; known by its tokenizer, too. */
+static const GgufField fields_youtu[] = {
+    {"q_lora_rank", .key = ".attention.q_lora_rank", .optional = true},
+    {"kv_lora_rank", .key = ".attention.kv_lora_rank"},
+    {"qk_rope_head_dim", .key = ".rope.dimension_count"},
+    {"qk_nope_head_dim", .key = ".attention.key_length_mla", .compute = plain_dims},
+    {"v_head_dim", .key = ".attention.value_length_mla"},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_kv_a_mqa.bias"},
+    {"width", GGUF_FIELD_IGNORED, .key = ".expert_feed_forward_length"},
+    {"shared", GGUF_FIELD_IGNORED, .key = ".expert_shared_count"},
+    {"dense", GGUF_FIELD_IGNORED, .key = ".leading_dense_block_count"},
+    {"scale", GGUF_FIELD_IGNORED, .key = ".expert_weights_scale"},
+    {"norm", GGUF_FIELD_IGNORED, .key = ".expert_weights_norm"},
+    {0},
+};
+
+const GgufModel youtu_llm_gguf = {.architecture = "deepseek2",
+    .with_key = "tokenizer.ggml.pre",
+    .with_text = "youtu",
+    .latent = true,
+    .class_name = "YoutuForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_glu, names},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, fields_youtu}};
+
 static const GgufName names_mistral4[] = {
     {"blk.*.ffn_gate_up_exps", "model.layers.*.mlp.switch_mlp.#_proj", GGUF_GATE_UP},
     {0},

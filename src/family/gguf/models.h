@@ -12,6 +12,7 @@ extern const GgufName gguf_glu[];        /* gate and up */
 extern const GgufName gguf_head_norms[]; /* norms of q and k, per head or over all heads */
 extern const GgufName gguf_experts[];    /* router and experts, as moe_usual calls them */
 extern const GgufName gguf_shared[];     /* shared_experts */
+extern const GgufName gguf_correction[]; /* mlp.gate.e_score_correction_bias */
 extern const GgufField gguf_sizes[];
 extern const GgufField gguf_outer_sizes[]; /* the same less intermediate_size */
 extern const GgufField gguf_rms[];
@@ -33,6 +34,8 @@ extern const GgufModel cohere_gguf, cohere2_gguf;
 /* dense.c */
 extern const GgufModel apertus_gguf, arcee_gguf, ernie4_5_gguf, gpt2_gguf, gpt_bigcode_gguf, gpt_neox_gguf,
     hunyuan_dense_gguf, nemotron_gguf, seed_oss_gguf, stablelm_gguf, starcoder2_gguf;
+/* encoder.c */
+extern const GgufModel bert_gguf, nomic_bert_gguf;
 /* exaone.c */
 extern const GgufModel exaone_gguf, exaone4_gguf;
 /* gemma.c */
@@ -44,7 +47,9 @@ extern const GgufModel granite_gguf, granitemoe_gguf, internlm2_gguf, llama_gguf
     ministral3_gguf, mistral_gguf, mixtral_gguf, smollm3_gguf;
 /* mla.c */
 extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, glm4_moe_lite_gguf, glm_moe_dsa_gguf,
-    mistral4_gguf;
+    mistral4_gguf, youtu_llm_gguf;
+/* layers.c */
+extern const GgufModel laguna_gguf, nemotron_nas_gguf, openelm_gguf, step3p5_gguf;
 /* moe.c */
 extern const GgufModel afmoe_gguf, bailing_moe_gguf, dbrx_gguf, dots1_gguf, ernie4_5_moe_gguf, exaone_moe_gguf,
     gpt_oss_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf, minimax_gguf, phimoe_gguf;

@@ -107,11 +107,6 @@ const GgufModel minimax_gguf = {.architecture = "minimax-m2",
 
 /* ---- K-EXAONE ---- */
 
-static const GgufName correction[] = {
-    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.e_score_correction_bias", GGUF_NAMED},
-    {0},
-};
-
 static const GgufField exaone_fields[] = {
     WINDOWS(4),
     {"is_moe_layer", GGUF_FIELD_FLAGS, .key = "blk.*.ffn_gate_inp.weight", .text = "true", .otherwise = "false"},
@@ -125,7 +120,7 @@ static const GgufField exaone_fields[] = {
 
 const GgufModel exaone_moe_gguf = {.architecture = "exaone-moe",
     .class_name = "ExaoneMoeForCausalLM",
-    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms, gguf_experts, gguf_shared, correction},
+    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms, gguf_experts, gguf_shared, gguf_correction},
     .fields = {gguf_sizes, gguf_rms, gguf_moe, usual_mixture, gguf_own_head_dim, exaone_fields},
     .tokenizer = {.pre = "exaone-moe"}};
 
@@ -285,7 +280,7 @@ static const GgufField mimo_fields[] = {
 
 const GgufModel mimo_v2_flash_gguf = {.architecture = "mimo2",
     .class_name = "MiMoV2FlashForCausalLM",
-    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_experts, correction, mimo_names},
+    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_experts, gguf_correction, mimo_names},
     .fields = {gguf_moe, mimo_fields},
     .tokenizer = {.pre = "qwen2"}};
 

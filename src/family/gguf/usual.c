@@ -106,6 +106,11 @@ const GgufName gguf_shared[] = {
     {0},
 };
 
+const GgufName gguf_correction[] = {
+    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.e_score_correction_bias", GGUF_NAMED},
+    {0},
+};
+
 const GgufField gguf_moe[] = {
     {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
     {"num_experts_per_tok", .key = ".expert_used_count"},

@@ -85,7 +85,8 @@ QuantForm rule_of_recipe(QuantRecipe recipe, int group, const char *module, int 
 
 const char *rule_refuses(const char *model_type) {
     if (!strcmp(model_type, "bitnet")) return "its ternary matrices stay packed there, which is not supported";
-    if (!strcmp(model_type, "deepseek_v4")) return "what mlx-lm would write of it is not known";
+    if (!strcmp(model_type, "deepseek_v4"))
+        return "mlx-lm does not have this family, so the form that its converter would write is not known";
     return strcmp(model_type, "dbrx") ? NULL : "mlx-lm has a matrix for each expert, which is not supported";
 }
 

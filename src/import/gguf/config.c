@@ -145,6 +145,25 @@ static bool factors_equal(
     return true;
 }
 
+/* Begins the object with the scaling of a rotary embedding. */
+static void put_scaling(Writer *w, const char *type) {
+    put_key(w, w->plan->model->rope_of_kinds ? "rope_parameters.full_attention" : "rope_scaling");
+    buffer_printf(w->out, "{\"rope_type\": \"%s\"", type);
+    if (!w->plan->model->rope_of_kinds) return;
+    buffer_text(w->out, ", \"rope_theta\": ");
+    gguf_write_float(w->out, w->sizes.rope_base);
+    buffer_text(w->out, ", \"partial_rotary_factor\": ");
+    gguf_write_float(w->out, (double)w->sizes.rotary_dims / (double)w->sizes.head_dim);
+}
+
+/* Layers with a window: their rotary embedding is not scaled. */
+static void put_swa_rope(Writer *w) {
+    put_text(w, "rope_parameters.sliding_attention.rope_type", "default");
+    put_number(w, "rope_parameters.sliding_attention.rope_theta", w->sizes.swa_rope_base);
+    put_number(w, "rope_parameters.sliding_attention.partial_rotary_factor",
+        (double)w->sizes.swa_rotary_dims / (double)w->sizes.head_dim);
+}
+
 /* Llama 3's scaling is stored as its result, one divisor per frequency: find the parameters that give it. */
 static void put_llama3_scaling(Writer *w, const GgufTensor *tensor, double base) {
     enum { FREQUENCIES_MAX = 512 };
@@ -159,11 +178,14 @@ static void put_llama3_scaling(Writer *w, const GgufTensor *tensor, double base)
     floats_to_f32(factors, tensor->data, tensor->info->dtype, tensor->cols);
     float scale = 1;
     for (int64_t i = 0; i < tensor->cols; i++) scale = fmaxf(scale, factors[i]);
-    for (size_t i = 0; i < 2 * COUNT_OF(contexts); i++) {
-        const double context = contexts[i / 2], high = i % 2 ? 1 : 4; /* Llama 4 has no frequencies between */
+    enum { LOW_AND_HIGH = 2 * COUNT_OF(contexts) };
+    for (size_t i = 0; i < LOW_AND_HIGH + COUNT_OF(contexts); i++) {
+        const bool steep = i >= LOW_AND_HIGH; /* as Step 3.5 has it */
+        const double context = contexts[steep ? i - LOW_AND_HIGH : i / 2];
+        const double high = steep ? 32 : i % 2 ? 1 : 4; /* Llama 4 has no frequencies between */
         if (!factors_equal(factors, tensor->cols, base, (double)scale, 1, high, context)) continue;
-        put_key(w, "rope_scaling");
-        buffer_text(w->out, "{\"rope_type\": \"llama3\", \"factor\": ");
+        put_scaling(w, "llama3");
+        buffer_text(w->out, ", \"factor\": ");
         gguf_write_float(w->out, (double)scale);
         buffer_printf(w->out,
             ", \"low_freq_factor\": 1.0, \"high_freq_factor\": %.1f, \"original_max_position_embeddings\": %d}", high,
@@ -231,16 +253,16 @@ static void put_rope_scaling(Writer *w, double base) {
     } else if (slice_is(type, "linear") || (!type.size && gguf_value(w->file, ".rope.scale_linear"))) {
         double factor = field_number_or(w, type.size ? ".rope.scaling.factor" : ".rope.scale_linear", 0);
         if (factor <= 0) fail_field(w, ".rope.scaling.factor", "is missing or not positive");
-        if (factor == 1) return;
-        put_key(w, "rope_scaling");
-        buffer_text(w->out, "{\"rope_type\": \"linear\", \"factor\": ");
+        if (factor == 1 && !w->plan->model->rope_of_kinds) return;
+        put_scaling(w, "linear");
+        buffer_text(w->out, ", \"factor\": ");
         gguf_write_float(w->out, factor);
         buffer_byte(w->out, '}');
     } else if (slice_is(type, "yarn")) {
         double factor = field_number_or(w, ".rope.scaling.factor", 0);
         if (factor <= 0) fail_field(w, ".rope.scaling.factor", "is missing or not positive");
-        put_key(w, "rope_scaling");
-        buffer_text(w->out, "{\"rope_type\": \"yarn\", \"factor\": ");
+        put_scaling(w, "yarn");
+        buffer_text(w->out, ", \"factor\": ");
         gguf_write_float(w->out, factor);
         buffer_printf(w->out, ", \"original_max_position_embeddings\": %lld",
             (long long)field_integer(w, ".rope.scaling.original_context_length", 1));
@@ -259,6 +281,9 @@ static void put_rope_scaling(Writer *w, double base) {
                 SLICE_SHOWN(type));
         }
         w->failed = true;
+    } else if (w->plan->model->rope_of_kinds) {
+        put_scaling(w, "default");
+        buffer_byte(w->out, '}');
     }
 }
 
@@ -328,6 +353,13 @@ static void read_sizes(Writer *w) {
     s->embedding_scale = field_number_or(w, ".embedding_scale", 0);
     s->residual_scale = field_number_or(w, ".residual_scale", 0);
     s->logit_scale = field_number_or(w, ".logit_scale", 0);
+    const GgufTensor *gate = gguf_tensor(w->file, "blk.0.attn_gate.weight");
+    s->gate_rows = gate ? gate->rows : 0;
+    s->rope_base = field_number_or(w, ".rope.freq_base", 10000);
+    s->swa_rope_base = field_number_or(w, ".rope.freq_base_swa", s->rope_base);
+    s->swa_rotary_dims = field_integer_or(w, ".rope.dimension_count_swa", 2, s->head_dim);
+    if (s->rope_base <= 0) fail_field(w, ".rope.freq_base", "is not positive");
+    if (s->swa_rope_base <= 0) fail_field(w, ".rope.freq_base_swa", "is not positive");
     if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
     if (!attends) return;
     if (model->latent) {
@@ -341,7 +373,8 @@ static void read_sizes(Writer *w) {
     if (!gguf_model_reads(model, SLICE(".attention.key_length")) && s->head_dim * s->heads != s->hidden) {
         fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
     }
-    const bool whole = !model->no_rope && !gguf_model_reads(model, SLICE(".rope.dimension_count"));
+    const bool whole =
+        !model->no_rope && !model->rope_of_kinds && !gguf_model_reads(model, SLICE(".rope.dimension_count"));
     if (whole && s->rotary_dims != s->head_dim) {
         fail_field(w, ".rope.dimension_count", "is not the size of a head");
     }
@@ -375,8 +408,9 @@ static void put_bool_field(Writer *w, const GgufField *field) {
 
 static void put_choice(Writer *w, const GgufField *field) {
     bool value = field->absent != 0;
-    if (gguf_value(w->file, field->key) && !gguf_bool(w->file, field->key, &value))
+    if (field->key && gguf_value(w->file, field->key) && !gguf_bool(w->file, field->key, &value))
         fail_field(w, field->key, "is not true or false");
+    if (field->compute) value = field->compute(&w->sizes) != 0;
     put_text(w, field->name, value ? field->text : field->otherwise);
 }
 
@@ -473,6 +507,7 @@ static bool flag_of(Writer *w, const GgufField *field, int64_t layer) {
         return flag;
     }
     const int64_t every = field_integer_or(w, field->key, 0, (int64_t)field->absent);
+    if (every < 0) return layer % -every != 0;
     return every == 0 || layer % every < every - 1;
 }
 
@@ -506,6 +541,42 @@ static void put_list(Writer *w, const GgufField *field) {
             number > INT32_MAX)
             fail_field(w, field->key, "is missing, or not one number for each layer");
         buffer_printf(w->out, "%s%lld", i ? ", " : "[", (long long)number);
+    }
+    buffer_byte(w->out, ']');
+}
+
+/* Key absent: 0. */
+static int64_t layer_size(Writer *w, const char *key, int64_t layer) {
+    int64_t number = 0;
+    if (!gguf_value(w->file, key)) return 0;
+    if (!gguf_element(w->file, key, (uint64_t)layer, (uint64_t)blocks_of(w->file), &number) || number < 0 ||
+        number > INT32_MAX)
+        fail_field(w, key, "is not one number for each layer");
+    return number;
+}
+
+static void put_each(Writer *w, const GgufField *field) {
+    char text[160];
+    put_key(w, field->name);
+    for (int64_t i = 0; i < w->sizes.layers && !w->failed; i++) {
+        const GgufLayerSizes layer = {.heads = layer_size(w, ".attention.head_count", i),
+            .kv_heads = layer_size(w, ".attention.head_count_kv", i),
+            .inner = layer_size(w, ".feed_forward_length", i),
+            .flagged = field->flags && has_flags(w, field->flags) && flag_of(w, field->flags, i)};
+        field->layer(text, sizeof text, &w->sizes, &layer);
+        buffer_printf(w->out, "%s%s", i ? ", " : "[", text);
+    }
+    buffer_byte(w->out, ']');
+}
+
+static void put_with(Writer *w, const GgufField *field) {
+    bool any = false;
+    put_key(w, field->name);
+    buffer_byte(w->out, '[');
+    for (int64_t i = 0; i < w->sizes.layers; i++) {
+        if (!layer_has(w, field->key, i)) continue;
+        buffer_printf(w->out, "%s%lld", any ? ", " : "", (long long)i);
+        any = true;
     }
     buffer_byte(w->out, ']');
 }
@@ -568,6 +639,12 @@ static void put_field(Writer *w, const GgufField *field) {
     case GGUF_FIELD_WHERE: put_where(w, field); return;
     case GGUF_FIELD_LIST: put_list(w, field); return;
     case GGUF_FIELD_NUMBERS: put_numbers(w, field); return;
+    case GGUF_FIELD_EACH: put_each(w, field); return;
+    case GGUF_FIELD_WITH: put_with(w, field); return;
+    case GGUF_FIELD_JSON:
+        put_key(w, field->name);
+        buffer_text(w->out, field->text);
+        return;
     case GGUF_FIELD_COUNT: put_count(w, field); return;
     case GGUF_FIELD_AT_0: put_at_0(w, field); return;
     case GGUF_FIELD_VARIES:
@@ -659,12 +736,13 @@ bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error 
     for (const GgufField *const *list = plan->model->fields; *list && !w.failed; list++) {
         for (const GgufField *field = *list; field->name && !w.failed; field++) put_field(&w, field);
     }
-    double base = field_number_or(&w, ".rope.freq_base", 10000);
-    if (base <= 0) fail_field(&w, ".rope.freq_base", "is not positive");
     put_place(&w, "");
     if (!plan->model->no_rope && !plan->model->rope_in_fields) {
-        put_number(&w, "rope_theta", base);
-        if (!w.failed) put_rope_scaling(&w, base);
+        if (!plan->model->rope_of_kinds && !gguf_field(plan->model, "rope_theta"))
+            put_number(&w, "rope_theta", w.sizes.rope_base);
+        if (!w.failed) put_rope_scaling(&w, w.sizes.rope_base);
+        if (plan->model->rope_of_kinds) put_swa_rope(&w);
+        put_place(&w, "");
     }
     put_tokens(&w);
     put_quantization(&w);

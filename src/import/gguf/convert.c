@@ -272,6 +272,24 @@ static bool write_tokenizer(Conversion *c) {
     return ok;
 }
 
+/* How an encoder's vectors become one, as sentence-transformers' modules.json has it, with the module's own config in
+ * it. A cross-encoder (4) has none. */
+static bool write_pooling(const Conversion *c) {
+    static const char *const modes[] = {NULL, "mean_tokens", "cls_token", "lasttoken"};
+    int64_t kind = 0;
+    if (!c->plan.model->encoder || !gguf_integer(&c->file, ".pooling_type", &kind)) return true;
+    if (kind <= 0 || kind >= (int64_t)COUNT_OF(modes)) return true;
+    Buffer text = {0};
+    buffer_printf(&text,
+        "[{\"path\": \"\", \"type\": \"sentence_transformers.models.Transformer\"},\n {\"path\": \"1_Pooling\", "
+        "\"type\": "
+        "\"sentence_transformers.models.Pooling\", \"config\": {\"pooling_mode_%s\": true}}]\n",
+        modes[kind]);
+    const bool ok = write_text(c, "modules.json", &text);
+    buffer_free(&text);
+    return ok;
+}
+
 /* --- Finished or not ------------------------------------------------------------------------------------------- */
 
 static int64_t modified_ns(const struct stat *status) {
@@ -346,7 +364,7 @@ static bool convert_into(const char *path, const char *partial, const GgufOption
         ok = open_vision(&c, &vision, asked);
         if (ok) {
             ok = gguf_plan(&c.plan, &c.file, options->compact, error) && write_config(&c) && write_tokenizer(&c) &&
-                write_weights(&c) && write_vision(&c);
+                write_pooling(&c) && write_weights(&c) && write_vision(&c);
             if (!ok) fail_while(error, "%s", path);
         }
         if (c.vision) gguf_vision_close(&vision);

@@ -238,6 +238,7 @@ typedef struct GgufPre {
     const char *name;                  /* tokenizer.ggml.pre */
     const char *steps[GGUF_STEPS_MAX]; /* JSON, or the pattern of a Split */
     bool nfc, ignore_merges, add_bos;
+    bool marks; /* RoBERTa's: <s> A </s>, and pairs with two </s> between them */
 } GgufPre;
 
 /* That which the file names, or which its family or its vocabulary tells; NULL with the error set. */
@@ -247,6 +248,8 @@ const GgufPre *gguf_pre_at(size_t index); /* NULL behind the last */
 void gguf_pre_write(Buffer *out, const GgufPre *pre);
 NODISCARD bool gguf_tokenizer(
     Buffer *out, GgufFile *file, const GgufTokenizer *rules, Error *error); /* tokenizer.json */
+/* The same of an encoder's vocabulary: WordPiece, or Unigram. (tokenizer_encoder.c) */
+NODISCARD bool gguf_encoder_tokenizer(Buffer *out, const GgufFile *file, bool unigram, Error *error);
 /* tokenizer.ggml.token_type */
 typedef enum GgufTokenType {
     GGUF_TOKEN_NORMAL = 1,

@@ -94,6 +94,8 @@ static bool key_known(const GgufModel *model, Slice key) {
     }
     if ((model->latent || model->queries_scaled) && slice_is(key, ".rope.scaling.yarn_log_multiplier")) return true;
     if (model->queries_scaled && slice_is(key, ".attention.temperature_scale")) return true;
+    if (model->rope_of_kinds && (slice_is(key, ".rope.freq_base_swa") || slice_is(key, ".rope.dimension_count_swa")))
+        return true;
     return gguf_model_reads(model, key) || (model->with_key && slice_is(key, model->with_key));
 }
 
@@ -113,7 +115,7 @@ static bool keys_check(const GgufFile *file, const GgufModel *model, Error *erro
         return fail(error, ERROR_UNSUPPORTED, "%s.expert_count is %lld: such a model has no experts here",
             model->architecture, (long long)number);
     }
-    if (gguf_bool(file, ".attention.causal", &causal) && !causal) {
+    if (gguf_bool(file, ".attention.causal", &causal) && !causal && !model->encoder) {
         return fail(error, ERROR_UNSUPPORTED, "%s.attention.causal is false", model->architecture);
     }
     if (gguf_integer(file, "split.count", &number) && number > 1) {
@@ -199,8 +201,8 @@ static char *module_name(Arena *arena, const char *pattern, int block) {
 
 /* "blk.3.attn_q.weight" → module "model.layers.3.self_attn.q_proj", part "weight" and the inverse transformation.
  * dropped: there is no output. */
-static bool name_convert(
-    GgufOutput *output, GgufFile *file, const GgufModel *model, const GgufName **row, bool *dropped, Error *error) {
+static bool name_convert(GgufOutput *output, GgufFile *file, const GgufModel *model, const GgufName **row, int *block,
+    bool *dropped, Error *error) {
     Slice stem = output->source->name;
     size_t last = stem.size; /* after the last dot; 0: no dot */
     while (last > 0 && stem.data[last - 1] != '.') last--;
@@ -212,8 +214,7 @@ static bool name_convert(
         output->part = ""; /* vectors of recurrent layers have neither */
     *dropped = name_dropped(stem) || predicts_further(file, stem);
     if (*dropped) return true;
-    int block;
-    const GgufName *name = name_find(model, stem, &block);
+    const GgufName *name = name_find(model, stem, block);
     const bool bare = name && (name->change == GGUF_NAMED || name->change == GGUF_RATE);
     if (!name || (!output->part[0] && !bare)) {
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that a %s model has",
@@ -223,7 +224,7 @@ static bool name_convert(
     *dropped = name->change == GGUF_UNUSED;
     if (*dropped) return true;
     if (bare) output->part = "";
-    char *module = module_name(&file->arena, name->module, block);
+    char *module = module_name(&file->arena, name->module, *block);
     char *log = module && name->change == GGUF_RATE ? strrchr(module, '_') : NULL;
     if (log) *log = 0;
     output->module = module;
@@ -234,11 +235,13 @@ static bool name_convert(
 
 static int64_t rows_of(const GgufTensor *tensor) { return tensor->rank == 1 ? tensor->cols : tensor->rows; }
 
-static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange change, Error *error) {
+static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange change, int block, Error *error) {
     const GgufTensor *tensor = output->source;
-    int64_t heads = 0, rows = rows_of(tensor);
-    bool found = change == GGUF_KV_HEADS_PAIRED && gguf_layers_integer(file, ".attention.head_count_kv", &heads);
-    if (!found && !gguf_integer(file, ".attention.head_count", &heads)) {
+    int64_t heads = 0, rows = rows_of(tensor), blocks = 0;
+    (void)gguf_integer(file, ".block_count", &blocks);
+    const uint64_t at = (uint64_t)block, count = (uint64_t)blocks;
+    bool found = change == GGUF_KV_HEADS_PAIRED && gguf_element(file, ".attention.head_count_kv", at, count, &heads);
+    if (!found && !gguf_element(file, ".attention.head_count", at, count, &heads)) {
         return fail(error, ERROR_FORMAT, "%.*s.attention.head_count is missing", SLICE_SHOWN(file->architecture));
     }
     if (heads <= 0 || rows % heads || rows / heads % 2) {
@@ -283,10 +286,11 @@ static bool compact_fits(const GgufTensor *tensor) {
     return block >= end;
 }
 
-static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange change, bool compact, Error *error) {
+static bool output_plan(
+    GgufOutput *output, const GgufFile *file, GgufChange change, int block, bool compact, Error *error) {
     const GgufTensor *tensor = output->source;
     bool paired = change == GGUF_HEADS_PAIRED || change == GGUF_KV_HEADS_PAIRED;
-    if (paired && !heads_plan(output, file, change, error)) return false;
+    if (paired && !heads_plan(output, file, change, block, error)) return false;
     if (change == GGUF_HEADS_APART && !apart_plan(output, file, error)) return false;
     output->minus_one = change == GGUF_PLUS_ONE && strcmp(output->part, "bias") != 0;
     output->flat = change == GGUF_FLAT && tensor->rank == 1;
@@ -479,10 +483,11 @@ bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error) {
         GgufOutput *output = &plan->outputs[plan->count];
         const GgufName *name = NULL;
         bool dropped = false;
+        int block = 0;
         output->source = &file->tensors[i];
-        if (!name_convert(output, file, plan->model, &name, &dropped, error)) return false;
+        if (!name_convert(output, file, plan->model, &name, &block, &dropped, error)) return false;
         if (dropped) continue;
-        if (!output_plan(output, file, name->change, compact, error) || !divide(plan, file, name->change, error))
+        if (!output_plan(output, file, name->change, block, compact, error) || !divide(plan, file, name->change, error))
             return false;
     }
     return metadata_tensors(plan, file, error);

@@ -156,6 +156,7 @@ static const GgufPre known[] = {
     {.name = "falcon", {PUNCTUATION, GPT2, NUMBERS, "[0-9][0-9][0-9]"}},
     {.name = "gpt-2", {GPT2}},
     {.name = "phi-2", {GPT2}},
+    {.name = "roberta-bpe", {GPT2}, .marks = true},
     {.name = "jina-es", {GPT2}},
     {.name = "jina-de", {GPT2}},
     {.name = "jina-v2-es", {GPT2}},

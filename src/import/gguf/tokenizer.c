@@ -1,7 +1,7 @@
 /* tokenizer.json and tokenizer_config.json from tokenizer.ggml.*: the byte-level vocabularies ("gpt2", whose
  * pre-tokenizer has a name) and the SentencePiece ones ("llama", whose merges follow from the scores; "gemma4", whose
- * merges the file has). The aim is the ids that the model's own tokenizer gives. Format:
- * github.com/huggingface/tokenizers. */
+ * merges the file has); tokenizer_encoder.c has those of encoders. The aim is the ids that the model's own tokenizer
+ * gives. Format: github.com/huggingface/tokenizers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -414,6 +414,26 @@ static bool gguf_bool_given(const Vocabulary *v, const char *key) {
     return given;
 }
 
+static void put_marker(const Vocabulary *v, Buffer *out, const char *name, uint32_t id) {
+    buffer_printf(out, ",\"%s\":[", name);
+    json_write_string(out, v->tokens[id].text);
+    buffer_printf(out, ",%u]", id);
+}
+
+/* False: the file does not name the tokens. */
+static bool put_marks(const Vocabulary *v, Buffer *out) {
+    uint32_t bos, eos;
+    if (!special_token(v, "tokenizer.ggml.bos_token_id", &bos) ||
+        !special_token(v, "tokenizer.ggml.eos_token_id", &eos))
+        return false;
+    buffer_text(
+        out, "\"post_processor\":{\"type\":\"RobertaProcessing\",\"trim_offsets\":true,\"add_prefix_space\":false");
+    put_marker(v, out, "sep", eos);
+    put_marker(v, out, "cls", bos);
+    buffer_text(out, "},\n");
+    return true;
+}
+
 static void put_post_processor(const Vocabulary *v, Buffer *out, bool bos_default) {
     uint32_t id;
     bool add_bos = bos_default, add_eos = false;
@@ -466,7 +486,7 @@ static bool tokenizer_write(Vocabulary *v, Buffer *out) {
     } else {
         put_sentencepiece(v, out);
     }
-    put_post_processor(v, out, !pre || pre->add_bos);
+    if (!pre || !pre->marks || !put_marks(v, out)) put_post_processor(v, out, !pre || pre->add_bos);
     put_model(v, out, pre && pre->ignore_merges);
     buffer_text(out, "}\n");
     return !out->failed || fail(v->error, ERROR_MEMORY, "no memory for tokenizer.json");
@@ -477,6 +497,8 @@ bool gguf_tokenizer(Buffer *out, GgufFile *file, const GgufTokenizer *rules, Err
     if (!gguf_string(file, "tokenizer.ggml.model", &model)) {
         return fail(error, ERROR_NOT_FOUND, "tokenizer.ggml.model is missing");
     }
+    if (slice_is(model, "bert") || slice_is(model, "t5"))
+        return gguf_encoder_tokenizer(out, file, slice_is(model, "t5"), error);
     Vocabulary v = {.file = file, .rules = rules, .error = error, .byte_level = slice_is(model, "gpt2")};
     v.merges_given = v.byte_level || slice_is(model, "gemma4");
     if (!v.merges_given && !slice_is(model, "llama")) {
