@@ -43,8 +43,9 @@ def values(count, dtype):
     """Random numbers of about 0.01."""
     if dtype == "F32":
         return struct.pack(f"<{count}f", *(random.uniform(-0.01, 0.01) for _ in range(count)))
-    raw = os.urandom(2 * count)
-    return b"".join(bytes((raw[i], raw[i + 1] & 0x80 | 0x3C)) for i in range(0, 2 * count, 2))
+    raw = bytearray(os.urandom(2 * count))
+    raw[1::2] = raw[1::2].translate(bytes(b & 0x80 | 0x3C for b in range(256)))
+    return bytes(raw)
 
 
 def write_adapter(directory, model, rank, dtype):
