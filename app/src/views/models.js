@@ -109,9 +109,12 @@ function ago(seconds) {
     return new Intl.RelativeTimeFormat(locale, { numeric: 'auto' }).format(days, 'day');
 }
 
+/** @param {string} id of a local model */
+const isServed = (id) => served.value.some((one) => id === one.id || id.endsWith(`/${one.id}`));
+
 /** @param {{ item: import('../state/library.js').LocalModel }} props */
 function LocalCard({ item }) {
-    const inUse = served.value.some((one) => item.id === one.id || item.id.endsWith(`/${one.id}`));
+    const inUse = isServed(item.id);
     const remove = async () => {
         const sure = await ask({
             title: t('removeTitle', { model: item.id }),
@@ -181,8 +184,12 @@ function FitTag({ id, size = 0, mixture = false, hidden = false }) {
 
 /** The button of a model that is not here. @param {{ id: string, name: string }} props */
 function GetButton({ id, name }) {
-    const there = local.value?.some((one) => one.id === id || one.id.startsWith(`${id}:`));
-    if (there) return html`<span class="tag">${t('downloaded')}</span>`;
+    const there = local.value?.find((one) => one.id === id || one.id.startsWith(`${id}:`));
+    if (there) {
+        const idle = !isServed(there.id) && !jobOf('load', there.id);
+        return html`<span class="tag">${t('downloaded')}</span>
+            ${idle && html`<button type="button" class="button small" onClick=${() => serveLocal(there.id)}>${t('load')}</button>`}`;
+    }
     const coming = downloads.value.some((item) => item.model === id);
     const label = t('downloadNamed', { model: name });
     return html`<${IconButton} icon="download" label=${label} disabled=${coming} onClick=${() => start(id)} />`;

@@ -322,6 +322,10 @@ export async function hubSearch(/** @type {Tools} */ { browser, url }) {
     await page.click('.hub .card:has-text("org/other") button');
     await noticed(page, 'org/other is downloaded');
     await page.waitForSelector('.hub .card:has-text("org/other") .tag:has-text("downloaded")');
+    await page.click('.hub .card:has-text("org/other") button:has-text("Load")');
+    await noticed(page, 'other is loaded');
+    await page.waitForSelector('.model-card:has-text("Loaded"):has(strong:text-is("other"))');
+    await page.evaluate(() => fetch('/v1/models/other', { method: 'DELETE' }));
     assert.deepEqual(faults, []);
 }
 
