@@ -21,7 +21,7 @@ build) debian="gcc g++ make cmake ninja-build pkg-config libedit-dev libcurl4-op
        brew="cmake ninja libedit openssl@3 mpg123 libsndfile libsoxr libvorbis opusfile jpeg-turbo libpng webp sqlite qrencode python3" ;;
 test)  debian="gcc g++ make cmake ninja-build libedit-dev libcurl4-openssl-dev libssl-dev
                libmpg123-dev libopusfile-dev libsndfile1-dev libsoxr-dev libvorbis-dev libjpeg-dev libpng-dev libwebp-dev libsqlite3-dev libqrencode-dev git ca-certificates python3 python3-pip python3-venv
-               clang clang-format shellcheck ccache mold nginx-light libclang-rt-14-dev nodejs npm chromium fonts-noto-core webkit2gtk-driver xvfb curl openssl gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+               clang clang-format shellcheck ccache lld nginx-light libclang-rt-14-dev nodejs npm chromium fonts-noto-core webkit2gtk-driver xvfb curl openssl gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
        brew="cmake ninja libedit openssl@3 mpg123 libsndfile libsoxr libvorbis opusfile jpeg-turbo libpng webp sqlite qrencode python3 node clang-format" ;;
 *)     echo "usage: tools/install.sh build|test|cuda" >&2; exit 2 ;;
 esac
