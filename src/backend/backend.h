@@ -291,6 +291,17 @@ typedef struct MatmulAdd {
                         the terms with which all_reduce() completes the operation, or to NULL if it is complete */
 } MatmulAdd;
 
+/* Matrices with one input, and updates of low rank (LoRA): out[i] = W[i] · norm(x) + bias[i], then
+ * out[i] += scale[i] · B[i] · (A[i] · norm(x)). The bits are those of the operations in turn. */
+typedef struct LowRankMatmul {
+    Matmul product;
+    const Weight *a[MATMUL_MAX], *b[MATMUL_MAX]; /* [rank, cols], [rows, rank], of plain values; NULL: no update */
+    float *low_rank[MATMUL_MAX];                 /* [rows, rank]: work */
+    float scale[MATMUL_MAX];
+    float *residual;      /* [rows, weight[0]->rows]: takes the terms instead of out[0], with count 1; NULL: out does */
+    float residual_scale; /* of W's term, with residual */
+} LowRankMatmul;
+
 /* A gated feed-forward network: glu, then down, whose x is glu.out. The bits of the residual are those of the two
  * operations in turn. glu.out is undefined afterwards, so a backend may keep the result between the two in a private
  * form. */
@@ -676,7 +687,8 @@ typedef struct BackendOps {
     void (*matmul)(Backend *, const Matmul *);
     void (*glu)(Backend *, const Glu *);
     void (*matmul_add)(Backend *, const MatmulAdd *);
-    void (*ffn_block)(Backend *, const FfnBlock *); /* optional; NULL: glu, then matmul_add */
+    void (*low_rank_matmul)(Backend *, const LowRankMatmul *); /* optional; NULL: matmul and matmul_add in turn */
+    void (*ffn_block)(Backend *, const FfnBlock *);            /* optional; NULL: glu, then matmul_add */
     void (*attention)(Backend *, const Attention *);
     void (*attention_block)(Backend *, const AttentionBlock *); /* optional; NULL: its three operations in turn */
     void (*mla)(Backend *, const Mla *);

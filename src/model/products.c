@@ -67,7 +67,30 @@ static void add_updates(const ComponentCall *call, const AdapterRows *part, cons
     }
 }
 
+/* The product with the updates of an adapter that all rows have, in one operation. False: nothing was done. */
+static bool low_rank_matmul(const ComponentCall *call, const Matmul *product, float *residual, float scale) {
+    const BackendOps *ops = call->backend->ops;
+    LowRankMatmul op = {.product = *product, .residual = residual, .residual_scale = scale};
+    AdapterRows part = {0};
+    float *work = call->low_rank;
+    int chunk = 0, updates = 0;
+    if (!ops->low_rank_matmul || !next_part(call, &chunk, &part) || part.rows < product->rows) return false;
+    for (int i = 0; i < product->count; i++) {
+        const LowRank *update = update_of(product->weight[i], part.adapter);
+        if (!update) continue;
+        op.a[i] = &update->a;
+        op.b[i] = &update->b;
+        op.scale[i] = scale * update->scale;
+        op.low_rank[i] = work;
+        work += product->rows * update->a.rows;
+        updates++;
+    }
+    if (updates > 0) ops->low_rank_matmul(call->backend, &op);
+    return updates > 0;
+}
+
 void component_matmul(const ComponentCall *call, const Matmul *op) {
+    if (call->adapted && low_rank_matmul(call, op, NULL, 1)) return;
     call->backend->ops->matmul(call->backend, op);
     int chunk = 0;
     for (AdapterRows part = {0}; call->adapted && next_part(call, &chunk, &part);) add_updates(call, &part, op, 1);
@@ -101,11 +124,16 @@ static void add_normed(const ComponentCall *call, const AdapterRows *taken, cons
 }
 
 void component_matmul_add(const ComponentCall *call, const MatmulAdd *op) {
+    const Matmul product = {.rows = op->rows,
+        .decode_rows = op->decode_rows,
+        .x = op->x,
+        .count = 1,
+        .weight = {op->weight},
+        .out = {op->residual}};
     int chunk = 0;
+    if (call->adapted && !op->norm && low_rank_matmul(call, &product, op->residual, op->scale)) return;
     if (!call->adapted || !op->norm) call->backend->ops->matmul_add(call->backend, op);
     if (!call->adapted) return;
-    const Matmul product = {
-        .decode_rows = op->decode_rows, .x = op->x, .count = 1, .weight = {op->weight}, .out = {op->residual}};
     for (AdapterRows part = {0}; next_part(call, &chunk, &part);) {
         if (op->norm)
             add_normed(call, &part, op);

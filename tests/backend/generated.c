@@ -117,7 +117,8 @@ Backend *generated_open(Backend *inner, Error *error) {
     g->ops.matmul = generated_matmul;
     g->ops.glu = generated_glu;
     g->ops.matmul_add = generated_matmul_add;
-    g->ops.ffn_block = NULL; /* the two above */
+    g->ops.ffn_block = NULL;       /* the two above */
+    g->ops.low_rank_matmul = NULL; /* likewise */
     g->ops.attention = generated_attention;
     g->ops.attention_block = NULL;
     g->ops.mla = generated_mla;

@@ -78,6 +78,7 @@ void cpu_embed(Backend *, const Embed *);
 void cpu_matmul(Backend *, const Matmul *);
 void cpu_glu(Backend *, const Glu *);
 void cpu_matmul_add(Backend *, const MatmulAdd *);
+void cpu_low_rank_matmul(Backend *, const LowRankMatmul *);
 size_t linear_work_bytes(int rows_max, int threads);
 
 /* linear/heads.c */

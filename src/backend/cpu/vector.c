@@ -212,6 +212,7 @@ static const BackendOps vector_ops = {
     .matmul = cpu_matmul,
     .glu = cpu_glu,
     .matmul_add = cpu_matmul_add,
+    .low_rank_matmul = cpu_low_rank_matmul,
     .attention = cpu_attention,
     .mla = cpu_mla,
     .index_select = cpu_index_select,

@@ -6,6 +6,7 @@
 enum {
     PRODUCT_SPACE_BYTES = 96 << 20, /* for prepared rows, at the beginning of CpuBackend.work */
     GROUP_KINDS = 3,                /* activation groups of 16, 32, 64 */
+    PRODUCT_WEIGHTS_MAX = 2 * MATMUL_MAX,
 };
 
 typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
@@ -21,13 +22,13 @@ typedef struct Product {
     const int32_t *from; /* [rows] indices of rows of x; NULL: all in order */
     const Norm *norm;    /* applied to each row first; NULL: none */
     int count;           /* weights; GLU: gate and up, or one that is both */
-    const Weight *weight[MATMUL_MAX];
-    float *out[MATMUL_MAX];
+    const Weight *weight[PRODUCT_WEIGHTS_MAX];
+    float *out[PRODUCT_WEIGHTS_MAX];
     int64_t out_stride; /* floats from row to row of out; 0: rows of the weight */
     bool coarse, fine;  /* one line of activations, or two, whatever the backend's precision */
     Finish finish;
     Activation activation;
-    float scale;            /* ADD */
+    float scale;            /* ADD: of the first weight; products of others are stored */
     const Norm *norm_after; /* ADD */
     float *residual;        /* ADD: out[0] holds the product while a norm is due */
     /* prepared activations: `planes` lines of int8 per row. With two, the second holds the rounding error of the first,

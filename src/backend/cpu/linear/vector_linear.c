@@ -12,6 +12,7 @@
 enum {
     UNIT_ROWS = 16,       /* weight rows shared out together, few activation rows */
     SINGLE_UNIT_ROWS = 4, /* units of work for one or two rows */
+    SHORT_COLS = 64,      /* unless the weight's rows are as short as those of adapters */
     GRAIN_BYTES = 98304,  /* weights that a thread takes at a time */
     CALL_ROWS = 128,      /* weight rows per kernel call: results wait in L1 for their epilogue */
     CHUNK_LEAST = 64,     /* lines of activations that meet a panel, unless there are fewer */
@@ -201,7 +202,7 @@ static void finish(const Product *p, int i, int64_t row, int64_t n, int first, i
     for (int t = 0; t < rows; t++) {
         const float *from = y + t * stride;
         const int64_t at = (first + t) * out_stride(p, w) + row;
-        if (p->finish == FINISH_STORE || p->norm_after) {
+        if (p->finish == FINISH_STORE || p->norm_after || i > 0) {
             memcpy(p->out[i] + at, from, (size_t)n * sizeof *from);
             continue;
         }
@@ -255,8 +256,10 @@ static int64_t units_of(const Product *p, int64_t unit_rows) {
     return units;
 }
 
-/* Kernels for more than two lines take weight rows together. */
-static int64_t few_unit(const Product *p) { return p->rows * p->planes > 2 ? UNIT_ROWS : SINGLE_UNIT_ROWS; }
+/* Kernels for more than two lines, and for short rows, take weight rows together. */
+static int64_t few_unit(const Product *p) {
+    return p->rows * p->planes > 2 || p->cols <= SHORT_COLS ? UNIT_ROWS : SINGLE_UNIT_ROWS;
+}
 
 static void few_items(const Product *p, int64_t unit, int64_t units) {
     const int64_t height = few_unit(p);
@@ -345,7 +348,7 @@ static int chunk_rows(const Product *p) {
 /* Fetches the lines where results will go while they are computed. */
 static void prefetch_results(const Product *p, int i, int64_t row, int64_t n, int first, int rows) {
     const int64_t stride = out_stride(p, p->weight[i]);
-    const float *out = p->finish == FINISH_ADD && !p->norm_after ? p->residual : p->out[i];
+    const float *out = p->finish == FINISH_ADD && !p->norm_after && i == 0 ? p->residual : p->out[i];
     for (int t = 0; t < rows; t++)
         for (int64_t r = 0; r < n; r += 16) __builtin_prefetch(out + (first + t) * stride + row + r, 1);
 }
@@ -437,8 +440,8 @@ static bool is_small(const Product *p) {
     return p->rows == 1 && p->few && p->cols <= ALONE_COLS && !p->norm_after && values <= SMALL_VALUES;
 }
 
-static void product_task(void *argument, int index, int count) {
-    const Product *p = argument;
+/* Inside a run of the pool: all of the product, but for the norm behind it. */
+static void run_all(const Product *p, int index, int count) {
     Pool *pool = p->cpu->pool;
     if (p->rows == 1 && p->cols <= ALONE_COLS) {
         const Product own = prepare_alone(p, index);
@@ -451,8 +454,13 @@ static void product_task(void *argument, int index, int count) {
         pool_barrier(pool, index);
         run_shared(p, index);
     }
+}
+
+static void product_task(void *argument, int index, int count) {
+    const Product *p = argument;
+    run_all(p, index, count);
     if (!p->norm_after) return;
-    pool_barrier(pool, index);
+    pool_barrier(p->cpu->pool, index);
     add_normed(p, index, count);
 }
 
@@ -493,7 +501,7 @@ size_t product_place(Product *p, int rows, uint8_t *space) {
 static void run_product(Product *p, CpuBackend *cpu, int rows) {
     const int chunk = product_begin(p, cpu, rows);
     const float *x = p->x;
-    float *out[MATMUL_MAX], *residual = p->residual;
+    float *out[PRODUCT_WEIGHTS_MAX], *residual = p->residual;
     memcpy(out, p->out, sizeof out);
     for (int done = 0; done < rows; done += chunk) {
         const int taken = rows - done < chunk ? rows - done : chunk;
@@ -540,6 +548,83 @@ void cpu_matmul_add(Backend *backend, const MatmulAdd *op) {
     p.weight[0] = op->weight;
     p.residual = op->residual;
     run_product(&p, cpu_backend(backend), op->rows);
+}
+
+/* ---- updates of low rank ---- */
+
+typedef struct LowRankWork {
+    Product product;             /* W and A: they have the same input */
+    Product updates[MATMUL_MAX]; /* B */
+    int count;                   /* of updates */
+} LowRankWork;
+
+static void low_rank_task(void *argument, int index, int count) {
+    const LowRankWork *work = argument;
+    Pool *pool = work->product.cpu->pool;
+    run_all(&work->product, index, count);
+    pool_barrier(pool, index);
+    const int64_t grain = product_grain(&work->updates[0]);
+    for (int64_t item, items; pool_next(pool, 1, index, grain, &item, &items);) {
+        for (int i = 0; items > 0; i++) {
+            const int64_t own = product_items(&work->updates[i]);
+            if (item >= own) {
+                item -= own;
+                continue;
+            }
+            const int64_t taken = min_i64(items, own - item);
+            product_run(&work->updates[i], index, item, taken);
+            items -= taken;
+            item = 0;
+        }
+    }
+}
+
+static Product update_product(const LowRankMatmul *op, int i) {
+    Product p = {.x = op->low_rank[i], .count = 1, .finish = FINISH_ADD, .scale = op->scale[i]};
+    p.weight[0] = op->b[i];
+    p.residual = op->residual ? op->residual : op->product.out[i];
+    return p;
+}
+
+/* All in one run of the pool, where the rows are prepared together; else one product behind the other. */
+void cpu_low_rank_matmul(Backend *backend, const LowRankMatmul *op) {
+    CpuBackend *cpu = cpu_backend(backend);
+    const int rows = op->product.rows;
+    LowRankWork work = {.product = {.x = op->product.x,
+                            .norm = op->product.norm,
+                            .count = op->product.count,
+                            .coarse = op->product.coarse,
+                            .fine = op->product.fine,
+                            .finish = op->residual ? FINISH_ADD : FINISH_STORE,
+                            .scale = op->residual_scale,
+                            .residual = op->residual}};
+    Product *p = &work.product;
+    for (int i = 0; i < op->product.count; i++) {
+        p->weight[i] = op->product.weight[i];
+        p->out[i] = op->product.out[i];
+    }
+    for (int i = 0; i < op->product.count; i++) {
+        if (!op->a[i]) continue;
+        p->weight[p->count] = op->a[i];
+        p->out[p->count++] = op->low_rank[i];
+        work.updates[work.count++] = update_product(op, i);
+    }
+    bool together = product_begin(p, cpu, rows) >= rows;
+    int64_t items = 0;
+    for (int i = 0; i < work.count && together; i++) {
+        together = product_begin(&work.updates[i], cpu, rows) >= rows;
+        product_place(&work.updates[i], rows, NULL);
+        items += product_items(&work.updates[i]);
+    }
+    if (!together) {
+        run_product(p, cpu, rows);
+        for (int i = 0; i < work.count; i++) run_product(&work.updates[i], cpu, rows);
+        return;
+    }
+    product_place(p, rows, cpu->work);
+    pool_share(cpu->pool, 0, product_items(p));
+    pool_share(cpu->pool, 1, items);
+    pool_run(cpu->pool, low_rank_task, &work);
 }
 
 static void embed_rows(void *argument, int index, int count) {
