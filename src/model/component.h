@@ -47,6 +47,7 @@ typedef struct ComponentCall {
     const HyperConnections *hyper; /* its streams is 0 without them; `streams` is then [rows, streams, hidden] */
     float *streams;                /* row r of stream i: streams + i · stream_stride + r · hidden; NULL: none */
     int64_t stream_stride;
+    float *mix_logits; /* [rows, hyper_logits()] of the streams, from one collapse to the next expand; NULL: none */
     const Norm *output_norm;
     float scale;
     int micro_batch;       /* for expert providers */

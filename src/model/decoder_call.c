@@ -55,6 +55,9 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .streams = stage->streams
             ? stage->streams + (stage->bound->hyper.streams ? stage->bound->hyper.streams : 1) * at
             : NULL,
+        .mix_logits = stage->mix_logits ? stage->mix_logits +
+                rows->first * hyper_logits(stage->bound->hyper.streams, stage->bound->hyper.iterations)
+                                        : NULL,
         .stream_stride = (int64_t)stage->rows * spec->hidden,
         .output_norm = component->output_norm,
         .scale = component->residual_scale,

@@ -23,6 +23,7 @@ typedef struct Stage {
                               layer_inputs; NULL: the residual is one stream */
     float *prefetch_work;  /* [Bound.width]; NULL: no prefetch */
     int32_t *chosen;       /* [rows, Bound.chosen_width] of indexers; NULL: there are none */
+    float *mix_logits;     /* [rows, hyper_logits()] of hyper-connections; NULL: there are none */
     float *kept;           /* [rows, hidden] the residual before a component of the layer (Component.reads); NULL: no
                               component reads it */
     const int32_t *tokens; /* [rows] Step.tokens */
