@@ -491,6 +491,7 @@ static void add_weights(List *list, int threads) {
         {.quant = QUANT_SYMMETRIC, .bits = 8, .group = 32, .dtype = DTYPE_F16},
         {.quant = QUANT_K, .bits = 4, .group = 32, .dtype = DTYPE_U8},
         {.quant = QUANT_K_SYMMETRIC, .bits = 6, .group = 16, .dtype = DTYPE_U8},
+        {.quant = QUANT_TERNARY, .bits = 2, .group = 64, .dtype = DTYPE_BF16},
         {.quant = QUANT_NONE, .dtype = DTYPE_F16},
         {.quant = QUANT_NONE, .dtype = DTYPE_BF16},
     };

@@ -5,7 +5,7 @@
 #include "engine/sampler.h"
 #include "model/step_builder.h"
 
-enum { LINE_NAME_MAX = 64, LINES_MAX = 400, LINE_ROWS_MAX = 512 };
+enum { LINE_NAME_MAX = 64, LINES_MAX = 420, LINE_ROWS_MAX = 512 };
 
 /* Memory and backend that all lines share. */
 typedef struct BenchFixture {

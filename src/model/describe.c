@@ -52,6 +52,8 @@ static void describe_weights(const Model *model, Buffer *out) {
         describe_bytes(out, t->bytes);
         if (t->quant == QUANT_NONE) {
             buffer_printf(out, " %s", dtype_name(t->dtype));
+        } else if (t->quant == QUANT_TERNARY) {
+            buffer_printf(out, " ternary, a %s scale per row", dtype_name(t->dtype));
         } else {
             buffer_printf(out, " %s %d bits, groups of %d, %s scales", quant_name(t->quant), t->bits, t->group,
                 dtype_name(t->dtype));

@@ -6,7 +6,7 @@
 
 #include "tensor/float8.h"
 
-enum { TILE_ROWS = 32, WORD_BITS = 32, AWQ_BITS = 4 };
+enum { TILE_ROWS = 32, WORD_BITS = 32, AWQ_BITS = 4, TERNARY_GROUP = 64 };
 
 /* --- Reading the parts ------------------------------------------------------------------------------------------ */
 
@@ -205,14 +205,15 @@ static void choose_form(PackedMatrix *p) {
     const bool half = p->scales.dtype == DTYPE_F16 || p->scales.dtype == DTYPE_BF16;
     const DType own = half ? p->scales.dtype : DTYPE_BF16;
     const int group = p->kind < PACKED_FP8 && is_ordered(p) ? affine_group(p) : 0;
+    const bool ternary = p->kind == PACKED_TERNARY && !p->for_file && group >= TERNARY_GROUP;
     p->form = (Weight){.rows = p->rows, .cols = p->cols, .dtype = own};
     if (p->kind == PACKED_MXFP4) {
         p->form =
             (Weight){.rows = p->rows, .cols = p->cols, .quant = QUANT_MXFP4, .bits = 4, .group = 32, .dtype = DTYPE_U8};
     } else if (group) {
-        p->form.quant = QUANT_AFFINE;
+        p->form.quant = ternary ? QUANT_TERNARY : QUANT_AFFINE;
         p->form.bits = p->bits;
-        p->form.group = group;
+        p->form.group = ternary ? TERNARY_GROUP : group;
         p->form.dtype = biases_fit(p) ? p->scales.dtype : DTYPE_F32;
     }
 }
@@ -240,6 +241,11 @@ static void read_affine_row(
     const PackedMatrix *p, int64_t row, const uint8_t *codes, uint8_t *data, uint8_t *scales, uint8_t *biases) {
     const Weight *form = &p->form;
     pack(codes, p->cols, p->bits, data);
+    if (form->quant == QUANT_TERNARY) {
+        const float scale = scale_of(p, row, 0);
+        floats_from_f32(scales, form->dtype, &scale, 1);
+        return;
+    }
     for (int64_t g = 0; g < p->cols / form->group; g++) {
         const int64_t own = g * form->group / p->group;
         const float scale = scale_of(p, row, own), bias = -zero_of(p, row, own) * scale;
@@ -302,7 +308,7 @@ bool packed_read(const PackedMatrix *p, int64_t first, int64_t count, uint8_t *d
         else if (p->form.quant == QUANT_NONE)
             read_plain_row(p, row, codes, to);
         else
-            read_affine_row(p, row, codes, to, scales + at, biases + at);
+            read_affine_row(p, row, codes, to, scales + at, biases ? biases + at : NULL);
     }
     free(tile);
     return true;

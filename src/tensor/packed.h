@@ -1,9 +1,9 @@
 /* Matrices as quantising programs pack them, other than MLX: AutoAWQ, GPTQ, compressed-tensors, blocks of FP8 and of
  * MXFP4. Each becomes a form that a Weight has, without loss: w = scale · (code − zero) are affine groups, whose biases
- * −zero · scale are exact in f32, if not in the type of the scales; FP8, groups of odd sizes and columns in another
- * order (act-order) become plain numbers, rounded once, as the programs themselves compute them.
- * Sources: AutoAWQ (awq/utils/packing_utils.py), GPTQModel (nn_modules/qlinear), compressed-tensors (compressors),
- * transformers (integrations/finegrained_fp8.py, mxfp4.py, bitnet.py). Threads: any. */
+ * −zero · scale are exact in f32, if not in the type of the scales; ternary matrices stay that; FP8, groups of odd
+ * sizes and columns in another order (act-order) become plain numbers, rounded once, as the programs themselves compute
+ * them. Sources: AutoAWQ (awq/utils/packing_utils.py), GPTQModel (nn_modules/qlinear), compressed-tensors
+ * (compressors), transformers (integrations/finegrained_fp8.py, mxfp4.py, bitnet.py). Threads: any. */
 #pragma once
 #include "tensor/tensor.h"
 
@@ -26,6 +26,7 @@ typedef struct PackedMatrix {
     int64_t block_rows;  /* FP8: rows that share a scale */
     bool zeros_less_one; /* GPTQ: zeros are stored minus 1 */
     bool inverse_scale;  /* ternary: the scale divides */
+    bool for_file;       /* the form must be one of MLX's, since it is written to a file */
     int64_t first_row;   /* row i of the form is row first_row + i of the tensors; MXFP4: first_row + i · row_step */
     int64_t row_step;    /* MXFP4 only */
     Tensor data, scales;

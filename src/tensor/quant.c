@@ -58,12 +58,12 @@ void weight_scale(const Weight *w, int64_t row, int64_t group, float *scale, flo
         *scale = scale_at(record, DTYPE_F16, 0) * (float)(int8_t)record[2 + group % (K_COLS / 16)];
     } else {
         CHECK(quant_is_affine(w->quant));
-        *scale = scale_at(scales, w->dtype, group);
+        *scale = scale_at(scales, w->dtype, w->quant == QUANT_TERNARY ? 0 : group);
     }
     if (w->quant == QUANT_AFFINE)
         *bias = scale_at((const uint8_t *)w->biases + at, w->dtype, group);
     else
-        *bias = -(float)(1 << (w->bits - 1)) * *scale;
+        *bias = w->quant == QUANT_TERNARY ? -*scale : -(float)(1 << (w->bits - 1)) * *scale;
 }
 
 void weight_dequantize_row(const Weight *w, int64_t row, int64_t first, int64_t count, float *out) {

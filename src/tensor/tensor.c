@@ -35,6 +35,7 @@ const char *quant_name(Quant quant) {
         [QUANT_SYMMETRIC] = "symmetric",
         [QUANT_K] = "k",
         [QUANT_K_SYMMETRIC] = "k_symmetric",
+        [QUANT_TERNARY] = "ternary",
     };
     return names[quant];
 }
@@ -48,6 +49,7 @@ size_t weight_scale_bytes(const Weight *w) {
     if (w->quant == QUANT_NONE) return 0;
     if (w->quant == QUANT_K) return (size_t)(w->cols / K_COLS) * K_BYTES;
     if (w->quant == QUANT_K_SYMMETRIC) return (size_t)(w->cols / K_COLS) * K_SYMMETRIC_BYTES;
+    if (w->quant == QUANT_TERNARY) return dtype_bytes(w->dtype);
     const bool bytes = w->quant == QUANT_MXFP4 || w->quant == QUANT_NVFP4 || w->quant == QUANT_MXFP8;
     return (size_t)(w->cols / w->group) * (bytes ? 1 : dtype_bytes(w->dtype));
 }
@@ -98,7 +100,8 @@ Weight weight_columns(const Weight *w, int64_t first, int64_t count, void *memor
     slice.cols = count;
     before.cols = first;
     const size_t data = weight_row_bytes(w), scales = weight_scale_bytes(w);
-    const size_t data_at = weight_row_bytes(&before), scales_at = weight_scale_bytes(&before);
+    const size_t data_at = weight_row_bytes(&before);
+    const size_t scales_at = w->quant == QUANT_TERNARY ? 0 : weight_scale_bytes(&before);
     uint8_t *to = copy_columns(memory, &slice.data, w->rows, data, data_at, weight_row_bytes(&slice));
     to = copy_columns(to, &slice.scales, w->rows, scales, scales_at, weight_scale_bytes(&slice));
     copy_columns(to, &slice.biases, w->rows, scales, scales_at, weight_scale_bytes(&slice));

@@ -52,6 +52,7 @@ typedef enum Quant {
     QUANT_K, /* w = d·s·q + e·m; group 32; scales: records of 20 bytes per 256 columns: d, e f16, then s, m u8 of
                 8 groups (Q4_K Q5_K, whose dmin is −e) */
     QUANT_K_SYMMETRIC, /* w = d·s·(q − h); group 16; records of 18 bytes per 256 columns: d f16, then s i8 (Q6_K) */
+    QUANT_TERNARY,     /* w = scale·(q − 1), q = 0, 1 or 2 (BitNet); bits 2; group 64; one scale of dtype per row */
 } Quant;
 const char *quant_name(Quant quant);
 
@@ -66,8 +67,8 @@ typedef enum Split {
 
 /* A matrix to multiply by: y[rows] = W[rows, cols] · x[cols] (+ bias). In the file's layout (mlx/ops.cpp, quantize): a
  * row is cols·bits/8 bytes, one little-endian bit stream, element i = bits [i·b, (i+1)·b); rows are contiguous; scales
- * and biases are [rows, cols/group], or records. A slice of rows is again a Weight (weight_rows), so fused projections
- * are views.
+ * and biases are [rows, cols/group], or records, or [rows]. A slice of rows is again a Weight (weight_rows), so fused
+ * projections are views.
  */
 typedef struct Weight {
     int64_t rows, cols; /* out, in */

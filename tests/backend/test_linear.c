@@ -43,6 +43,14 @@ static uint8_t *guarded(Sample *sample, int which, size_t bytes) {
     return memory + size - page - bytes;
 }
 
+/* One scale of a ternary row, some of them zero. */
+static void fill_row_scales(const Weight *w, uint8_t *scales) {
+    for (int64_t r = 0; r < w->rows; r++) {
+        const float scale = r % 13 == 5 ? 0 : 0.02f + 0.01f * random_float();
+        floats_from_f32(scales + (size_t)r * dtype_bytes(w->dtype), w->dtype, &scale, 1);
+    }
+}
+
 /* Scales of the forms without biases: small halves, some of them zero; bytes of all sizes and signs. */
 static void fill_number_scales(const Weight *w, uint8_t *scales) {
     const size_t bytes = weight_scale_bytes(w) * (size_t)w->rows;
@@ -78,7 +86,7 @@ static Sample sample_make(int64_t rows, int64_t cols, Quant quant, int bits, int
         uint8_t *scales = guarded(&s, 1, scale_bytes);
         uint8_t *biases = quant == QUANT_AFFINE ? guarded(&s, 2, scale_bytes) : NULL;
         const bool numbers = quant_is_affine(quant) && !biases;
-        if (numbers) fill_number_scales(w, scales);
+        if (numbers) (quant == QUANT_TERNARY ? fill_row_scales : fill_number_scales)(w, scales);
         for (int64_t i = 0; i < groups && !numbers; i++) {
             float scale = 0.01f + 0.01f * random_float(), zero = -scale * (float)(1 << (bits - 1));
             if (i % 17 == 0) scale = zero = 0;
@@ -195,7 +203,7 @@ static double relative_error(const Weight *w, const float *x, const float *y) {
 static void test_kinds(CpuBackend *cpus, int count) {
     static const int BITS[] = {2, 3, 4, 5, 6, 8};
     static const DType DTYPES[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32};
-    Case cases[COUNT_OF(BITS) * 3 * COUNT_OF(DTYPES) + 12] = {
+    Case cases[COUNT_OF(BITS) * 3 * COUNT_OF(DTYPES) + 15] = {
         {QUANT_SYMMETRIC, 4, 32, DTYPE_F16},
         {QUANT_SYMMETRIC, 5, 32, DTYPE_F16},
         {QUANT_SYMMETRIC, 8, 32, DTYPE_F16},
@@ -208,8 +216,11 @@ static void test_kinds(CpuBackend *cpus, int count) {
         {QUANT_NONE, 0, 0, DTYPE_F32},
         {QUANT_NONE, 0, 0, DTYPE_F16},
         {QUANT_NONE, 0, 0, DTYPE_BF16},
+        {QUANT_TERNARY, 2, 64, DTYPE_F32},
+        {QUANT_TERNARY, 2, 64, DTYPE_F16},
+        {QUANT_TERNARY, 2, 64, DTYPE_BF16},
     };
-    size_t made = 12;
+    size_t made = 15;
     for (size_t i = 0; i < COUNT_OF(BITS); i++)
         for (int group = 32; group <= 128; group *= 2)
             for (size_t d = 0; d < COUNT_OF(DTYPES); d++)
@@ -240,6 +251,36 @@ static void test_kinds(CpuBackend *cpus, int count) {
             free(x);
             free(expected);
         }
+}
+
+/* Rows of BitNet b1.58 2B4T: ternary ones, whose products are those of the same numbers as 2-bit groups. */
+static void test_ternary(CpuBackend *cpus, int count) {
+    enum { OUT = 48 };
+    static const int COLS[] = {2560, 6912};
+    for (size_t c = 0; c < COUNT_OF(COLS); c++) {
+        const int64_t groups = COLS[c] / 64;
+        Sample s = sample_make(OUT, COLS[c], QUANT_TERNARY, 2, 64, DTYPE_BF16, false);
+        uint16_t *scales = malloc((size_t)(2 * OUT * groups) * sizeof *scales), *biases = scales + OUT * groups;
+        for (int64_t i = 0; i < OUT * groups; i++) {
+            memcpy(&scales[i], (const uint8_t *)s.weight.scales + i / groups * 2, 2);
+            biases[i] = scales[i] ^ 0x8000;
+        }
+        Weight affine = s.weight;
+        affine.quant = QUANT_AFFINE;
+        affine.scales = scales;
+        affine.biases = biases;
+        float *x = random_rows(MOST_ROWS, COLS[c]), *expected = malloc(sizeof *expected * MOST_ROWS * OUT);
+        for (int t = 0; t < most_rows; t++)
+            for (int r = 0; r < OUT; r++) {
+                expected[t * OUT + r] = spec_product(&s.weight, r, x + t * COLS[c]);
+                TEST(same_bits(expected[t * OUT + r], spec_product(&affine, r, x + t * COLS[c])));
+            }
+        for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
+        sample_free(&s);
+        free(scales);
+        free(x);
+        free(expected);
+    }
 }
 
 /* Rows of few columns, as the second matrices of LoRA adapters have. */
@@ -448,6 +489,7 @@ int main(int argument_count, char **arguments) {
         for (size_t t = 0; t < (is_short || test_sampled() ? 2 : COUNT_OF(THREADS)); t++)
             cpus[count++] = open_cpu(sets[i], THREADS[t]);
     test_kinds(cpus, count);
+    test_ternary(cpus, count);
     test_short(cpus, count);
     for (int i = 0; i < set_count && !is_short; i++) { /* many threads take turns on few cores: a product or two */
         CpuBackend many = open_cpu(sets[i], MANY_THREADS);

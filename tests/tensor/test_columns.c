@@ -60,5 +60,6 @@ int main(void) {
     check((Weight){.rows = ROWS, .cols = COLS, .quant = QUANT_SYMMETRIC, .bits = 5, .group = 32, .dtype = DTYPE_F16});
     check((Weight){.rows = ROWS, .cols = COLS, .quant = QUANT_K, .bits = 4, .group = 32, .dtype = DTYPE_U8});
     check((Weight){.rows = ROWS, .cols = COLS, .quant = QUANT_K_SYMMETRIC, .bits = 6, .group = 16, .dtype = DTYPE_U8});
+    check((Weight){.rows = ROWS, .cols = COLS, .quant = QUANT_TERNARY, .bits = 2, .group = 64, .dtype = DTYPE_BF16});
     return test_done();
 }

@@ -145,7 +145,7 @@ static void test_mxfp4(uint64_t *seed) {
 }
 
 /* Rows a quarter of the matrix apart share bytes; one scale multiplies or divides all. */
-static void test_ternary(bool inverse, uint64_t *seed) {
+static void test_ternary(bool inverse, bool for_file, uint64_t *seed) {
     Error error = {0};
     float row[COLS], scale = 0.75f;
     int wrong = 0;
@@ -154,16 +154,19 @@ static void test_ternary(bool inverse, uint64_t *seed) {
         data[i] = random & (uint8_t) ~(random & random >> 1 & 0x55); /* no code is 3 */
     }
     floats_from_f32(scales, DTYPE_BF16, &scale, 1);
-    PackedMatrix p = {.kind = PACKED_TERNARY, .rows = ROWS, .cols = COLS, .bits = 2, .inverse_scale = inverse};
+    PackedMatrix p = {
+        .kind = PACKED_TERNARY, .rows = ROWS, .cols = COLS, .bits = 2, .inverse_scale = inverse, .for_file = for_file};
     p.data = matrix(data, DTYPE_U8, ROWS / 4, COLS);
     p.scales = (Tensor){.data = scales, .dtype = DTYPE_BF16, .rank = 1, .shape = {1}, .bytes = 2};
     TEST_MSG(packed_check(&p, &error), "%s", error.text);
-    TEST(p.form.quant == QUANT_AFFINE && p.form.bits == 2 && p.form.dtype == (inverse ? DTYPE_F32 : DTYPE_BF16));
-    TEST(packed_read(&p, 0, ROWS, out, out_scales, out_biases, &error));
+    TEST(p.form.quant == (for_file ? QUANT_AFFINE : QUANT_TERNARY) && p.form.bits == 2);
+    TEST(p.form.dtype == (inverse ? DTYPE_F32 : DTYPE_BF16));
+    TEST(for_file || weight_bytes(&p.form) == ROWS * (COLS / 4 + dtype_bytes(p.form.dtype)));
+    TEST(packed_read(&p, 0, ROWS, out, out_scales, for_file ? out_biases : NULL, &error));
     Weight w = p.form;
     w.data = out;
     w.scales = out_scales;
-    w.biases = out_biases;
+    w.biases = for_file ? out_biases : NULL;
     if (inverse) scale = 1 / scale;
     for (int r = 0; r < ROWS; r++) {
         weight_dequantize_row(&w, r, 0, COLS, row);
@@ -194,8 +197,7 @@ int main(void) {
     }
     test_kind(PACKED_BYTES, 8, false, &seed);
     test_kind(PACKED_FP8, 8, false, &seed);
-    test_ternary(false, &seed);
-    test_ternary(true, &seed);
+    for (int i = 0; i < 4; i++) test_ternary(i & 1, i & 2, &seed);
     test_order(&seed);
     test_mxfp4(&seed);
     return test_done();

@@ -163,6 +163,7 @@ void loader_unpack(Loader *ld, const char *full, const PackedMatrix *packed, Wei
     PackedMatrix *own = loader_alloc(ld, 1, sizeof *own);
     if (!own) return;
     *own = *packed;
+    own->for_file = ld->source->record != NULL;
     if (!packed_check(own, &why)) {
         loader_fail(ld, why.code, "matrix %s: %s", full, why.text);
         return;

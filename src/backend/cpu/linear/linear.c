@@ -23,7 +23,7 @@ int64_t linear_panel_place(int64_t group, int64_t count) {
 
 LinearKind linear_kind(const Weight *w) {
 #define KIND_PLACE(name, quant, bits, group, ...) [quant][bits][((group) > 16) + ((group) > 32)] = 1 + name,
-    static const uint8_t KINDS[QUANT_K_SYMMETRIC + 1][9][3] = {LINEAR_KINDS(KIND_PLACE, )};
+    static const uint8_t KINDS[QUANT_TERNARY + 1][9][3] = {LINEAR_KINDS(KIND_PLACE, )};
     const int found = KINDS[w->quant][w->bits][(w->group > 16) + (w->group > 32)];
     CHECK(found > 0);
     return (LinearKind)(found - 1);

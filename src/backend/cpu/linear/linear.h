@@ -11,6 +11,10 @@
  * and the lanes are added as a tree of halves: j + (j+8), then j + (j+4), j + (j+2), j + (j+1). b·z uses the sum of the
  * quantised values, so the result is the exact weights times the rounded activations.
  *
+ * Ternary weights are w = s·(c − 1) with one s: no weight is multiplied. I adds each activation no time, once or twice,
+ * as the dot products of bytes do that (VPDPBUSD, VPMADDUBSW, SDOT), and b·z = −s·z takes the sum of all once. A row of
+ * weights is 2 bits a column and its scale.
+ *
  * Plain weights and mxfp8: f32 activations; lane j of 16 takes the columns with k mod 16 = j, acc[j] = fma(w, x,
  * acc[j]) with w exact in f32; the same tree. mxfp8 scales its groups of 32, two columns of a lane, as a whole: with h
  * = element / 256, acc[j] = fma(256 · scale, fma(h', x', h · x), acc[j]). */

@@ -100,6 +100,12 @@ INLINE void load_records(const Weight *w, const uint8_t *scales, int64_t group, 
 INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group,
     int64_t count, __m256 *s, __m256 *b) {
     const uint8_t *end = scales + bytes;
+    if (w->quant == QUANT_TERNARY) {
+        const __m256 lanes = _mm256_castsi256_ps(first_lanes(count));
+        *s = _mm256_and_ps(_mm256_set1_ps(ternary_scale(scales, w->dtype)), lanes);
+        *b = _mm256_sub_ps(_mm256_setzero_ps(), *s);
+        return;
+    }
     if (w->quant == QUANT_AFFINE) {
         const int size = w->dtype == DTYPE_F32 ? 4 : 2;
         if (w->group <= 64) {

@@ -90,6 +90,11 @@ INLINE __m512 load_symmetric(const Weight *w, const uint8_t *scales, int64_t gro
 INLINE void load_scales(
     const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count, __m512 *s, __m512 *b) {
     __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
+    if (w->quant == QUANT_TERNARY) {
+        *s = _mm512_maskz_mov_ps(mask, _mm512_set1_ps(ternary_scale(scales, w->dtype)));
+        *b = _mm512_sub_ps(_mm512_setzero_ps(), *s);
+        return;
+    }
     if (w->quant == QUANT_AFFINE) {
         size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
         if (w->group <= 64) {

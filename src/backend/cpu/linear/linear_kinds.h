@@ -27,6 +27,7 @@
     F(KIND_SYMMETRIC_8, QUANT_SYMMETRIC, 8, 32, __VA_ARGS__)                                                           \
     F(KIND_K_4, QUANT_K, 4, 32, __VA_ARGS__)                                                                           \
     F(KIND_K_5, QUANT_K, 5, 32, __VA_ARGS__)                                                                           \
+    F(KIND_TERNARY, QUANT_TERNARY, 2, 64, __VA_ARGS__)                                                                 \
     F(KIND_K_SYMMETRIC, QUANT_K_SYMMETRIC, 6, 16, __VA_ARGS__)                                                         \
     F(KIND_MXFP4, QUANT_MXFP4, 4, 32, __VA_ARGS__)                                                                     \
     F(KIND_NVFP4, QUANT_NVFP4, 4, 16, __VA_ARGS__)

@@ -83,6 +83,14 @@ INLINE void load_scales(
     const Weight *w, size_t row_bytes, int64_t row, int64_t group, int64_t count, float32x4_t *s, float32x4_t *b) {
     const size_t from = (size_t)row * row_bytes;
     const uint8_t *scales = (const uint8_t *)w->scales + from;
+    if (w->quant == QUANT_TERNARY) {
+        static const int32_t lanes[4] = {0, 1, 2, 3};
+        const uint32x4_t exists = vcltq_s32(vld1q_s32(lanes), vdupq_n_s32((int32_t)count));
+        const float32x4_t one = load_floats_part(scales, w->dtype, 1);
+        *s = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdupq_laneq_f32(one, 0)), exists));
+        *b = vnegq_f32(*s);
+        return;
+    }
     if (w->quant == QUANT_AFFINE) {
         const uint8_t *biases = (const uint8_t *)w->biases + from;
         const int64_t size = (int64_t)dtype_bytes(w->dtype);

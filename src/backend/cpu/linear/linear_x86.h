@@ -23,6 +23,17 @@ INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
 }
 
+/* The scale of a ternary row. */
+INLINE float ternary_scale(const uint8_t *scales, DType dtype) {
+    uint32_t bits = 0;
+    float value;
+    memcpy(&bits, scales, dtype == DTYPE_F32 ? 4 : 2);
+    if (dtype == DTYPE_F16) return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128((int)bits)));
+    if (dtype == DTYPE_BF16) bits <<= 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* A product of a few activation rows. */
 struct Few {
     const Weight *w;

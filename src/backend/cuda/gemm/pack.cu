@@ -38,7 +38,9 @@ __device__ static float2 scale_at(const RawRows &w, int64_t row, int64_t group) 
         scale = half_at(record) * (float)(int8_t)record[2 + group % 16];
     } else {
         const int size = w.dtype == DTYPE_F32 ? 4 : 2;
+        if (w.quant == QUANT_TERNARY) group = 0;
         scale = float_at(scales + group * size, w.dtype);
+        if (w.quant == QUANT_TERNARY) return make_float2(scale, -scale);
         if (w.quant == QUANT_AFFINE)
             return make_float2(scale, float_at(w.biases + row * w.scale_bytes + group * size, w.dtype));
     }
