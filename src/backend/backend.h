@@ -299,7 +299,7 @@ typedef struct LowRankMatmul {
     float *low_rank[MATMUL_MAX];                 /* [rows, rank]: work */
     float scale[MATMUL_MAX];
     float *residual;      /* [rows, weight[0]->rows]: takes the terms instead of out[0], with count 1; NULL: out does */
-    float residual_scale; /* of W's term, with residual */
+    float residual_scale; /* factor of the product with W, with residual */
 } LowRankMatmul;
 
 /* A gated feed-forward network: glu, then down, whose x is glu.out. The bits of the residual are those of the two

@@ -555,7 +555,7 @@ void cpu_matmul_add(Backend *backend, const MatmulAdd *op) {
 typedef struct LowRankWork {
     Product product;             /* W and A: they have the same input */
     Product updates[MATMUL_MAX]; /* B */
-    int count;                   /* of updates */
+    int count;                   /* number of updates */
 } LowRankWork;
 
 static void low_rank_task(void *argument, int index, int count) {
