@@ -10,16 +10,28 @@ if [ ! -e "$build/emulated/apus-cuda.so" ]; then
     echo "skipped: no emulated backend in $build"
     exit 77
 fi
-log=$(mktemp)
+lanes=1 running=0
+[ "$set" != all ] || lanes=2
 
-# step NAME SEED MULTIPROCESSORS [ARGUMENT…]
-step() {
-    local start=$SECONDS result=ok
-    EMULATOR_SEED=$2 EMULATOR_MULTIPROCESSORS=$3 tests/emulator/run.sh "$build" "test_$1" "${@:4}" >"$log" 2>&1 </dev/null || result=FAILED failed=1
-    ! grep -aq '^skipped: backend cuda' "$log" || result=FAILED failed=1 # it did not find the emulated one
+# run NAME SEED MULTIPROCESSORS [ARGUMENT…]
+run() {
+    local start=$SECONDS result=ok log
+    log=$(mktemp)
+    EMULATOR_SEED=$2 EMULATOR_MULTIPROCESSORS=$3 tests/emulator/run.sh "$build" "test_$1" "${@:4}" >"$log" 2>&1 </dev/null || result=FAILED
+    ! grep -aq '^skipped: backend cuda' "$log" || result=FAILED # it did not find the emulated one
     printf '%-7s %-20s seed %d, %2d multiprocessors %4d s   %s\n' $result "$1" "$2" "$3" $((SECONDS - start)) \
         "$(grep -a passed "$log" | tail -n 1)"
     [ $result = ok ] || tail -n 40 "$log"
+    rm -f "$log"
+    [ $result = ok ]
+}
+step() {
+    if [ $running = $lanes ]; then
+        wait -n || failed=1
+        running=$((running - 1))
+    fi
+    run "$@" &
+    running=$((running + 1))
 }
 
 step handed 1 4
@@ -32,7 +44,7 @@ step generated 7 4 short
 step prompts 3 4 520
 step whole 5 4 short
 if [ "$set" = all ]; then
-    for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
+    for name in attention golden attention_codes batch coded step given together; do step $name 7 4; done
     step vision 3 4
     step handed 2 1
     step speculation_model 7 4 --backend cuda llama
@@ -42,5 +54,8 @@ if [ "$set" = all ]; then
     step ops 8 11
     step attention 9 2
 fi
-rm -f "$log"
+while [ $running -gt 0 ]; do
+    wait -n || failed=1
+    running=$((running - 1))
+done
 exit $failed

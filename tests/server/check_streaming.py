@@ -143,6 +143,7 @@ def check_timings(model, budget):
         experts = first["timings"]["experts"]
         check(set(experts) == {"hits", "misses", "read_bytes", "stall_ms"}, experts)
         check(experts["misses"] > 0 and experts["read_bytes"] > 0 and experts["stall_ms"] >= 0, experts)
+        check(server.wait_idle(), "the last step is counted")
         figure = figures(server)
         for name, metric in (("hits", "hits"), ("misses", "misses")):
             total = first["timings"]["experts"][name] + again["timings"]["experts"][name]
