@@ -88,7 +88,9 @@ static void check(
         .work = work,
         .out = out};
     backend->ops->experts(backend, &op);
-    for (int r = 0; r < rows; r++) {
+    /* In a sample, the reference computes every third row alone: it unpacks each expert anew. */
+    const int stride = test_sampled() && !strcmp(backend->ops->name, "ref") ? 3 : 1;
+    for (int r = rows % stride; r < rows; r += stride) {
         alone(single, bank, x + r * HIDDEN, index + r * SLOTS, weight + r * SLOTS, wanted);
         TEST_MSG(same_bits(wanted, out + r * HIDDEN, HIDDEN), "%s, %s, %d bits, row %d of %d%s", backend->ops->name,
             what, bank->weight[0][0].bits, r, rows, skew ? ", all alike" : "");
