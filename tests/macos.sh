@@ -24,7 +24,7 @@ for name in curl openssl editline webp ogg vorbis; do
         [ ! -d "$place" ] || ln -sf "$place"/* "$libraries/$name/"
     done
 done
-echo 'ASSET(0, "/", "index.html", "text/html", "0", false)' >"$libraries/assets.inc" # cmake/web.cmake writes it
+echo 'ASSET(0, "/", "index.html", "text/html", "0", false)' >"$libraries/assets.inc" # app/build.js writes the real one
 
 # The same warnings as CMakeLists.txt. clang 14 knows no _Float16 on x86-64, which a header declares functions of.
 flags=(-fsyntax-only -std=gnu17 -Isrc -isystem "$headers" -isystem "$libraries" -D_GNU_SOURCE= '-DAPUS_VERSION="0"'

@@ -300,3 +300,12 @@ VEC_INLINE Vec vec_erfc(Vec x) {
     for (int i = 1; i < 10; i++) p = vec_fma(p, t, vec_set(coefficients[i]));
     return vec_mul(t, vec_exp_falling(vec_fma(vec_sub(vec_set(0), x), x, p)));
 }
+
+/* The first `lanes` of 16 numbers, all of them if there are more; the others are 0, or are not stored. */
+VEC_INLINE Vec load_lanes(const float *p, int lanes) { return lanes >= 16 ? vec_load(p) : vec_load_some(p, lanes); }
+VEC_INLINE void store_lanes(float *p, Vec v, int lanes) {
+    if (lanes >= 16)
+        vec_store(p, v);
+    else
+        vec_store_some(p, v, lanes);
+}

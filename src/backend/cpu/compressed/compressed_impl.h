@@ -13,14 +13,6 @@ enum { SCORE_HEADS = 2, SCORE_KEYS = 2, VALUE_VECS = 1, INDEX_VECS = 1, INDEX_KE
 #endif
 _Static_assert(HEADS % SCORE_HEADS == 0 && BLOCK == 2 * LANES, "tiles of scores");
 
-VEC_INLINE Vec load_lanes(const float *p, int lanes) { return lanes >= LANES ? vec_load(p) : vec_load_some(p, lanes); }
-VEC_INLINE void store_lanes(float *p, Vec v, int lanes) {
-    if (lanes >= LANES)
-        vec_store(p, v);
-    else
-        vec_store_some(p, v, lanes);
-}
-
 /* ---- compression ---- */
 
 VEC_INLINE Vec gate_of(const CompressedSlot *slot, int at, int lanes) {

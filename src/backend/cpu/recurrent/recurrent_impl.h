@@ -16,14 +16,6 @@ enum { TILE_COLS = 6, TILE_VECS = 1, FEW_VECS = 2 };
 enum { TILE_COLS = 6, TILE_VECS = 1, FEW_VECS = 2 };
 #endif
 
-VEC_INLINE Vec load_lanes(const float *p, int lanes) { return lanes >= LANES ? vec_load(p) : vec_load_some(p, lanes); }
-VEC_INLINE void store_lanes(float *p, Vec v, int lanes) {
-    if (lanes >= LANES)
-        vec_store(p, v);
-    else
-        vec_store_some(p, v, lanes);
-}
-
 VEC_INLINE Vec vec_sigmoid(Vec x) { return vec_swish(vec_set(1), x); }
 
 /* max(x, 0) + log(1 + e^−|x|); the logarithm as 2·atanh(y / (2 + y)), a series that ends below 1e-8. */

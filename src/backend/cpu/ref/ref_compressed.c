@@ -8,28 +8,13 @@
 #include "backend/cpu/ref/ref_internal.h"
 
 enum {
-    LANES = 16,
     SMALL_FLOATS = 1 << 15, /* below this threads are not worth waking */
     BLOCK_KEYS = 32,        /* keys whose scores are known before their values are added */
     SLOTS_MAX = 2 * KV_PAGE_TOKENS,
 };
 
-/* Partial sums: vectors, without changing the order. */
-typedef float Lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));
-
-static float dot(const float *a, const float *b, int64_t count) {
-    Lanes lanes = {0};
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        lanes += *(const Lanes *)(const void *)(a + i) * *(const Lanes *)(const void *)(b + i);
-    for (; i < count; i++) lanes[i % LANES] += a[i] * b[i];
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];
-    return lanes[0];
-}
-
 static void norm_row(const Norm *norm, float *x) {
-    const float scale = 1 / sqrtf(dot(x, x, norm->width) / (float)norm->width + norm->eps);
+    const float scale = 1 / sqrtf(ref_dot(x, x, norm->width) / (float)norm->width + norm->eps);
     for (int64_t i = 0; i < norm->width; i++) x[i] *= scale * (norm->weight ? norm->weight[i] : 1);
 }
 
@@ -169,7 +154,8 @@ static void sort_keys(Candidate *heap, int count) {
 
 static float score_key(const CompressedSelect *op, const float *q, const float *weights, const float *key) {
     float sum = 0;
-    for (int h = 0; h < op->heads; h++) sum += weights[h] * fmaxf(0, dot(q + (int64_t)h * op->width, key, op->width));
+    for (int h = 0; h < op->heads; h++)
+        sum += weights[h] * fmaxf(0, ref_dot(q + (int64_t)h * op->width, key, op->width));
     return sum;
 }
 
@@ -216,7 +202,7 @@ typedef struct Running {
 static void add_block(Running *r, const float *q, float scale, const float *const *keys, int count) {
     float scores[BLOCK_KEYS], most = r->most;
     for (int i = 0; i < count; i++) {
-        scores[i] = scale * dot(q, keys[i], r->width);
+        scores[i] = scale * ref_dot(q, keys[i], r->width);
         most = fmaxf(most, scores[i]);
     }
     const float factor = expf(r->most - most);
