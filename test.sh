@@ -216,6 +216,9 @@ for check in cache api doors tools jobs vision embeddings models audio media_mem
     beside 3 $check "$python" tests/server/check_$check.py
 done
 for check in lora encoders; do beside 3 $check "$python" tests/server/check_$check.py; done
+beside 3 real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
+for check in gpu_layers replicas operations; do beside 3 ${check/_/-} "$python" tests/server/check_$check.py; done
+beside 3 app-webkit tests/app/run.sh webkit
 beside 3 macos tests/macos.sh
 beside 3 schema "$python" tests/server/check_schema.py --seeds 300
 beside 3 lint tools/lint.sh
@@ -250,13 +253,6 @@ for client in openai anthropic langchain ai python_langchain python_litellm pyth
 done
 wait
 both_cores=
-
-beside 2 real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
-beside 2 gpu-layers "$python" tests/server/check_gpu_layers.py
-beside 2 operations "$python" tests/server/check_operations.py
-beside 2 replicas "$python" tests/server/check_replicas.py
-beside 2 app-webkit tests/app/run.sh webkit
-wait
 
 # These measure times, or take a GPU.
 step chaos "$python" tests/server/check_chaos.py
