@@ -2,6 +2,7 @@ import { signal } from '@preact/signals';
 import { ApiError, call, callStream } from '../lib/api.js';
 import { attachmentText, audioPart } from '../lib/attachments.js';
 import * as db from '../lib/db.js';
+import { alone } from '../lib/locks.js';
 import { newId } from '../lib/tree.js';
 import { addMessages, catchUp, chat, chats, chatModel, elsewhere, messages, path, reread, tell, updateMessage, writing } from './chats.js'; // prettier-ignore
 import { served, takesAudio, takesImages, watch } from './server.js';
@@ -35,22 +36,16 @@ const HIDDEN_MS = 300;
 const CONNECT_WAIT_MS = 8000; // at most, between two tries
 const KEEP_S = 1800; // an answer goes on for so long without this page
 
-/* One tab of a browser writes an answer, the others show what it has stored: a lock says which, where there are locks. */
-
-/** @param {string} id */
-const lockOf = (id) => `apus-answer-${id}`;
+/** One tab of a browser writes an answer, the others show what it has stored. @param {string} id */
+const turnOf = (id) => `apus-answer-${id}`;
 
 /** This tab writes an answer. @param {string} id @returns {() => void} what says that it does so no longer */
 function hold(id) {
     let free = () => {};
     const held = new Promise((done) => (free = () => done(null)));
-    navigator.locks?.request(lockOf(id), () => held).catch(() => {});
+    alone(turnOf(id), () => held).catch(() => {});
     return free;
 }
-
-/** When no tab writes an answer any more. @param {string} id @param {AbortSignal} signal @param {() => Promise<void>} work */
-const whenFree = (id, signal, work) =>
-    navigator.locks ? navigator.locks.request(lockOf(id), { signal }, work) : work();
 
 /** Answers that another tab writes. @type {Map<string, Writer>} by message */
 const followed = new Map();
@@ -358,14 +353,15 @@ export async function pickUp(message) {
     followed.set(message.id, writer);
     let mine = false;
     try {
-        await whenFree(message.id, controller.signal, async () => {
+        const work = async () => {
             followed.delete(message.id);
             const now = (await db.getMessage(message.id).catch(() => undefined)) ?? writer.message;
             mine = now.state === 'streaming'; // the tab that wrote it is closed
             if (!mine) return;
             await takeOver(writer, now, controller.signal);
             await finish(writer);
-        });
+        };
+        await alone(turnOf(message.id), work, controller.signal);
     } catch {
         tell({ stop: message.id }); // the user has stopped it here
     }

@@ -1,6 +1,7 @@
 import { effect, signal } from '@preact/signals';
 import { ApiError, call } from '../lib/api.js';
 import * as db from '../lib/db.js';
+import { alone } from '../lib/locks.js';
 import { loaded, showChanged } from './chats.js';
 import { health, link } from './server.js';
 import { stored, t } from './settings.js';
@@ -121,14 +122,13 @@ async function exchange() {
     if (answer.latest > known.peek().last) await pull();
 }
 
-/** One tab at a time, where the browser has locks. */
+/** One tab at a time. */
 async function sync() {
     if (!health.peek()?.history) return void (history.value = 'off');
     if (busy || !loaded.peek() || document.hidden || link.peek() !== 'ok') return later(EVERY_MS);
     busy = true;
     try {
-        if (navigator.locks) await navigator.locks.request('apus-history', exchange);
-        else await exchange();
+        await alone('apus-history', exchange);
     } catch (error) {
         const code = error instanceof ApiError ? error.code : '';
         const off = code === 'history_off';

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { answered, noticed, openApp, openDoor, profiles, reloadStored, send, serve, setDefaults, storedTexts, tinyVision, until } from './helpers.js'; // prettier-ignore
+import { answered, fillStore, INSECURE_HOST, noticed, openApp, openDoor, profiles, reloadStored, send, serve, setDefaults, storedChat, storedTexts, tinyVision, until } from './helpers.js'; // prettier-ignore
 import { gate, modelOf, typed } from './mock.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
@@ -435,6 +435,53 @@ export async function twoTabs(/** @type {Tools} */ { browser, mock }) {
     rest.open();
     const texts = (await storedTexts(page)).filter((message) => message.role === 'assistant');
     assert.deepEqual(texts.map((message) => message.state).sort(), ['done', 'done', 'stopped']);
+    assert.deepEqual(faults, []);
+}
+
+/** The same over plain HTTP, where browsers have no locks: no tab takes an answer for lost that another one writes. */
+export async function twoTabsOverHttp(/** @type {Tools} */ { browser, mock }) {
+    const url = mock.url.replace('127.0.0.1', INSECURE_HOST);
+    const { page, context, faults } = await openApp(browser, url, { allow: /Cross-Origin-Opener-Policy/ });
+    assert.ok(await page.evaluate(() => !isSecureContext && !navigator.locks));
+    const rest = gate();
+    const never = gate();
+    mock.answer = () => [...typed('A part,').slice(0, 2), { delta: { content: ' and the rest' }, gate: rest.opened }];
+    await send(page, 'Slowly');
+    await page.waitForSelector('.message.assistant .markdown:has-text("A part,")');
+    const other = await context.newPage();
+    await other.goto(page.url());
+    await other.waitForSelector('.message.user:has-text("Slowly")');
+    await other.waitForSelector('button.send.stop, .trouble');
+    await other.waitForTimeout(500); // where it takes the answer for lost, it does so by then
+    const answers = async () => (await storedTexts(page)).filter((message) => message.role === 'assistant');
+    assert.deepEqual((await answers()).map((message) => message.state), ['streaming']); // prettier-ignore
+    rest.open();
+    for (const tab of [page, other]) {
+        await tab.waitForSelector('.message.assistant .markdown:has-text("A part, and the rest")');
+        await answered(tab);
+        assert.equal(await tab.locator('.trouble').count(), 0);
+    }
+
+    // A tab that is closed while it writes: the other one says what is lost of an answer that the server does not keep.
+    mock.answer = () => [
+        { delta: { content: 'A beginning' } },
+        { delta: { content: ' of it' }, wait: 1100 }, // what came is stored once per second
+        { delta: {}, gate: never.opened },
+    ];
+    await send(page, 'Again');
+    await other.waitForSelector('.message.user:has-text("Again")');
+    await until(async () => (await answers()).at(-1).content === 'A beginning of it', 'it is stored');
+    await page.close();
+    await other.waitForSelector('.trouble:has-text("The rest of this answer is lost")');
+    await other.waitForSelector('.message.assistant.last .markdown:has-text("A beginning of it")');
+
+    // The same of a tab that has crashed, and left its note.
+    const text = { id: 'left-1', chat: 'left', parent: null, role: 'assistant', content: 'Once', created: 1, state: 'streaming' }; // prettier-ignore
+    await other.evaluate(() => localStorage.setItem('apus.lock.apus-answer-left-1', 'crashed'));
+    await fillStore(other, [storedChat('left')], [text]);
+    await other.click('.chat-entry:has-text("Chat left") a');
+    await other.waitForSelector('.trouble:has-text("The rest of this answer is lost")');
+    never.open();
     assert.deepEqual(faults, []);
 }
 

@@ -19,6 +19,9 @@ export const smallModel = join(models, 'qwen-0.5b.gguf');
    never comes. A state that would pass by is held: by a gate of the mock, or by a slow hub. */
 export const LONG_MS = 240_000;
 
+/** A name of this machine that is no localhost: what browsers allow over HTTPS alone they do not allow there. */
+export const INSECURE_HOST = 'lan.test';
+
 /** @typedef {{ url: string, output: () => string, stop: (signal?: NodeJS.Signals) => Promise<void> }} Started */
 
 /**

@@ -3,7 +3,7 @@
 import { chromium } from 'playwright-core';
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { serve, startHub } from './helpers.js';
+import { INSECURE_HOST, serve, startHub } from './helpers.js';
 import { Mock } from './mock.js';
 
 const executable = process.env.CHROMIUM ?? ['/usr/bin/chromium', '/usr/bin/google-chrome'].find(existsSync);
@@ -38,6 +38,7 @@ const browser = await chromium.launch({
         '--no-first-run',
         '--disable-sync',
         '--disable-component-update',
+        `--host-resolver-rules=MAP ${INSECURE_HOST} 127.0.0.1`,
     ],
 });
 let failed = 0;
