@@ -201,55 +201,55 @@ compiled() {
 }
 step emulated-build emulated_build
 
-# The compiled tests take two cores, and beside them one lane of everything else, which waits a good part of its time; then
-# three lanes. What waits most begins, the longest first; two steps that compute for a fifth of their minutes take no lane.
+# The compiled tests take two cores, and beside them two lanes of everything else, which waits a good part of its time; then
+# four lanes. What waits most begins, the longest first; two steps that compute for a fifth of their minutes take no lane.
 set -m
 compiled &
 both_cores=$!
 set +m
 aside hub "$python" tests/hub/check_hub.py
 aside streaming "$python" tests/server/check_streaming.py
-beside 3 emulated tests/emulated.sh build
-beside 3 app tests/app/run.sh journeys
-beside 3 aarch64 tests/aarch64.sh
+beside 4 emulated tests/emulated.sh build
+beside 4 app tests/app/run.sh journeys
+beside 4 aarch64 tests/aarch64.sh
 for check in cache api doors tools jobs vision embeddings models audio media_memory fit mixed malformed metrics constrained faults states lan sdk; do
-    beside 3 $check "$python" tests/server/check_$check.py
+    beside 4 $check "$python" tests/server/check_$check.py
 done
-for check in lora encoders; do beside 3 $check "$python" tests/server/check_$check.py; done
-beside 3 real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
-for check in gpu_layers replicas operations; do beside 3 ${check/_/-} "$python" tests/server/check_$check.py; done
-beside 3 app-webkit tests/app/run.sh webkit
-beside 3 macos tests/macos.sh
-beside 3 schema "$python" tests/server/check_schema.py --seeds 300
-beside 3 lint tools/lint.sh
-beside 3 app-lint tests/app/run.sh lint
-beside 3 tokenizers "$python" tests/text/check_tokenizers.py --count 1000
-beside 3 sentencepiece "$python" tests/text/check_sentencepiece.py --count 300
-beside 3 vocabularies "$python" tests/import/check_vocabularies.py --count 200
-beside 3 images "$python" tests/media/check_images.py
-beside 3 convert "$python" tests/import/check_convert.py --every 4
-beside 3 gguf-families "$python" tests/import/check_gguf_families.py
-beside 3 mmproj "$python" tests/import/check_mmproj.py
-beside 3 gguf-export "$python" tests/import/check_export.py --count 100
-beside 3 packed "$python" tests/model/check_packed.py --broken 48
-beside 3 templates "$python" tests/text/check_templates.py
-beside 3 grammar "$python" tests/text/check_grammar.py
-beside 3 calls "$python" tests/text/check_calls.py --count 12
-beside 3 logits "$python" tests/model/check_logits.py --every 4
-beside 3 hostile "$python" tests/model/check_hostile.py
-beside 3 cli "$python" tests/cli/check_cli.py
-beside 3 commands "$python" tests/cli/check_commands.py
-beside 3 package tests/cli/check_package.sh
-beside 3 install tests/cli/check_install.sh
-beside 3 speculation "$python" tests/server/check_speculation.py
-beside 3 openapi "$python" tests/server/check_openapi.py --count 200
-beside 3 soak "$python" bench/kv_cache.py soak tiny --count 200 --checked 0.5
-beside 3 swiftlm "$python" tests/cli/check_swiftlm.py
-beside 3 agents "$python" tests/clients/agent_session.py
-beside 3 agent-requests "$python" tests/clients/agent_requests.py
-beside 3 sdk-node tests/server/check_sdk_node.sh
+for check in lora encoders; do beside 4 $check "$python" tests/server/check_$check.py; done
+beside 4 real env APUS_MODELS=gemma-270m "$python" tests/real/check_real.py
+for check in gpu_layers replicas operations; do beside 4 ${check/_/-} "$python" tests/server/check_$check.py; done
+beside 4 app-webkit tests/app/run.sh webkit
+beside 4 macos tests/macos.sh
+beside 4 schema "$python" tests/server/check_schema.py --seeds 300
+beside 4 lint tools/lint.sh
+beside 4 app-lint tests/app/run.sh lint
+beside 4 tokenizers "$python" tests/text/check_tokenizers.py --count 1000
+beside 4 sentencepiece "$python" tests/text/check_sentencepiece.py --count 300
+beside 4 vocabularies "$python" tests/import/check_vocabularies.py --count 200
+beside 4 images "$python" tests/media/check_images.py
+beside 4 convert "$python" tests/import/check_convert.py --every 4
+beside 4 gguf-families "$python" tests/import/check_gguf_families.py
+beside 4 mmproj "$python" tests/import/check_mmproj.py
+beside 4 gguf-export "$python" tests/import/check_export.py --count 100
+beside 4 packed "$python" tests/model/check_packed.py --broken 48
+beside 4 templates "$python" tests/text/check_templates.py
+beside 4 grammar "$python" tests/text/check_grammar.py
+beside 4 calls "$python" tests/text/check_calls.py --count 12
+beside 4 logits "$python" tests/model/check_logits.py --every 4
+beside 4 hostile "$python" tests/model/check_hostile.py
+beside 4 cli "$python" tests/cli/check_cli.py
+beside 4 commands "$python" tests/cli/check_commands.py
+beside 4 package tests/cli/check_package.sh
+beside 4 install tests/cli/check_install.sh
+beside 4 speculation "$python" tests/server/check_speculation.py
+beside 4 openapi "$python" tests/server/check_openapi.py --count 200
+beside 4 soak "$python" bench/kv_cache.py soak tiny --count 200 --checked 0.5
+beside 4 swiftlm "$python" tests/cli/check_swiftlm.py
+beside 4 agents "$python" tests/clients/agent_session.py
+beside 4 agent-requests "$python" tests/clients/agent_requests.py
+beside 4 sdk-node tests/server/check_sdk_node.sh
 for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
-    beside 3 "client-$client" tests/clients/run.sh $client
+    beside 4 "client-$client" tests/clients/run.sh $client
 done
 wait
 both_cores=
