@@ -69,7 +69,7 @@ static void check_generated(Bench *b, const char *name, const float *expected) {
         memset(out, 0, (size_t)count * sizeof *out);
         compute(backend, b, cuts[i].chunk, cuts[i].strangers, out);
         const double far = distance(out, expected, count);
-        TEST_MSG(far <= tolerance(s), "%s: %s: generated: %g from ref", name, s->name, far);
+        TEST_MSG(far <= tolerance_on(name, s), "%s: %s: generated: %g from ref", name, s->name, far);
         TEST_MSG(same_bits(first, out, count), "%s: %s: generated: steps of %d%s: %g away", name, s->name,
             cuts[i].chunk, cuts[i].strangers ? " beside strangers" : "", distance(out, first, count));
     }
@@ -100,7 +100,7 @@ static void check_shape(const Shape *s, const KeySelection *selection, bool chun
         }
         compute(single, &b, 512, false, first);
         const double far = distance(first, expected, count);
-        TEST_MSG(far <= tolerance(s), "%s: %s: %g from ref", names[n], s->name, far);
+        TEST_MSG(far <= tolerance_on(names[n], s), "%s: %s: %g from ref", names[n], s->name, far);
         backend_close(single);
         check_generated(&b, names[n], expected);
         for (int threads = 1; threads <= (is_device(names[n]) ? 1 : THREADS_MAX); threads++) {

@@ -386,12 +386,16 @@ bool fixture_run_try(
     return run->runner != NULL;
 }
 
+bool fixture_lacking(const RunnerOptions *options, const Error *error) {
+    const bool device =
+        backend_on_device(options->backend.device) || (options->split && backend_on_device(options->upper.device));
+    return device && error->code == ERROR_UNSUPPORTED && strstr(error->text, "cannot compute");
+}
+
 bool fixture_run_open(FixtureRun *run, const char *directory, const ModelOptions *model, const RunnerOptions *options) {
     Error error = {0};
     const bool ok = fixture_run_try(run, directory, model, options, &error);
-    /* A device may lack operations, which it says by name; the processor has them all. */
-    const bool lacking = !ok && backend_on_device(options->backend.device) && error.code == ERROR_UNSUPPORTED &&
-        strstr(error.text, "cannot compute");
+    const bool lacking = !ok && fixture_lacking(options, &error);
     if (lacking) printf("%s: %s\n", directory, error.text);
     TEST_MSG(ok || lacking, "%s", error.text);
     return ok;

@@ -80,6 +80,9 @@ void fixture_run_close(FixtureRun *run);
 /* False with the error: neither is open. */
 bool fixture_run_try(
     FixtureRun *run, const char *directory, const ModelOptions *model, const RunnerOptions *options, Error *error);
+/* Whether the error says that a device lacks an operation, which it names. The processor has them all. */
+bool fixture_lacking(const RunnerOptions *options, const Error *error);
+/* False where it is lacking or, counted as a failure, where it cannot be opened. */
 bool fixture_run_open(FixtureRun *run, const char *directory, const ModelOptions *model, const RunnerOptions *options);
 
 /* Room for steps of up to `rows` rows, all with outputs. Aborts without memory. */
