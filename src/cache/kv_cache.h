@@ -23,7 +23,7 @@ enum {
 /* How the entries of a model's cache share pages, and how large these are. */
 typedef struct KvPlan {
     int context;  /* tokens that a sequence may hold */
-    int rows_max; /* rows of a step, at most */
+    int rows_max; /* rows of one sequence in a step, at most */
     int group_count;
     struct {
         int page_tokens; /* positions per page, a divisor of KV_PAGE_TOKENS */

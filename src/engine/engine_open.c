@@ -65,6 +65,7 @@ static void take_whole_texts(const Model *model, EngineOptions *options, RunnerO
     if (model_classifies(model)) options->pooling = POOLING_FIRST;
     if (!options->pooling) options->pooling = POOLING_MEAN;
     runner->hidden_rows_max = runner->backend.rows_max;
+    runner->sequence_rows_max = 0;
     options->speculation = (SpeculationOptions){0};
 }
 

@@ -13,7 +13,10 @@ int engine_draft_rows(const EngineOptions *options) {
 
 RunnerOptions engine_runner_options(const EngineOptions *options) {
     const int decode_rows = options->slots + engine_draft_rows(options);
-    RunnerOptions runner = {.backend = options->backend, .outputs_max = decode_rows + ECHO_ROWS};
+    /* The same with and without drafts, and for any slots: the context that a KV cache has room for depends on it. */
+    const int sequence_rows = max_int(options->prefill_size, 1 + DRAFT_TOKENS_MAX);
+    RunnerOptions runner = {
+        .backend = options->backend, .outputs_max = decode_rows + ECHO_ROWS, .sequence_rows_max = sequence_rows};
     runner.backend.rows_max = decode_rows + options->prefill_size;
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
     if (options->pooling) /* only the last row is known beforehand */

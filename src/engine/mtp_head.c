@@ -27,6 +27,7 @@ struct MtpHead {
 static RunnerOptions runner_options(const EngineOptions *options) {
     RunnerOptions runner = engine_runner_options(options);
     runner.mtp = true;
+    runner.sequence_rows_max = 0;
     runner.backend.rows_max = max_int(runner.backend.rows_max + PENDING_MAX, options->slots * PENDING_MAX);
     runner.outputs_max = runner.hidden_rows_max = options->slots;
     return runner;

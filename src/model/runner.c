@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/math.h"
 #include "model/decoder.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
@@ -40,13 +41,14 @@ static bool list_entries(const Bound *bound, CacheSpec *specs, Backend **backend
     return true;
 }
 
-static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *error) {
+static bool make_kv_plan(const Bound *bound, int context, int sequence_rows_max, KvPlan *plan, Error *error) {
     const size_t count = (size_t)bound->spec->cache_entries + 1; /* never no bytes */
     CacheSpec *specs = calloc(count, sizeof *specs);
     Backend **backends = calloc(count, sizeof *backends);
     bool ok = (specs && backends) || fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
     ok = ok && list_entries(bound, specs, backends, error) &&
         kv_plan_make(plan, specs, backends, bound->spec->cache_entries, context, error);
+    plan->rows_max = sequence_rows_max ? min_int(plan->rows_max, sequence_rows_max) : plan->rows_max;
     free(specs);
     free(backends);
     return ok;
@@ -69,7 +71,7 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
         .embeddings = states};
     bool ok = step_builder_open(&builder, &capacity, error) &&
         bound_open(&bound, runner->spec, plans, count, split, error) &&
-        (runner->target || make_kv_plan(&bound, model->context, &kv, error));
+        (runner->target || make_kv_plan(&bound, model->context, 0, &kv, error));
     const KvLayer *entries = runner->target ? runner->target->kv.entries : kv.entries;
     if (ok) {
         const StreamSchedule schedule = {
@@ -239,7 +241,8 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     runner->schedule.can_prefetch = !options->mtp && runner->model->experts.prefetch;
     if (!options->split) runner->schedule.experts = runner->bank;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
-    return runner->target || make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
+    return runner->target ||
+        make_kv_plan(&runner->bound, runner->model->context, options->sequence_rows_max, &runner->kv, error);
 }
 
 Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
@@ -326,6 +329,7 @@ static bool uses_page(const KvPlan *kv, int g, const SequenceChunk *chunk, int p
  * sequence. ahead: a row stands for the position behind its own, so that its windows are narrower. */
 static void check_run(const KvPlan *kv, int ahead, int span_rows_max, const SequenceChunk *chunk) {
     CHECK(chunk->rows > 0 && chunk->position >= 0);
+    CHECK(kv->group_count == 0 || chunk->rows <= kv->rows_max);
     const int end = chunk->position + chunk->rows;
     for (int i = 0; i < chunk->span_count; i++) {
         const BidirectionalSpan *span = &chunk->spans[i];

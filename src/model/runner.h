@@ -21,6 +21,8 @@ typedef struct RunnerOptions {
     bool mtp;            /* the model's multi-token prediction head (Spec.mtp) in its place, without split */
     int outputs_max;     /* most rows of a step with logits; 0: all */
     int hidden_rows_max; /* most rows of a step with final hidden states; 0: none */
+    /* Most rows of one sequence in a step, which its windows hold besides what they read; 0: all rows. */
+    int sequence_rows_max;
 } RunnerOptions;
 
 /* Walks the decoder once on the plan backend, where every shape is checked and scratch is counted, and opens the real

@@ -251,9 +251,12 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
     if (fake.states)
         specs[entries++] = (CacheSpec){
             .page_tokens = RECURRENT_PAGE_TOKENS, .anchor_bytes = sizeof(uint64_t), .row_bytes = sizeof(uint64_t)};
-    if (kv_plan_make(&runner->plan, specs, backends, entries, fake.context, error)) return runner;
-    runner_close(runner);
-    return NULL;
+    if (!kv_plan_make(&runner->plan, specs, backends, entries, fake.context, error)) {
+        runner_close(runner);
+        return NULL;
+    }
+    if (options->sequence_rows_max) runner->plan.rows_max = options->sequence_rows_max;
+    return runner;
 }
 void runner_close(Runner *runner) {
     if (!runner) return;

@@ -144,6 +144,42 @@ static void check_lookahead(void) {
     close_engine(engine);
 }
 
+/* Answers without a limit end where the cache is full: at the same token whatever drafts, slots and other answers there
+ * are, also in a model with windows, whose pages hold the rows of a step besides. */
+static void check_context(void) {
+    enum { ANSWERS = 5 };
+    static const int slots[] = {1, 16};
+    static Case cases[ANSWERS];
+    static Seen seen;
+    int expected = 0;
+    for (size_t i = 0; i < COUNT_OF(slots); i++)
+        for (int drafts = 0; drafts < 3; drafts++) {
+            const Setting s = {.slots = slots[i], .prefill = 128, .window = 100, .kv_bytes = 8 * FAKE_PAGE_BYTES};
+            const SpeculationOptions options = {.lookup = drafts == 1,
+                .draft_directory = drafts == 2 ? "fake" : NULL,
+                .draft_tokens = drafts == 2 ? 5 : 0,
+                .always = drafts > 0};
+            Engine *engine = open_setting(&s, &options);
+            Request *requests[ANSWERS];
+            for (int k = 0; k < ANSWERS; k++) {
+                make_prompt(&cases[k], 10, (uint64_t)k + 1);
+                cases[k].options.max_tokens = INT32_MAX;
+                cases[k].options.sampling.ignore_eos = true;
+                requests[k] = submit(engine, &cases[k].options);
+            }
+            for (int k = 0; k < ANSWERS; k++) {
+                read_all(requests[k], 1, &seen);
+                request_free(requests[k]);
+                if (expected == 0) expected = seen.count;
+                TEST_MSG(seen.count == expected && seen.finish == FINISH_LENGTH,
+                    "%d slots, drafts %d, answer %d: %d tokens, not %d", slots[i], drafts, k, seen.count, expected);
+            }
+            wait_idle(engine);
+            TEST(!drafts == !drafts_of(engine).drafted);
+            close_engine(engine);
+        }
+}
+
 /* ---- lookup ---- */
 
 static void check_lookup(void) {
@@ -327,6 +363,7 @@ int main(int argc, char **argv) {
     check_streams();
     check_steps();
     check_lookahead();
+    check_context();
     for (size_t i = 0; i < COUNT_OF(settings); i++) check_setting(&settings[i]);
     free(known);
     free(answers);
