@@ -34,6 +34,7 @@ const running = new Map();
 const SAVE_MS = 1000;
 const HIDDEN_MS = 300;
 const CONNECT_WAIT_MS = 8000; // at most, between two tries
+const LOOK_MS = 300;
 const KEEP_S = 1800; // an answer goes on for so long without this page
 
 /** One tab of a browser writes an answer, the others show what it has stored. @param {string} id */
@@ -227,6 +228,7 @@ async function ask(writer, owner, begun, signal) {
     const message = writer.message;
     try {
         const item = served.peek().find((one) => one.id === message.model);
+        if (item && item.status !== 'loaded') setTimeout(watch, LOOK_MS); // the request has it loaded
         const history = requestMessages(owner, before(message), { images: takesImages(item), audio: takesAudio(item) });
         const body = {
             model: message.model,

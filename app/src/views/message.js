@@ -238,16 +238,18 @@ function UserMessage({ message }) {
         </div>`;
 }
 
-/** What is said while nothing is written yet. @param {{ state: import('../state/generate.js').Live }} props */
-function Waiting({ state }) {
+/** What is said while nothing is written yet. @param {{ state: import('../state/generate.js').Live, model: string }} props */
+function Waiting({ state, model }) {
     const reads = state.phase === 'reading' && state.toRead > 0;
     const part = reads ? state.read / state.toRead : 0;
+    const status = served.value.find((item) => item.id === model)?.status ?? 'loaded';
+    const text = reads
+        ? t('readingPrompt', { part: Math.round(part * 100), n: count(state.toRead) })
+        : t(status === 'loaded' ? 'waiting' : 'waitingLoad');
     return html`<div class="waiting">
         <span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
-        <span
-            >${reads ? t('readingPrompt', { part: Math.round(part * 100), n: count(state.toRead) }) : t('waiting')}</span
-        >
-        ${reads && html`<progress max="1" value=${part} aria-label=${t('readingPrompt', { part: Math.round(part * 100), n: count(state.toRead) })}></progress>`}
+        <span>${text}</span>
+        ${reads && html`<progress max="1" value=${part} aria-label=${text}></progress>`}
     </div>`;
 }
 
@@ -336,7 +338,7 @@ function AssistantMessage({ message, last }) {
         state?.phase === 'reconnecting' &&
         html`<div class="waiting reconnecting"><span class="spinner"></span>${t('reconnecting')}</div>`
     }
-    ${state && !content && !['thinking', 'reconnecting'].includes(state.phase) && calls.length === 0 && html`<${Waiting} state=${state} />`}
+    ${state && !content && !['thinking', 'reconnecting'].includes(state.phase) && calls.length === 0 && html`<${Waiting} state=${state} model=${message.model ?? ''} />`}
     ${state && content && state.perSecond > 0 && showStats.value && html`<div class="actions"><span class="stats">${t('tokensPerSecond', { n: rate(state.perSecond) })}</span></div>`}
     ${!state && !content && !calls.length && message.state === 'done' && html`<p class="hint">${t('emptyAnswer')}</p>`}
     ${troubled && html`<${Trouble} message=${message} last=${last} />`}

@@ -4,7 +4,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { answered, binary, fillStore, noticed, openApp, profiles, serve, storedChat, storedMessages, until, visit } from './helpers.js'; // prettier-ignore
+import { answered, binary, fillStore, noticed, openApp, profiles, send, serve, setDefaults, storedChat, storedMessages, until, visit } from './helpers.js'; // prettier-ignore
+import { gate, modelOf, typed } from './mock.js';
 import { optionRows } from '../../src/lib/serve_options.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
@@ -21,6 +22,63 @@ export async function loadAndUnload(/** @type {Tools} */ { browser, url }) {
     await page.waitForSelector('.model-card:has-text("Not loaded")');
     await page.click('button:has-text("Load")');
     await page.waitForSelector('.model-card:has-text("Loaded") button:has-text("Chat")');
+    assert.deepEqual(faults, []);
+}
+
+/** A model is not unloaded while it answers; when it is idle it is, the page says so, and the next message loads it. */
+export async function unloadIdle(/** @type {Tools} */ { browser }) {
+    const server = await serve(['--port', '0', '--slots', '1']);
+    try {
+        const { page, faults } = await openApp(browser, server.url, profiles.phone);
+        await setDefaults(page, { max_tokens: 3000, temperature: 0, ignore_eos: true });
+        await send(page, 'Count from one to two hundred in words.');
+        await page.waitForSelector('.message.assistant .markdown');
+        const place = new URL(page.url()).hash;
+        await visit(page, '#/models');
+        await page.click('button:has-text("Unload")');
+        await noticed(page, 'qwen-0.5b is answering', 'error');
+        await visit(page, place);
+        await page.click('button.send.stop');
+        // Another client has it unloaded as soon as it is idle.
+        const asking = {
+            method: 'POST',
+            headers: { 'Content-Type': 'application/json' },
+            body: JSON.stringify({ model: 'qwen-0.5b', messages: [], keep_alive: 0 }),
+        };
+        await until(async () => (await fetch(`${server.url}/api/chat`, asking)).ok, 'it is unloaded');
+        await visit(page, '#/models');
+        await until(async () => {
+            await page.evaluate(() => void document.dispatchEvent(new Event('visibilitychange')));
+            return (await page.locator('.model-card:has-text("Not loaded")').count()) > 0;
+        }, 'the page says so');
+        await visit(page, place);
+        await page.click('.message.assistant button[aria-label="Regenerate"]');
+        await page.waitForSelector('.message.assistant:not(:has(.actions)) .markdown');
+        await page.click('button.send.stop');
+        await page.waitForSelector('.message.assistant .branches:has-text("2/2")');
+        await visit(page, '#/models');
+        await page.waitForSelector('.model-card:has-text("Loaded"):has(button:has-text("Unload"))');
+        assert.deepEqual(faults, []);
+    } finally {
+        await server.stop('SIGKILL');
+    }
+}
+
+/** While a message has its model loaded, the page says that it is loaded, and then that it waits. */
+export async function loadsOnDemand(/** @type {Tools} */ { browser, mock }) {
+    const said = gate();
+    mock.models = [{ ...modelOf(['text']), status: 'unloaded' }];
+    mock.answer = () => [{ delta: {}, gate: said.opened }, ...typed('Awake.')];
+    const { page, faults } = await openApp(browser, mock.url, profiles.phone);
+    await page.waitForSelector('.dot.unloaded');
+    await send(page, 'Hello');
+    await page.waitForSelector('.waiting:has-text("Loading the model")');
+    mock.models[0].status = 'loading';
+    await page.waitForSelector('.dot.loading');
+    mock.models[0].status = 'loaded';
+    await page.waitForSelector('.waiting:has-text("Waiting for the model")');
+    said.open();
+    await page.waitForSelector('.message.assistant .markdown:has-text("Awake.")');
     assert.deepEqual(faults, []);
 }
 

@@ -1,5 +1,16 @@
 import assert from 'node:assert/strict';
-import { openApp, openDoor, reloadStored, send, serve, setDefaults } from './helpers.js';
+import {
+    answered,
+    openApp,
+    openDoor,
+    profiles,
+    reloadStored,
+    send,
+    serve,
+    setDefaults,
+    until,
+    visit,
+} from './helpers.js';
 
 /** @typedef {import('./helpers.js').Tools} Tools */
 
@@ -30,5 +41,32 @@ export async function serverStopped(/** @type {Tools} */ { browser }) {
     } finally {
         door.close();
         await second.stop('SIGKILL');
+    }
+}
+
+/** A model that nobody uses is unloaded after half a minute, while the page is open; the next message loads it. */
+export async function idleUnload(/** @type {Tools} */ { browser }) {
+    const server = await serve(['--port', '0', '--slots', '1', '--idle-unload', '30s']);
+    try {
+        const { page, faults } = await openApp(browser, server.url, profiles.phone);
+        await setDefaults(page, { max_tokens: 8, temperature: 0 });
+        await send(page, 'Say hello.');
+        await answered(page);
+        const place = new URL(page.url()).hash;
+        const ended = Date.now();
+        await visit(page, '#/models');
+        await page.waitForSelector('.model-card:has-text("Not loaded")');
+        const seconds = (Date.now() - ended) / 1000;
+        console.log(`       unloaded after ${seconds.toFixed(0)} s`);
+        assert.ok(seconds > 25, 'it was unloaded early');
+        await visit(page, place);
+        await send(page, 'And now?');
+        await until(async () => (await page.locator('.message.assistant .markdown').count()) === 2, 'it answers again');
+        await answered(page);
+        await visit(page, '#/models');
+        await page.waitForSelector('.model-card:has-text("Loaded"):has(button:has-text("Unload"))');
+        assert.deepEqual(faults, []);
+    } finally {
+        await server.stop();
     }
 }
