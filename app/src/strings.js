@@ -120,7 +120,7 @@ const en = {
     storageUse: '{bytes} stored', deleteAll: 'Delete all chats', deleteAllTitle: 'Delete all chats?', deleteAllText: '{n} chat is deleted for good. Export it first to keep it.||{n} chats are deleted for good. Export them first to keep them.',
     imported: '{n} chat imported.||{n} chats imported.', importFailed: 'The file cannot be imported. {why}', importNoChats: 'It holds no chats.', importTooMany: 'It holds too many chats.',
     aboutText: 'A server for language models on your own machine.', server: 'Server', serverState: 'State', upFor: 'Running for', memory: 'Memory',
-    kvMemory: 'KV cache', requests: 'Requests', requestsText: '{n}, {tokens} tokens, {rate} tok/s', nowRunning: 'Now', runningText: '{n} running, {waiting} waiting',
+    kvMemory: 'KV cache', requests: 'Requests', requestsText: '{n} · {tokens} tokens · {rate} tok/s', nowRunning: 'Now', runningText: '{n} running, {waiting} waiting',
     doctorHint: 'For the processor, memory, cache and hub of this machine, run', keys: 'Keyboard', install: 'Install',
     installText: 'The browser’s menu can install this page as an app.', installInsecure: 'Installing, camera and offline start need HTTPS or localhost.',
 };
@@ -237,7 +237,7 @@ const zh = {
     storageUse: '已存储 {bytes}', deleteAll: '删除所有对话', deleteAllTitle: '删除所有对话？', deleteAllText: '将永久删除 {n} 个对话。如需保留请先导出。',
     imported: '已导入 {n} 个对话。', importFailed: '无法导入此文件。{why}', importNoChats: '其中没有对话。', importTooMany: '其中的对话太多。',
     aboutText: '在您自己的设备上运行语言模型的服务器。', server: '服务器', serverState: '状态', upFor: '已运行', memory: '内存',
-    kvMemory: 'KV 缓存', requests: '请求', requestsText: '{n} 个，{tokens} 个词元，{rate} 词元/秒', nowRunning: '当前', runningText: '{n} 个运行中，{waiting} 个等待',
+    kvMemory: 'KV 缓存', requests: '请求', requestsText: '{n} 个 · {tokens} 个词元 · {rate} 词元/秒', nowRunning: '当前', runningText: '{n} 个运行中，{waiting} 个等待',
     doctorHint: '要检查本机的处理器、内存、缓存和 Hub，请运行', keys: '键盘', install: '安装',
     installText: '可在浏览器菜单中将此页安装为应用。', installInsecure: '安装、相机和离线启动需要 HTTPS 或 localhost。',
 };

@@ -406,6 +406,7 @@ class Writer {
         this.frame = 0;
         this.timer = 0;
         this.finish = '';
+        this.late = false; // this page has not heard its beginning
         /** @type {Live} */
         this.state = {
             content: message.content,
@@ -433,6 +434,7 @@ class Writer {
         const content = message.content.slice(0, message.streamFrom ?? 0);
         const reasoning = content ? message.reasoning : '';
         this.message = { ...message, content, reasoning, calls: undefined };
+        this.late = true;
         Object.assign(this.state, { content, reasoning: reasoning ?? '', calls: [] });
     }
 
@@ -496,16 +498,17 @@ class Writer {
     #takeUsage(event) {
         const usage = event.usage;
         const timings = event.timings ?? {};
+        const served = (timings.queued_ms ?? 0) + (timings.prompt_ms ?? 0);
         this.message = {
             ...this.message,
             stats: {
-                firstMs: this.firstMs,
+                firstMs: this.late ? served : this.firstMs,
                 promptTokens: usage.prompt_tokens ?? 0,
                 cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
                 tokens: usage.completion_tokens ?? 0,
                 perSecond: timings.predicted_per_second ?? this.state.perSecond,
                 promptPerSecond: timings.prompt_per_second ?? 0,
-                totalMs: performance.now() - this.started,
+                totalMs: this.late ? served + (timings.predicted_ms ?? 0) : performance.now() - this.started,
             },
         };
     }

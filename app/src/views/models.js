@@ -214,9 +214,11 @@ function Catalogue() {
                         <strong>${item.name}</strong>
                         <small>${[bytes(item.bytes), t(/** @type {any} */ (`use_${item.use}`))].join(' · ')}</small>
                     </div>
-                    ${item.id === best && html`<span class="tag good">${t('recommended')}</span>`}
-                    <${FitTag} id=${item.id} size=${item.bytes} mixture=${item.mixture} />
-                    <div class="card-buttons"><${GetButton} id=${item.id} name=${item.name} /></div>
+                    <div class="card-buttons">
+                        ${item.id === best && html`<span class="tag good">${t('recommended')}</span>`}
+                        <${FitTag} id=${item.id} size=${item.bytes} mixture=${item.mixture} />
+                        <${GetButton} id=${item.id} name=${item.name} />
+                    </div>
                 </li>`,
             )}
         </ul>
@@ -337,9 +339,11 @@ function HubSearch() {
                             <strong>${item.id}</strong>
                             <small>${details(item).join(' · ')}</small>
                         </div>
-                        ${item.gated && html`<span class="tag">${t('gated')}</span>`}
-                        <${FitTag} id=${item.id} size=${item.bytes} />
-                        <div class="card-buttons"><${GetButton} id=${item.id} name=${item.id} /></div>
+                        <div class="card-buttons">
+                            ${item.gated && html`<span class="tag">${t('gated')}</span>`}
+                            <${FitTag} id=${item.id} size=${item.bytes} />
+                            <${GetButton} id=${item.id} name=${item.id} />
+                        </div>
                     </li>`,
             )}
         </ul>
@@ -385,8 +389,6 @@ export function ModelsPage() {
                         </ul><//
                     >`
                 }
-                <${Section} title=${t('getModels')} hint=${t('getModelsHint')}><${HubSearch} /><//>
-                <${Section} title=${t('catalogue')} hint=${t('catalogueHint')}><${Catalogue} /><//>
                 <${Section}
                     title=${t('localModels')}
                     hint=${list && list.length > 0 ? t('diskUse', { n: list.length, bytes: bytes(total) }) : undefined}
@@ -397,6 +399,8 @@ export function ModelsPage() {
                     </ul>
                     ${list?.length === 0 && !localError.value && html`<${Empty} icon="cube" title=${t('noLocal')} text=${t('noLocalText')} />`}
                 <//>
+                <${Section} title=${t('getModels')} hint=${t('getModelsHint')}><${HubSearch} /><//>
+                <${Section} title=${t('catalogue')} hint=${t('catalogueHint')}><${Catalogue} /><//>
             </div>
         </main>
     </div>`;

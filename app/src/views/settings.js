@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { callText } from '../lib/api.js';
 import { bytes, count, duration, rate } from '../lib/format.js';
 import { optionRows, toCommand, toConfig } from '../lib/serve_options.js';
@@ -420,12 +420,18 @@ const views = { general: General, answers: Answers, tools: Tools, server: Server
 export function SettingsPage() {
     const shown = tabs.filter((name) => name !== 'devices' || health.value?.lan);
     const tab = shown.find((name) => name === place.value.id) ?? 'general';
+    const nav = useRef(/** @type {HTMLElement | null} */ (null));
+    // On a phone some tabs are beside the screen.
+    useLayoutEffect(
+        () => nav.current?.querySelector('.here')?.scrollIntoView({ block: 'nearest', inline: 'center' }),
+        [tab],
+    );
     return html`<div class="page">
         <header class="topbar">
             <${IconButton} icon="menu" kind="only-phone" label=${t('chats')} onClick=${() => (drawer.value = true)} />
             <h1>${t('tabSettings')}</h1>
         </header>
-        <nav class="sub-tabs" aria-label=${t('tabSettings')}>
+        <nav class="sub-tabs" ref=${nav} aria-label=${t('tabSettings')}>
             ${shown.map((name) => html`<button key=${name} type="button" aria-current=${tab === name ? 'page' : undefined} class=${tab === name ? 'here' : ''} onClick=${() => go('settings', name)}>${t(/** @type {any} */ (`tab_${name}`))}</button>`)}
         </nav>
         <main class="scroller" tabindex="0">

@@ -83,6 +83,29 @@ export async function reloadWhileWriting(/** @type {Tools} */ { browser, url }) 
     assert.deepEqual(faults, []);
 }
 
+/** The figures of an answer that was resumed after a reload are the server's: the page did not hear its beginning. */
+export async function figuresAfterReload(/** @type {Tools} */ { browser, mock }) {
+    const never = gate();
+    mock.stream = 'kept';
+    mock.answer = (body) =>
+        body
+            ? [{ delta: { content: 'One' } }, { delta: {}, gate: never.opened }]
+            : [
+                  { delta: { content: 'One, two.' } },
+                  { finish: 'stop' },
+                  { usage: { prompt_tokens: 5, completion_tokens: 4 }, timings: { queued_ms: 1000, prompt_ms: 2400 } },
+              ];
+    const { page, faults } = await openApp(browser, mock.url);
+    await send(page, 'Count');
+    await page.waitForSelector('.message.assistant .markdown:has-text("One")');
+    await until(async () => (await storedTexts(page)).at(-1).stream === 'kept', 'the stream is known');
+    await page.reload();
+    await page.waitForSelector('.message.assistant .markdown:has-text("One, two.")');
+    await page.waitForSelector('.stats:has-text("3.4 s to first token")');
+    never.open();
+    assert.deepEqual(faults, []);
+}
+
 /** The network goes away for a moment while an answer is written. */
 export async function networkChange(/** @type {Tools} */ { browser, url }) {
     const { page, context, faults } = await openApp(browser, url);

@@ -2,7 +2,7 @@ import { createServer, request } from 'node:http';
 
 /* A server whose answers a test writes; the app itself comes from a real server, with its headers. */
 
-/** @typedef {{ delta?: any, finish?: string, wait?: number, gate?: Promise<void>, usage?: any, cut?: boolean }} Piece gate: what it waits for */
+/** @typedef {{ delta?: any, finish?: string, wait?: number, gate?: Promise<void>, usage?: any, timings?: any, cut?: boolean }} Piece gate: what it waits for */
 
 /** A model of the list. @param {string[]} modalities of its input */
 export const modelOf = (modalities) => ({
@@ -31,6 +31,7 @@ export class Mock {
         this.routes = {};
         /** @type {any[]} */
         this.models = [modelOf(['text'])];
+        this.stream = ''; // id of the stream of answers; empty: they are not kept
     }
 
     async start() {
@@ -58,6 +59,7 @@ export class Mock {
             return json(value.error ? value : value, value.error ? (value.status ?? 500) : 200);
         }
         if (path === '/v1/chat/completions') return this.#chat(JSON.parse(text), to);
+        if (this.stream && path === `/v1/streams/${this.stream}`) return this.#chat(null, to);
         if (path === '/v1/models') return json({ object: 'list', data: this.models });
         if (path === '/health')
             return json({
@@ -85,10 +87,13 @@ export class Mock {
         json({ error: { message: 'no such route', code: null } }, 404);
     }
 
-    /** @param {any} body @param {import('node:http').ServerResponse} to */
+    /** @param {any} body null: a stream is resumed @param {import('node:http').ServerResponse} to */
     async #chat(body, to) {
-        this.asked.push(body);
-        to.writeHead(200, { 'Content-Type': 'text/event-stream' });
+        if (body) this.asked.push(body);
+        to.writeHead(200, {
+            'Content-Type': 'text/event-stream',
+            ...(this.stream && { 'x-stream-id': this.stream }),
+        });
         /** @param {any} value */
         const send = (value) => to.write(`data: ${JSON.stringify(value)}\n\n`);
         for (const piece of this.answer(body)) {
@@ -96,7 +101,8 @@ export class Mock {
             if (piece.wait) await new Promise((done) => setTimeout(done, piece.wait));
             if (to.destroyed) return;
             if (piece.cut) return void to.destroy();
-            if (piece.usage) send({ choices: [], usage: piece.usage, timings: { predicted_per_second: 50 } });
+            if (piece.usage)
+                send({ choices: [], usage: piece.usage, timings: { predicted_per_second: 50, ...piece.timings } });
             else send({ choices: [{ index: 0, delta: piece.delta ?? {}, finish_reason: piece.finish ?? null }] });
         }
         to.end('data: [DONE]\n\n');

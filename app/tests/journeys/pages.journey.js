@@ -326,6 +326,9 @@ export async function widths(/** @type {Tools} */ { browser, mock }) {
                 return wider || inside.length > 0 ? inside.map((e) => e.className).join() || 'page' : '';
             });
             assert.equal(wide, '', `${screen} at ${width}`);
+            const tab = page.locator('.sub-tabs .here');
+            if (screen.startsWith('#/settings'))
+                assert.ok(await tab.evaluate((e) => e.getBoundingClientRect().right <= innerWidth + 1), `${screen} at ${width}: its tab is seen`); // prettier-ignore
             const tall = await page.evaluate(() => document.documentElement.scrollHeight > innerHeight);
             assert.ok(!tall, `${screen} at ${width} is higher than the screen`);
         }
