@@ -95,12 +95,16 @@ function useFollow() {
     const follows = useRef(true);
     const moved = useRef(false);
     const [away, setAway] = useState(false);
+    const showEnd = (/** @type {HTMLElement} */ element) => {
+        moved.current = true;
+        element.scrollTop = element.scrollHeight;
+    };
     const toEnd = () => {
         const element = scroller.current;
         if (!element) return;
         follows.current = true;
         // A page that is new needs no layout for this.
-        if (path.peek().length > 0) element.scrollTop = element.scrollHeight;
+        if (path.peek().length > 0) showEnd(element);
         else if (moved.current) element.scrollTop = 0;
         setAway(false);
     };
@@ -120,7 +124,7 @@ function useFollow() {
             setAway(left > 400);
         };
         const sizes = new ResizeObserver(() => {
-            if (follows.current && path.peek().length > 0) element.scrollTop = element.scrollHeight;
+            if (follows.current && path.peek().length > 0) showEnd(element);
             else onScroll();
         });
         element.addEventListener('scroll', onScroll, { passive: true });

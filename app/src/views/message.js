@@ -292,7 +292,11 @@ function Trouble({ message, last }) {
                       : '';
     const text =
         message.state === 'error'
-            ? message.error?.message
+            ? code === 'unreachable'
+                ? t('errorUnreachable')
+                : code === 'stream_cut'
+                  ? t('errorCut')
+                  : message.error?.message
             : message.state === 'length'
               ? t('cutByLength')
               : message.state === 'lost'

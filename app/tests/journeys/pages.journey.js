@@ -174,6 +174,10 @@ export async function appearance(/** @type {Tools} */ { browser, mock }) {
     await page.reload();
     await page.waitForSelector('h1:has-text("设置")');
     assert.equal(await page.getAttribute('html', 'data-theme'), 'dark');
+    mock.answer = () => [{ delta: { content: '好' } }, { wait: 200, cut: true }];
+    await visit(page, '#/chat');
+    await send(page, '你好');
+    await page.waitForSelector('.trouble.error:has-text("连接已中断"):has-text("请检查服务器")');
     assert.deepEqual(faults, []);
 }
 
@@ -334,6 +338,20 @@ export async function widths(/** @type {Tools} */ { browser, mock }) {
         }
     }
     mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
+}
+
+/** A new chat begins at its top, also where the chat before was longer than the screen. */
+export async function newChatAtTop(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url, { viewport: { width: 320, height: 568 } });
+    await fillStore(page, [storedChat('a')], storedMessages('a', 8, () => TEXT)); // prettier-ignore
+    await visit(page, '#/chat/a');
+    const top = () => page.evaluate(() => document.querySelector('.scroller')?.scrollTop ?? -1);
+    await until(async () => (await top()) > 0, 'the end of the chat is shown');
+    await visit(page, '#/models');
+    await visit(page, '#/chat');
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done))));
+    assert.equal(await top(), 0);
+    assert.deepEqual(faults, []);
 }
 
 /** Everything of a chat is done with keys alone. */
