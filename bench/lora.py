@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Speed of a served model with a LoRA adapter on all matrices of its layers beside its own:
 
-    bench/lora.py MODEL_DIRECTORY [--rank 16] [--dtype bf16|f32] [--rounds 7]
+    bench/lora.py MODEL_DIRECTORY [--rank 16] [--dtype bf16|f32] [--rounds 7] [--binary OLD --binary NEW]
 
 The adapter is random. Each round reads a prompt that no cache has seen and generates behind it, without the adapter and
-with it in turn; medians of the rounds. Ratios of 1: the adapter costs nothing. With --threads 1 --processor-time it is
-held against the processor time of the server, which a busy machine disturbs less.
+with it in turn, with each binary; medians of the rounds. Ratios of 1: the adapter costs nothing. With --threads 1
+--processor-time it is held against the processor time of the server, which a busy machine disturbs less.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def measure(port, model, words, tokens, now):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--binary", default="build/apus")
+    parser.add_argument("--binary", action="append", help="build/apus; several are measured in turn")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
     parser.add_argument("--rounds", type=int, default=7)
@@ -123,24 +123,31 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
+    binaries = options.binary or ["build/apus"]
+    speeds = {(binary, model): [] for binary in binaries for model in ("model", "a")}
     with tempfile.TemporaryDirectory() as directory:
         write_adapter(directory, options.model, options.rank, options.dtype.upper())
-        process, port = start(options.binary, options.model, directory, options.threads)
-        speeds = {"model": [], "a": []}
+        servers = {}
         try:
+            for binary in binaries:
+                servers[binary] = start(binary, options.model, directory, options.threads)
             for number in range(options.rounds + 1):
-                for model in ("model", "a") if number % 2 else ("a", "model"):
+                for binary, model in list(speeds) if number % 2 else reversed(speeds):
+                    process, port = servers[binary]
                     now = functools.partial(clock, process, options.processor_time)
                     found = measure(port, model, options.words, options.tokens, now)
                     if number:  # the first round reads the files
-                        speeds[model].append(found)
+                        speeds[binary, model].append(found)
         finally:
-            process.terminate()
-            process.wait()
-    for place, what in enumerate(("prompt", "generation")):
-        base, adapted = (statistics.median(s[place] for s in speeds[model]) for model in ("model", "a"))
-        ratio = statistics.median(a[place] / b[place] for a, b in zip(speeds["a"], speeds["model"], strict=True))
-        print(f"{what}: {base:.1f} tok/s, with the adapter {adapted:.1f}: {ratio:.3f}")
+            for process, _ in servers.values():
+                process.terminate()
+                process.wait()
+    for binary in binaries:
+        for place, what in enumerate(("prompt", "generation")):
+            base, adapted = ([found[place] for found in speeds[binary, model]] for model in ("model", "a"))
+            ratio = statistics.median(a / b for a, b in zip(adapted, base, strict=True))
+            speed = f"{statistics.median(base):.1f} tok/s, with the adapter {statistics.median(adapted):.1f}"
+            print(f"{binary + ': ' if len(binaries) > 1 else ''}{what}: {speed}: {ratio:.3f}")
 
 
 main()

@@ -300,6 +300,8 @@ typedef struct LowRankMatmul {
     float scale[MATMUL_MAX];
     float *residual;      /* [rows, weight[0]->rows]: takes the terms instead of out[0], with count 1; NULL: out does */
     float residual_scale; /* factor of the product with W, with residual */
+    bool gated;           /* with count 2: only out[0] is stored, as activation(out[0]) · out[1] */
+    Activation activation; /* with gated */
 } LowRankMatmul;
 
 /* A gated feed-forward network: glu, then down, whose x is glu.out. The bits of the residual are those of the two

@@ -111,6 +111,7 @@ void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split
 /* The operations of the backend, with the updates of adapters (products.c). */
 void component_matmul(const ComponentCall *call, const Matmul *op);
 void component_matmul_add(const ComponentCall *call, const MatmulAdd *op);
+void component_glu(const ComponentCall *call, const Glu *op);
 /* Appends a product to *op unless the weight has no rows. Computes what *op has where it is full or `weight` is NULL.
  */
 void component_project(const ComponentCall *call, Matmul *op, const Weight *weight, float *out);

@@ -67,10 +67,12 @@ static void add_updates(const ComponentCall *call, const AdapterRows *part, cons
     }
 }
 
-/* The product with the updates of an adapter that all rows have, in one operation. False: nothing was done. */
-static bool low_rank_matmul(const ComponentCall *call, const Matmul *product, float *residual, float scale) {
+/* The product with the updates of an adapter that all rows have, in one operation, which `op` describes without them.
+ * False: nothing was done. */
+static bool low_rank_matmul(const ComponentCall *call, LowRankMatmul op) {
     const BackendOps *ops = call->backend->ops;
-    LowRankMatmul op = {.product = *product, .residual = residual, .residual_scale = scale};
+    const Matmul *product = &op.product;
+    const float scale = op.residual ? op.residual_scale : 1;
     AdapterRows part = {0};
     float *work = call->low_rank;
     int chunk = 0, updates = 0;
@@ -90,10 +92,39 @@ static bool low_rank_matmul(const ComponentCall *call, const Matmul *product, fl
 }
 
 void component_matmul(const ComponentCall *call, const Matmul *op) {
-    if (call->adapted && low_rank_matmul(call, op, NULL, 1)) return;
+    if (call->adapted && low_rank_matmul(call, (LowRankMatmul){.product = *op})) return;
     call->backend->ops->matmul(call->backend, op);
     int chunk = 0;
     for (AdapterRows part = {0}; call->adapted && next_part(call, &chunk, &part);) add_updates(call, &part, op, 1);
+}
+
+void component_glu(const ComponentCall *call, const Glu *op) {
+    if (!call->adapted || !(op->gate->updates || op->up->updates)) {
+        call->backend->ops->glu(call->backend, op);
+        return;
+    }
+    /* in its parts, with the bits that it has as a whole */
+    ComponentCall own = *call;
+    float *up = call->low_rank;
+    own.low_rank += op->rows * op->up->rows;
+    const Matmul products = {.rows = op->rows,
+        .decode_rows = op->decode_rows,
+        .x = op->x,
+        .norm = op->norm,
+        .count = 2,
+        .weight = {op->gate, op->up},
+        .out = {op->out, up}};
+    const Multiply multiply = {.rows = op->rows,
+        .width = op->gate->rows,
+        .x = op->out,
+        .activation = op->activation,
+        .y = up,
+        .y_stride = op->up->rows,
+        .out = op->out};
+    if (low_rank_matmul(&own, (LowRankMatmul){.product = products, .gated = true, .activation = op->activation}))
+        return;
+    component_matmul(&own, &products);
+    call->backend->ops->multiply(call->backend, &multiply);
 }
 
 /* The rows of a part through a norm behind the product. */
@@ -131,7 +162,8 @@ void component_matmul_add(const ComponentCall *call, const MatmulAdd *op) {
         .weight = {op->weight},
         .out = {op->residual}};
     int chunk = 0;
-    if (call->adapted && !op->norm && low_rank_matmul(call, &product, op->residual, op->scale)) return;
+    const LowRankMatmul low_rank = {.product = product, .residual = op->residual, .residual_scale = op->scale};
+    if (call->adapted && !op->norm && low_rank_matmul(call, low_rank)) return;
     if (!call->adapted || !op->norm) call->backend->ops->matmul_add(call->backend, op);
     if (!call->adapted) return;
     for (AdapterRows part = {0}; next_part(call, &chunk, &part);) {

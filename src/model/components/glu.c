@@ -66,29 +66,6 @@ static void sparse_product(const GluComponent *weights, const ComponentCall *cal
     ops->multiply(call->backend, &multiply);
 }
 
-/* The gated product in its parts, with the bits that it has as a whole, and with the updates of adapters. */
-static void forward_apart(const GluComponent *weights, const ComponentCall *call) {
-    ComponentCall own = *call;
-    float *up = call->low_rank;
-    own.low_rank += call->rows * weights->up.rows;
-    const Matmul products = {.rows = call->rows,
-        .decode_rows = call->decode_rows,
-        .x = call->x,
-        .norm = call->norm,
-        .count = 2,
-        .weight = {&weights->gate, &weights->up},
-        .out = {call->work, up}};
-    const Multiply multiply = {.rows = call->rows,
-        .width = weights->gate.rows,
-        .x = call->work,
-        .activation = weights->activation,
-        .y = up,
-        .y_stride = weights->up.rows,
-        .out = call->work};
-    component_matmul(&own, &products);
-    call->backend->ops->multiply(call->backend, &multiply);
-}
-
 static void glu_forward(const Component *component, const ComponentCall *call) {
     const GluComponent *weights = &component->glu;
     const BackendOps *ops = call->backend->ops;
@@ -118,10 +95,8 @@ static void glu_forward(const Component *component, const ComponentCall *call) {
     }
     if (weights->sparse)
         sparse_product(weights, call);
-    else if (call->adapted && (weights->gate.updates || weights->up.updates))
-        forward_apart(weights, call);
     else
-        ops->glu(call->backend, &glu);
+        component_glu(call, &glu);
     if (weights->sub_norm) ops->norm(call->backend, call->rows, call->work, weights->sub_norm, call->work);
     component_matmul_add(call, &down);
 }

@@ -11,6 +11,13 @@ enum {
 
 typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
 
+/* An update of low rank, added behind the weight's bias: scale · B · x. */
+typedef struct ProductUpdate {
+    const Weight *b; /* of plain values; NULL: the weight has no update */
+    const float *x;  /* [rows, b->cols] */
+    float scale;
+} ProductUpdate;
+
 /* One operation on some of its activation rows. */
 typedef struct Product {
     CpuBackend *cpu;
@@ -24,11 +31,12 @@ typedef struct Product {
     int count;           /* weights; GLU: gate and up, or one that is both */
     const Weight *weight[PRODUCT_WEIGHTS_MAX];
     float *out[PRODUCT_WEIGHTS_MAX];
-    int64_t out_stride; /* floats from row to row of out; 0: rows of the weight */
-    bool coarse, fine;  /* one line of activations, or two, whatever the backend's precision */
+    const ProductUpdate *updates; /* [count] of the weights; NULL: none */
+    int64_t out_stride;           /* floats from row to row of out; 0: rows of the weight */
+    bool coarse, fine;            /* one line of activations, or two, whatever the backend's precision */
     Finish finish;
     Activation activation;
-    float scale;            /* ADD: of the first weight; products of others are stored */
+    float scale;            /* ADD */
     const Norm *norm_after; /* ADD */
     float *residual;        /* ADD: out[0] holds the product while a norm is due */
     /* prepared activations: `planes` lines of int8 per row. With two, the second holds the rounding error of the first,

@@ -12,7 +12,7 @@
 enum {
     UNIT_ROWS = 16,       /* weight rows shared out together, few activation rows */
     SINGLE_UNIT_ROWS = 4, /* units of work for one or two rows */
-    SHORT_COLS = 64,      /* unless the weight's rows are as short as those of adapters */
+    LOW_RANK = 64,        /* plain weights of so few rows, as A of adapters, are shared out in such units, too */
     GRAIN_BYTES = 98304,  /* weights that a thread takes at a time */
     CALL_ROWS = 128,      /* weight rows per kernel call: results wait in L1 for their epilogue */
     CHUNK_LEAST = 64,     /* lines of activations that meet a panel, unless there are fewer */
@@ -22,6 +22,7 @@ enum {
     THREAD_BYTES = 4 << 20,
     ALONE_COLS = 4096,    /* columns of a single row up to which each thread prepares it alone; break-even at 4864 */
     SMALL_VALUES = 16384, /* plain weights that one thread multiplies by a row before others would have begun */
+    UPDATE_VALUES = 4096, /* results of updates at a time */
 };
 
 /* A quarter of a thread's memory holds a normalised row; or all forms of a short one, and a row to normalise after. */
@@ -196,25 +197,47 @@ static void add_bias(const Weight *w, int64_t row, int64_t n, int rows, float *y
 
 static int64_t out_stride(const Product *p, const Weight *w) { return p->out_stride ? p->out_stride : w->rows; }
 
+/* The update of weight i: to[t·stride + r] += … for the same rows. */
+static void add_update(
+    const Product *p, int i, int64_t row, int64_t n, int first, int rows, float *to, int64_t stride) {
+    if (!p->updates || !p->updates[i].b) return;
+    const ProductUpdate *update = &p->updates[i];
+    const int64_t rank = update->b->cols;
+    float y[UPDATE_VALUES];
+    for (int done = 0, taken; done < rows; done += taken) {
+        taken = (int)min_i64(rows - done, UPDATE_VALUES / n);
+        p->kernels->plain(update->b, row, n, update->x + (first + done) * rank, rank, taken, y, n);
+        for (int t = 0; t < taken; t++)
+            for (int64_t r = 0; r < n; r++) to[(done + t) * stride + r] += update->scale * y[t * n + r];
+    }
+}
+
 static void finish(const Product *p, int i, int64_t row, int64_t n, int first, int rows, float *y, int64_t stride) {
     const Weight *w = p->weight[i];
+    const int64_t to_stride = out_stride(p, w), at = first * to_stride + row;
+    const bool stores = p->finish == FINISH_STORE || p->norm_after;
     add_bias(w, row, n, rows, y, stride);
+    if (stores) add_update(p, i, row, n, first, rows, y, stride);
     for (int t = 0; t < rows; t++) {
         const float *from = y + t * stride;
-        const int64_t at = (first + t) * out_stride(p, w) + row;
-        if (p->finish == FINISH_STORE || p->norm_after || i > 0) {
-            memcpy(p->out[i] + at, from, (size_t)n * sizeof *from);
+        if (stores) {
+            memcpy(p->out[i] + at + t * to_stride, from, (size_t)n * sizeof *from);
             continue;
         }
-        float *to = p->residual + at;
+        float *to = p->residual + at + t * to_stride;
         for (int64_t r = 0; r < n; r++) to[r] += p->scale * from[r];
     }
+    if (!stores) add_update(p, i, row, n, first, rows, p->residual + at, to_stride);
 }
 
 static void finish_glu(const Product *p, int64_t row, int64_t n, int first, int rows, float *gate, float *up,
     int64_t gate_stride, int64_t up_stride) {
     add_bias(p->weight[0], row, n, rows, gate, gate_stride);
-    if (p->count > 1) add_bias(p->weight[1], row, n, rows, up, up_stride);
+    add_update(p, 0, row, n, first, rows, gate, gate_stride);
+    if (p->count > 1) {
+        add_bias(p->weight[1], row, n, rows, up, up_stride);
+        add_update(p, 1, row, n, first, rows, up, up_stride);
+    }
     for (int t = 0; t < rows; t++)
         p->cpu->kernels->glu_row(n, gate + t * gate_stride, up + t * up_stride, p->activation,
             p->out[0] + (first + t) * p->weight[0]->rows + row);
@@ -239,8 +262,19 @@ static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float 
     p->kernels->plain(w, row, n, p->plain ? p->plain : p->x, p->plain ? p->cols : x_stride(p), p->rows, y, CALL_ROWS);
 }
 
+/* Fetches rows of an update while the weight's own are multiplied. */
+static void prefetch_update(const Product *p, int i, int64_t row, int64_t n) {
+    if (!p->updates || !p->updates[i].b) return;
+    const Weight *b = p->updates[i].b;
+    const size_t row_bytes = weight_row_bytes(b);
+    const uint8_t *at = (const uint8_t *)b->data + (size_t)row * row_bytes;
+    for (size_t done = 0; done < (size_t)n * row_bytes; done += 64) __builtin_prefetch(at + done, 0, 2);
+}
+
 static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
     float y[LINEAR_FEW * CALL_ROWS], up[LINEAR_FEW * CALL_ROWS];
+    prefetch_update(p, i, row, n);
+    if (p->finish == FINISH_GLU && p->count > 1) prefetch_update(p, 1, row, n);
     multiply_few(p, i, row, n, y);
     if (p->finish != FINISH_GLU) {
         finish(p, i, row, n, 0, p->rows, y, CALL_ROWS);
@@ -256,9 +290,10 @@ static int64_t units_of(const Product *p, int64_t unit_rows) {
     return units;
 }
 
-/* Kernels for more than two lines, and for short rows, take weight rows together. */
+/* Kernels for more than two lines, and for the short rows of updates, take weight rows together. */
 static int64_t few_unit(const Product *p) {
-    return p->rows * p->planes > 2 || p->cols <= SHORT_COLS ? UNIT_ROWS : SINGLE_UNIT_ROWS;
+    if (p->weight[0]->rows <= LOW_RANK && !linear_is_integer(p->weight[0])) return SINGLE_UNIT_ROWS;
+    return p->rows * p->planes > 2 || p->updates ? UNIT_ROWS : SINGLE_UNIT_ROWS;
 }
 
 static void few_items(const Product *p, int64_t unit, int64_t units) {
@@ -330,7 +365,7 @@ static size_t panel_bytes(const Product *p) {
 static size_t result_bytes(void) { return align_up((size_t)STEP_LINES * LINEAR_PANEL_ROWS * sizeof(float)); }
 /* Two buffers of results, then a panel, or those of gate and up. */
 static size_t panels_bytes(const Product *p) {
-    return 2 * result_bytes() + (p->finish == FINISH_GLU ? (size_t)p->count : 1) * panel_bytes(p);
+    return 2 * result_bytes() + (p->finish == FINISH_GLU && p->count > 1 ? 2 : 1) * panel_bytes(p);
 }
 
 /* Activation rows of a chunk: whole tiles, and as many in each chunk. As many as there are, since each chunk unpacks
@@ -348,7 +383,7 @@ static int chunk_rows(const Product *p) {
 /* Fetches the lines where results will go while they are computed. */
 static void prefetch_results(const Product *p, int i, int64_t row, int64_t n, int first, int rows) {
     const int64_t stride = out_stride(p, p->weight[i]);
-    const float *out = p->finish == FINISH_ADD && !p->norm_after && i == 0 ? p->residual : p->out[i];
+    const float *out = p->finish == FINISH_ADD && !p->norm_after ? p->residual : p->out[i];
     for (int t = 0; t < rows; t++)
         for (int64_t r = 0; r < n; r += 16) __builtin_prefetch(out + (first + t) * stride + row + r, 1);
 }
@@ -402,9 +437,9 @@ void product_run(const Product *p, int index, int64_t first, int64_t count) {
         panel_items(p, index, first, count);
 }
 
-static void run_shared(const Product *p, int index) {
+static void run_shared(const Product *p, int slot, int index) {
     const int64_t grain = product_grain(p);
-    for (int64_t item, items; pool_next(p->cpu->pool, 0, index, grain, &item, &items);)
+    for (int64_t item, items; pool_next(p->cpu->pool, slot, index, grain, &item, &items);)
         product_run(p, index, item, items);
 }
 
@@ -430,6 +465,16 @@ static Product prepare_alone(const Product *p, int index) {
     return own;
 }
 
+static bool is_alone(const Product *p) { return p->rows == 1 && p->cols <= ALONE_COLS; }
+
+/* Inside a run of the pool: a thread's share of the rows, where they are prepared together. */
+static void prepare_together(const Product *p, int index, int count) {
+    if (p->rows == 1)
+        prepare_one(p, thread_space(p, index), index, count);
+    else
+        product_prepare(p, index, index, count);
+}
+
 /* A product that is done before the pool would have begun, as those of LoRA adapters are. */
 static bool is_small(const Product *p) {
     int64_t values = 0;
@@ -437,41 +482,36 @@ static bool is_small(const Product *p) {
         if (linear_is_integer(p->weight[i])) return false;
         values += p->weight[i]->rows * p->cols;
     }
-    return p->rows == 1 && p->few && p->cols <= ALONE_COLS && !p->norm_after && values <= SMALL_VALUES;
-}
-
-/* Inside a run of the pool: all of the product, but for the norm behind it. */
-static void run_all(const Product *p, int index, int count) {
-    Pool *pool = p->cpu->pool;
-    if (p->rows == 1 && p->cols <= ALONE_COLS) {
-        const Product own = prepare_alone(p, index);
-        run_shared(&own, index);
-    } else {
-        if (p->rows == 1)
-            prepare_one(p, thread_space(p, index), index, count);
-        else
-            product_prepare(p, index, index, count);
-        pool_barrier(pool, index);
-        run_shared(p, index);
-    }
+    return is_alone(p) && p->few && !p->norm_after && values <= SMALL_VALUES;
 }
 
 static void product_task(void *argument, int index, int count) {
     const Product *p = argument;
-    run_all(p, index, count);
+    Pool *pool = p->cpu->pool;
+    if (is_alone(p)) {
+        const Product own = prepare_alone(p, index);
+        run_shared(&own, 0, index);
+    } else {
+        prepare_together(p, index, count);
+        pool_barrier(pool, index);
+        run_shared(p, 0, index);
+    }
     if (!p->norm_after) return;
-    pool_barrier(p->cpu->pool, index);
+    pool_barrier(pool, index);
     add_normed(p, index, count);
 }
 
-/* The most rows for few() that suits all weights of the product. */
+/* The most rows for few() that suits the weights of the product: the integer ones where it has both kinds, since plain
+ * ones, as those of adapters, have one kernel for any number of rows. */
 static int few_limit(const Product *p) {
     int few = LINEAR_FEW;
+    bool any = false;
     for (int i = 0; i < p->count; i++) {
-        const bool narrow = linear_is_integer(p->weight[i]) && linear_group(p->weight[i]) < 64;
-        few = min_int(few, narrow ? p->kernels->few_rows_narrow : p->kernels->few_rows);
+        if (!linear_is_integer(p->weight[i])) continue;
+        few = min_int(few, linear_group(p->weight[i]) < 64 ? p->kernels->few_rows_narrow : p->kernels->few_rows);
+        any = true;
     }
-    return few;
+    return any ? few : p->kernels->few_rows;
 }
 
 int product_begin(Product *p, CpuBackend *cpu, int rows) {
@@ -552,79 +592,97 @@ void cpu_matmul_add(Backend *backend, const MatmulAdd *op) {
 
 /* ---- updates of low rank ---- */
 
+enum { SHARE_A, SHARE_W };
+
 typedef struct LowRankWork {
-    Product product;             /* W and A: they have the same input */
-    Product updates[MATMUL_MAX]; /* B */
-    int count;                   /* number of updates */
+    Product both;                      /* W, then A: they have the same input; `finish` is of W */
+    int weights;                       /* number of W */
+    ProductUpdate updates[MATMUL_MAX]; /* B */
 } LowRankWork;
 
+/* A's part of the product, or W's, on the input that `both` has. */
+static Product low_rank_part(const LowRankWork *work, const Product *both, int share) {
+    Product part = *both;
+    const int first = share == SHARE_A ? work->weights : 0;
+    part.count = share == SHARE_A ? both->count - work->weights : work->weights;
+    part.plain_wanted = false;
+    for (int i = 0; i < part.count; i++) {
+        part.weight[i] = both->weight[first + i];
+        part.out[i] = both->out[first + i];
+        if (!linear_is_integer(part.weight[i])) part.plain_wanted = true;
+    }
+    part.updates = share == SHARE_A ? NULL : work->updates;
+    if (share == SHARE_A) part.finish = FINISH_STORE;
+    return part;
+}
+
+static void run_part(const LowRankWork *work, const Product *both, int share, int index) {
+    const Product part = low_rank_part(work, both, share);
+    run_shared(&part, share, index);
+}
+
+/* A's products are small and come first, so that B's rows are multiplied beside those of W. */
 static void low_rank_task(void *argument, int index, int count) {
     const LowRankWork *work = argument;
-    Pool *pool = work->product.cpu->pool;
-    run_all(&work->product, index, count);
+    Pool *pool = work->both.cpu->pool;
+    const bool alone = is_alone(&work->both);
+    const Product own = alone ? prepare_alone(&work->both, index) : work->both;
+    const bool ready = alone || !own.plain; /* A's input does not wait for other threads */
+    if (ready) run_part(work, &own, SHARE_A, index);
+    if (!alone) prepare_together(&own, index, count);
+    if (!ready) {
+        pool_barrier(pool, index);
+        run_part(work, &own, SHARE_A, index);
+    }
     pool_barrier(pool, index);
-    const int64_t grain = product_grain(&work->updates[0]);
-    for (int64_t item, items; pool_next(pool, 1, index, grain, &item, &items);) {
-        for (int i = 0; items > 0; i++) {
-            const int64_t own = product_items(&work->updates[i]);
-            if (item >= own) {
-                item -= own;
-                continue;
-            }
-            const int64_t taken = min_i64(items, own - item);
-            product_run(&work->updates[i], index, item, taken);
-            items -= taken;
-            item = 0;
+    run_part(work, &own, SHARE_W, index);
+}
+
+static void run_low_rank(LowRankWork *work, CpuBackend *cpu, int rows) {
+    const LowRankWork all = *work;
+    const int chunk = product_begin(&work->both, cpu, rows);
+    for (int done = 0; done < rows; done += chunk) {
+        Product *both = &work->both;
+        both->x = all.both.x + done * both->cols;
+        for (int i = 0; i < both->count; i++)
+            if (all.both.out[i]) both->out[i] = all.both.out[i] + done * both->weight[i]->rows;
+        if (all.both.residual) both->residual = all.both.residual + done * both->weight[0]->rows;
+        for (int i = 0; i < work->weights; i++)
+            if (work->updates[i].b) work->updates[i].x = all.updates[i].x + done * work->updates[i].b->cols;
+        product_place(both, rows - done < chunk ? rows - done : chunk, cpu->work);
+        for (int share = SHARE_A; share <= SHARE_W; share++) {
+            const Product part = low_rank_part(work, both, share);
+            pool_share(cpu->pool, share, product_items(&part));
         }
+        pool_run(cpu->pool, low_rank_task, work);
     }
 }
 
-static Product update_product(const LowRankMatmul *op, int i) {
-    Product p = {.x = op->low_rank[i], .count = 1, .finish = FINISH_ADD, .scale = op->scale[i]};
-    p.weight[0] = op->b[i];
-    p.residual = op->residual ? op->residual : op->product.out[i];
-    return p;
-}
-
-/* All in one run of the pool, where the rows are prepared together; else one product behind the other. */
 void cpu_low_rank_matmul(Backend *backend, const LowRankMatmul *op) {
-    CpuBackend *cpu = cpu_backend(backend);
-    const int rows = op->product.rows;
-    LowRankWork work = {.product = {.x = op->product.x,
-                            .norm = op->product.norm,
-                            .count = op->product.count,
-                            .coarse = op->product.coarse,
-                            .fine = op->product.fine,
-                            .finish = op->residual ? FINISH_ADD : FINISH_STORE,
-                            .scale = op->residual_scale,
-                            .residual = op->residual}};
-    Product *p = &work.product;
-    for (int i = 0; i < op->product.count; i++) {
-        p->weight[i] = op->product.weight[i];
-        p->out[i] = op->product.out[i];
+    const Matmul *product = &op->product;
+    LowRankWork work = {.weights = product->count,
+        .both = {.x = product->x,
+            .norm = product->norm,
+            .count = product->count,
+            .coarse = product->coarse,
+            .fine = product->fine,
+            .finish = op->gated ? FINISH_GLU
+                : op->residual  ? FINISH_ADD
+                                : FINISH_STORE,
+            .activation = op->activation,
+            .scale = op->residual_scale,
+            .residual = op->residual}};
+    for (int i = 0; i < product->count; i++) {
+        work.both.weight[i] = product->weight[i];
+        work.both.out[i] = product->out[i];
     }
-    for (int i = 0; i < op->product.count; i++) {
+    for (int i = 0; i < product->count; i++) {
         if (!op->a[i]) continue;
-        p->weight[p->count] = op->a[i];
-        p->out[p->count++] = op->low_rank[i];
-        work.updates[work.count++] = update_product(op, i);
+        work.both.weight[work.both.count] = op->a[i];
+        work.both.out[work.both.count++] = op->low_rank[i];
+        work.updates[i] = (ProductUpdate){op->b[i], op->low_rank[i], op->scale[i]};
     }
-    bool together = product_begin(p, cpu, rows) >= rows;
-    int64_t items = 0;
-    for (int i = 0; i < work.count && together; i++) {
-        together = product_begin(&work.updates[i], cpu, rows) >= rows;
-        product_place(&work.updates[i], rows, NULL);
-        items += product_items(&work.updates[i]);
-    }
-    if (!together) {
-        run_product(p, cpu, rows);
-        for (int i = 0; i < work.count; i++) run_product(&work.updates[i], cpu, rows);
-        return;
-    }
-    product_place(p, rows, cpu->work);
-    pool_share(cpu->pool, 0, product_items(p));
-    pool_share(cpu->pool, 1, items);
-    pool_run(cpu->pool, low_rank_task, &work);
+    run_low_rank(&work, cpu_backend(backend), product->rows);
 }
 
 static void embed_rows(void *argument, int index, int count) {
