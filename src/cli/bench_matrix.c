@@ -21,9 +21,8 @@ enum { LENGTHS_MAX = 8, MODES = 4, WORDS_MAX = 32, BAR_WIDTH = 30 };
 
 static const Command command = {"bench matrix", "MODEL",
     "Measures a model at several lengths: plain, with experts from disk, with a quantised KV cache, and with both.",
-    "pp: prompt tokens per second of a prompt of that length; tg: tokens per second generated behind it. A form that "
-    "the\n"
-    "model or the machine does not allow is left empty, with the reason below the table.\n"
+    "Tokens per second of a prompt of each length, and of the tokens generated behind it. Below the table stands why\n"
+    "there is no column for a form, or no row for a length.\n"
     "  apus bench matrix qwen3-30b-a3b --memory-budget 12G --markdown docs/profiling/laptop.md\n"};
 
 static const struct Mode {
@@ -146,32 +145,63 @@ static void print_bars(Matrix *m, const char *title, double (*speeds)[LENGTHS_MA
     }
 }
 
+/* Why modes have no figures, a reason of several once. */
+static void write_reasons(const Matrix *m, Buffer *out) {
+    for (int mode = 0; mode < MODES; mode++) {
+        bool said = !m->why[mode][0];
+        for (int i = 0; i < mode; i++) said = said || !strcmp(m->why[i], m->why[mode]);
+        if (said) continue;
+        buffer_printf(out, "\n%s", modes[mode].name);
+        for (int i = mode + 1; i < MODES; i++)
+            if (!strcmp(m->why[i], m->why[mode])) buffer_printf(out, ", %s", modes[i].name);
+        buffer_printf(out, ": %s\n", m->why[mode]);
+    }
+}
+
+static bool is_measured(const Matrix *m, int mode, int index) { return m->pp[mode][index] > 0; }
+
+/* A row for each length and a column for each mode that have figures. seconds: with the time that a prompt takes. */
+static void write_table(
+    const Matrix *m, const char *title, const double (*speeds)[LENGTHS_MAX], bool seconds, Buffer *out) {
+    bool columns[MODES] = {0};
+    buffer_printf(out, "\n## %s\n\n| tokens |", title);
+    for (int mode = 0; mode < MODES; mode++) {
+        for (int i = 0; i < m->length_count; i++) columns[mode] = columns[mode] || is_measured(m, mode, i);
+        if (columns[mode]) buffer_printf(out, " %s |", modes[mode].name);
+    }
+    buffer_text(out, "\n|---:|");
+    for (int mode = 0; mode < MODES; mode++)
+        if (columns[mode]) buffer_text(out, "---:|");
+    for (int i = 0; i < m->length_count; i++) {
+        bool any = false;
+        for (int mode = 0; mode < MODES; mode++) any = any || is_measured(m, mode, i);
+        if (!any) continue;
+        buffer_printf(out, "\n| %lld |", (long long)m->lengths[i]);
+        for (int mode = 0; mode < MODES; mode++) {
+            if (!columns[mode]) continue;
+            if (is_measured(m, mode, i)) buffer_printf(out, " %.1f", speeds[mode][i]);
+            if (is_measured(m, mode, i) && seconds)
+                buffer_printf(out, " (%.1f s)", (double)m->lengths[i] / speeds[mode][i]);
+            buffer_text(out, " |");
+        }
+    }
+    buffer_byte(out, '\n');
+}
+
 static void write_markdown(const Matrix *m, Buffer *out) {
+    char title[80];
     Buffer name = {0}; /* without the folders of this machine */
     library_name_of(m->model, &name);
     buffer_printf(out, "# %.*s\n\n", SLICE_SHOWN(buffer_view(&name)));
     fit_describe_machine(out);
     buffer_free(&name);
-    buffer_printf(out,
-        "; %s. Tokens per second, medians of %lld rounds: prompt / generation of %lld tokens behind it. Prompts have "
-        "exactly "
-        "as many tokens, %s.\n\n| tokens |",
-        m->backend, (long long)m->rounds, (long long)m->generate, m->text ? "of a text" : "random ones");
-    for (int mode = 0; mode < MODES; mode++) buffer_printf(out, " %s |", modes[mode].name);
-    buffer_text(out, "\n|---:|");
-    for (int mode = 0; mode < MODES; mode++) buffer_text(out, "---:|");
-    for (int i = 0; i < m->length_count; i++) {
-        buffer_printf(out, "\n| %lld |", (long long)m->lengths[i]);
-        for (int mode = 0; mode < MODES; mode++) {
-            if (m->pp[mode][i] > 0)
-                buffer_printf(out, " %.1f / %.1f |", m->pp[mode][i], m->tg[mode][i]);
-            else
-                buffer_text(out, " |");
-        }
-    }
-    buffer_byte(out, '\n');
-    for (int mode = 0; mode < MODES; mode++)
-        if (m->why[mode][0]) buffer_printf(out, "\n%s: %s\n", modes[mode].name, m->why[mode]);
+    buffer_printf(out, "; %s.\nPrompts have exactly as many tokens, %s. Medians of %lld round%s.\n", m->backend,
+        m->text ? "of a text" : "random ones", (long long)m->rounds, m->rounds == 1 ? "" : "s");
+    write_table(m, "Prompt: tokens per second (seconds to the first token)", m->pp, true, out);
+    snprintf(
+        title, sizeof title, "Generation: tokens per second, %lld tokens behind the prompt", (long long)m->generate);
+    write_table(m, title, m->tg, false, out);
+    write_reasons(m, out);
 }
 
 static bool write_file(const Matrix *m, const char *path, Error *error) {
@@ -228,7 +258,9 @@ int command_bench_matrix(int argc, char **argv) {
     printf("%s\n", m->backend);
     print_bars(m, "prompt, tokens per second", m->pp);
     print_bars(m, "generation, tokens per second", m->tg);
-    for (int mode = 0; mode < MODES; mode++)
-        if (m->why[mode][0]) printf("\n%s: %s\n", modes[mode].name, m->why[mode]);
+    Buffer reasons = {0};
+    write_reasons(m, &reasons);
+    printf("%.*s", SLICE_SHOWN(buffer_view(&reasons)));
+    buffer_free(&reasons);
     return 0;
 }

@@ -44,7 +44,7 @@ static int print_completion(int argc, char **argv) { return command_completion(c
 static const char *own_name(const char *name) {
     static const struct {
         const char *other, *own;
-    } names[] = {{"ls", "list"}, {"show", "info"}, {"remove", "rm"}, {"--version", "version"}};
+    } names[] = {{"ls", "list"}, {"show", "info"}, {"remove", "rm"}, {"--version", "version"}, {"-v", "version"}};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (!strcmp(name, names[i].other)) return names[i].own;
     return name;

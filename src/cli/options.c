@@ -10,6 +10,8 @@
 #include "base/file.h"
 #include "base/nearest.h"
 
+enum { HELP_LEFT = 27, HELP_WIDTH = 100 }; /* columns of a page */
+
 /* Name i of an option: its own, then its aliases; empty behind the last. */
 static Slice option_name(const Option *o, int i) {
     if (i == 0) return slice_of(o->name);
@@ -28,12 +30,44 @@ static bool is_no_option(const Option *o) {
     return o->kind == OPTION_LATER || o->kind == OPTION_GROUP || o->kind == OPTION_GROUP_ALL;
 }
 
+/* Columns on a terminal. */
+static int width_of(const char *text, size_t size) {
+    int width = 0;
+    for (size_t i = 0; i < size; i++) width += ((uint8_t)text[i] & 0xc0) != 0x80;
+    return width;
+}
+
+/* An option and its help in two columns; an option that is wider than the first has a line of its own. */
+static void print_option(const char *left, const char *help) {
+    int at = 2 + width_of(left, strlen(left));
+    printf("  %s", left);
+    if (at > HELP_LEFT - 2) {
+        printf("\n");
+        at = 0;
+    }
+    while (*help) {
+        const size_t size = strcspn(help, " ");
+        const int width = width_of(help, size);
+        if (at > HELP_LEFT && at + 1 + width > HELP_WIDTH) {
+            printf("\n");
+            at = 0;
+        }
+        const int space = at < HELP_LEFT ? HELP_LEFT - at : 1;
+        printf("%*s%.*s", space, "", (int)size, help);
+        at += space + width;
+        help += size;
+        help += strspn(help, " ");
+    }
+    printf("\n");
+}
+
 /* all: with the groups that are for few readers. */
 static void print_help(const Command *command, const Option *options, bool all) {
     int left_out = 0;
     bool shown = true;
     const bool titled = options && (options->kind == OPTION_GROUP || options->kind == OPTION_GROUP_ALL);
-    printf("apus %s %s\n\n%s\n", command->name, command->arguments, command->summary);
+    const char *arguments = command->arguments;
+    printf("apus %s%s%s\n\n%s\n", command->name, *arguments ? " " : "", arguments, command->summary);
     if (options && options->name && !titled) printf("\nOptions:\n");
     for (const Option *o = options; o && o->name; o++) {
         char left[64];
@@ -47,7 +81,7 @@ static void print_help(const Command *command, const Option *options, bool all) 
         if (!shown) continue;
         snprintf(left, sizeof left, "%s%s%s%s%s", o->aliases ? o->aliases : "", o->aliases ? ", " : "", o->name,
             o->argument ? " " : "", o->argument ? o->argument : "");
-        printf("  %-24s %s\n", left, o->help);
+        print_option(left, o->help);
     }
     if (left_out) printf("\n%d more options: apus %s --help-all\n", left_out, command->name);
     if (command->details) printf("\n%s", command->details);
@@ -286,10 +320,10 @@ OptionsResult options_parse(
         if (!o) return unknown_option(command, options, text, size);
         const char *value = NULL;
         if (o->kind == OPTION_LATER) return not_there(command, o);
-        if (o->kind == OPTION_FLAG && equals) return usage(command, "option %s takes no value%s", o->name, "");
+        if (o->kind == OPTION_FLAG && equals) return usage(command, "option %s takes no value%s", text, "");
         if (o->kind != OPTION_FLAG) {
             value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
-            if (!value) return usage(command, "option %s needs a value (%s)", o->name, o->argument);
+            if (!value) return usage(command, "option %s needs a value (%s)", text, o->argument);
         }
         if (o->kind == OPTION_ARGUMENT) {
             if (add_argument(command, value, max, arguments) != OPTIONS_OK) return OPTIONS_ERROR;

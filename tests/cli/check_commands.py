@@ -43,6 +43,10 @@ def check_words(cache):
     short, long = apus("serve", "--help")[1], apus("serve", "--help-all")[1]
     check("Debugging:" in long and "--expert-faults" in long and "--expert-faults" not in short, "--help-all")
     check("Server:" in short and "--help-all" in short, f"groups: {short[:200]}")
+    wide = [line for line in long.splitlines() if line.startswith("  ") and len(line) > 100]
+    check(not wide and "\n  -np, --parallel, --slots N\n" in long, f"columns of the help: {wide}")
+    check(apus("run", "x", "-n")[2].startswith("apus run: option -n needs a value (N)"), "an option as it was typed")
+    check(apus("-v") == apus("version"), "-v")
     code, out, _ = apus("man")
     check(code == 0 and out.startswith(".TH APUS"), "man, not on a terminal")
     try:
@@ -132,11 +136,13 @@ def check_matrix(cache, directory):
     table = f"{directory}/matrix.md"
     words = ["--tokens", "16,32", "-r", "1", "-n", "4", "-t", "1", "--markdown", table]
     code, out, error = apus("bench", "matrix", "echo-large", *words, environment=cache)
-    rows = [line.split("|")[1:-1] for line in Path(table).read_text().splitlines() if line.startswith("| ")]
-    empty = [[not cell.strip() for cell in row] for row in rows[1:]]
-    check(code == 0 and "█" in out and "no experts to stream" in out, f"{out} {error}")
-    check([row[0].strip() for row in rows] == ["tokens", "16", "32"], rows)
-    check(empty == [[False, False, True, False, True]] * 2, rows)
+    lines = Path(table).read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    check(code == 0 and "█" in out and "SSD, SSD + turbo: " in out and "no experts to stream" in out, f"{out} {error}")
+    check([row[0] for row in rows] == ["tokens", "16", "32"] * 2, rows)
+    check(rows[0] == rows[3] == ["tokens", "plain", "turbo"] and all(all(row) for row in rows), rows)
+    check(all(cell.endswith(" s)") for row in rows[1:3] for cell in row[1:]), rows)
+    check("SSD, SSD + turbo: " in lines[-1] and "Medians of 1 round." in lines[3], lines)
     code, _, error = apus("bench", "matrix", "echo-large", "--tokens", "16,x", environment=cache)
     check(code == 2 and "--tokens 16,x" in error, error)
     text = f"{directory}/text.txt"

@@ -13,8 +13,8 @@ typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
 
 /* An update of low rank, added behind the weight's bias: scale · B · x. */
 typedef struct ProductUpdate {
-    const Weight *b; /* of plain values; NULL: the weight has no update */
-    const float *x;  /* [rows, b->cols] */
+    const Weight *b; /* [rows, rank] in plain values; NULL: the weight has no update */
+    const float *x;  /* [rows, rank] */
     float scale;
 } ProductUpdate;
 
