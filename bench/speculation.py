@@ -5,10 +5,10 @@
                          [--rounds N] [--cpu ISA] [--device NAME] [--draft-model MODEL] [--mtp] [--prediction]
                          [--csv FILE]
 
-Two servers answer the same requests in turn; the answers must be equal. A row per kind: the median and the least of the
-ratios of decode times (timings.predicted_ms) over the answers and rounds, tokens per second without and with draft
-tokens (medians), draft tokens and those accepted. With --streams N, N answers at a time: the ratios are those of the
-time that all of them take, and tokens per second those of all together.
+Two servers answer the same requests in turn; the answers must be equal. A row per kind: the median of the ratios of
+decode times (timings.predicted_ms) over the answers and rounds, and the least answer's median over its rounds, tokens
+per second without and with draft tokens (medians), draft tokens and those accepted. With --streams N, N answers at a
+time: the ratios are those of the time that all of them take, and tokens per second those of all together.
 --prediction sends the text to edit as `prediction` as well. MODEL: a name of tools/fetch_models.py, or a path.
 """
 
@@ -138,7 +138,7 @@ def ask_all(server, group, options, seed):
 
 def measure(servers, kind, pairs, options):
     """Each answer from both servers, in turn; with several streams all answers of a server at once."""
-    ratios, speeds, drafted, accepted, tokens = [], ([], []), 0, 0, 0
+    ratios, speeds, drafted, accepted, tokens = {}, ([], []), 0, 0, 0
     groups = [pairs[start : start + options.streams] for start in range(0, len(pairs), options.streams)]
     for turn, (number, group) in enumerate(enumerate(groups * options.rounds)):
         seed = number % len(groups) * options.streams
@@ -152,7 +152,7 @@ def measure(servers, kind, pairs, options):
         if options.streams == 1:
             plain_s, fast_s = (side[0][1]["predicted_ms"] / 1000 for side in (without, with_drafts))
         count = sum(timings["predicted_n"] for _, timings in with_drafts)
-        ratios.append(plain_s / fast_s)
+        ratios.setdefault(number % len(groups), []).append(plain_s / fast_s)
         speeds[0].append(count / plain_s)
         speeds[1].append(count / fast_s)
         drafted += sum(timings["draft_n"] for _, timings in with_drafts)
@@ -164,8 +164,8 @@ def measure(servers, kind, pairs, options):
         "tokens": tokens,
         "without_tok_s": f"{statistics.median(speeds[0]):.2f}",
         "with_tok_s": f"{statistics.median(speeds[1]):.2f}",
-        "speedup": f"{statistics.median(ratios):.3f}",
-        "least": f"{min(ratios):.3f}",
+        "speedup": f"{statistics.median(ratio for group in ratios.values() for ratio in group):.3f}",
+        "least": f"{min(statistics.median(group) for group in ratios.values()):.3f}",
         "drafted": drafted,
         "accepted": accepted,
     }

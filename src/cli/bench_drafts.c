@@ -4,10 +4,12 @@
  * where it was wrong. With a draft model or a multi-token prediction head, that runs as usual, and the script replaces
  * the tokens that it drafts: their time is in the measurement. Two engines, without and with draft tokens, answer in
  * turn. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/math.h"
@@ -24,7 +26,8 @@ enum {
     PROMPT = 64,  /* tokens */
     WARM_UP = 16, /* tokens of an answer that is not measured */
     FILE_BYTES_MAX = 1 << 22,
-    TIMEOUT_MS = 1000
+    TIMEOUT_MS = 1000,
+    PROGRESS_S = 10
 };
 
 /* A position of a recorded answer: the length of the match and the right tokens from here on of a lookup; of a draft
@@ -66,8 +69,8 @@ static const Command command = {"bench drafts", "MODEL",
     "lookups\n"
     "for --source lookup, otherwise of a small model, which stands for --mtp or --draft-model. The model may have any\n"
     "weights (tools/make_bench_model.py): its own answers are replayed, without and with draft tokens in turn by two\n"
-    "engines, which both take memory. A line for each kind: the median and the least of decode times without draft\n"
-    "tokens over those with them, and the medians of tokens per second.\n"
+    "engines, which both take memory. A line for each kind: the median of decode times without draft tokens over\n"
+    "those with them, the least answer's median of its rounds, and the medians of tokens per second.\n"
     "Examples:\n"
     "  apus bench drafts DIR --mtp --kinds code,chat\n"
     "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2300M\n"};
@@ -165,6 +168,7 @@ static bool finish(Replay *r, Request *request, int number, bool with, double *s
     Finish finish = FINISH_NONE;
     bool same = true;
     int count = 0;
+    int64_t told_ns = clock_ns();
     while (finish == FINISH_NONE) {
         const int got = request_read(request, 0, out, COUNT_OF(out), TIMEOUT_MS, &finish);
         for (int i = 0; i < got; i++, count++) {
@@ -173,6 +177,10 @@ static bool finish(Replay *r, Request *request, int number, bool with, double *s
             else
                 a->tokens[a->known++] = out[i].id;
         }
+        if (clock_ns() - told_ns < PROGRESS_S * INT64_C(1000000000)) continue;
+        log_info("%s, answer %d of %d, %s draft tokens: %d tokens", a->kind, number + 1, r->count,
+            with ? "with" : "without", count);
+        told_ns = clock_ns();
     }
     const RequestStats stats = request_stats(request);
     *seconds = stats.decode_s;
@@ -215,26 +223,31 @@ static void print_reading(const Replay *r, int first, int end, int rounds) {
             mean[0].bytes * 1e-9, mean[1].bytes * 1e-9, mean[0].stall_s, mean[1].stall_s);
 }
 
-/* The line of the answers from `first` to `end`, which are of one kind. */
+/* The line of the answers from `first` to `end`, which are of one kind. The least is an answer's median, as a single
+ * round is disturbed by more than drafts can lose. */
 static void print_kind(const Replay *r, int first, int end, int rounds) {
-    static Series ratio, plain, drafts;
+    static Series ratio, own, plain, drafts;
     uint64_t drafted = 0, accepted = 0;
     int tokens = 0;
+    double least = INFINITY;
     ratio.count = plain.count = drafts.count = 0;
     for (int i = first; i < end; i++) {
+        own.count = 0;
         for (int n = 0; n < rounds; n++) {
             const Times *times = &r->times[i][n];
+            series_add(&own, times->plain / times->drafts);
             series_add(&ratio, times->plain / times->drafts);
             series_add(&plain, r->answers[i].count / times->plain);
             series_add(&drafts, r->answers[i].count / times->drafts);
         }
+        least = fmin(least, series_median(&own));
         drafted += r->drafted[i] / (uint64_t)rounds;
         accepted += r->accepted[i] / (uint64_t)rounds;
         tokens += r->answers[i].count;
     }
     printf("%-12s %6.2f × (least %.2f), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n",
-        r->answers[first].kind, series_median(&ratio), series_at(&ratio, 0), series_median(&plain),
-        series_median(&drafts), tokens, (unsigned long long)accepted, (unsigned long long)drafted);
+        r->answers[first].kind, series_median(&ratio), least, series_median(&plain), series_median(&drafts), tokens,
+        (unsigned long long)accepted, (unsigned long long)drafted);
     print_reading(r, first, end, rounds);
     fflush(stdout);
 }

@@ -61,7 +61,7 @@ typedef struct EngineArguments {
     {"--mtp", NULL, OPTION_FLAG, &(e).options.model.mtp, 0, 0, NULL,                                                   \
         "guess with the model's multi-token prediction head, if its file has one; answers stay the same"},             \
     {"--num-draft-tokens", NULL, OPTION_INT, &(e).options.speculation.draft_tokens, 1, DRAFT_TOKENS_MAX, "N",          \
-        "the most tokens that either guesses at once (4)"},                                                                \
+        "the most tokens that either guesses at once (8)"},                                                                \
     {"--lora", NULL, OPTION_READ, &(OptionReader){session_read_adapter, &(e).adapters}, 0, 0, "NAME=DIR",                      \
         "a LoRA adapter of PEFT or MLX; several times. A request chooses it as MODEL:NAME, run and chat use the first"}, \
     OPTIONS_TITLE("Experts larger than memory"),                                                                       \

@@ -13,7 +13,7 @@ typedef struct Engine Engine;
 typedef struct Request Request;
 
 enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000 };
-enum { DRAFT_TOKENS_MAX = 31 /* draft tokens of a step, of all its sequences together */, DRAFT_MODEL_TOKENS = 4 };
+enum { DRAFT_TOKENS_MAX = 31 /* draft tokens of a step, of all its sequences together */, DRAFT_MODEL_TOKENS = 8 };
 enum { PREDICTION_TOKENS_MAX = 1 << 20 };
 enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* chosen by EngineOptions.fit */ };
 

@@ -290,6 +290,9 @@ static void check_beginning(void) {
     step_costs_init(&costs, false, NULL);
     draft_rule_init(&rule);
     TEST(draft_length(&costs, &rule, 1, 1, 0.25f, 4) == 2);
+    /* Without --num-draft-tokens a head that is right gets all that pays. */
+    for (int i = 0; i < 40; i++) draft_note(&rule, DRAFT_BUCKET_MODEL, 4, 4, 0);
+    TEST(draft_length(&costs, &rule, 1, 1, 0.1f, DRAFT_MODEL_TOKENS) > 4);
 }
 
 /* The pace follows measurements; one that was disturbed does not end drafts for good. */
