@@ -3,12 +3,14 @@
 second question about the same image, and streams of text beside image requests.
 
 bench/images.py [--binary build/apus] [--layers 27] [--text-layers 34] [--threads 2] [--only tower,first,beside]
+                [--device cuda]
 
 The model is random: Gemma 3's tower (SigLIP, 1152 wide, heads of 72, 4,096 patches of an image) with --layers layers in
 bf16, and a text model of Gemma 3 4B's shape with --text-layers layers in bf16. Fewer layers give the same shares
 sooner. The share of the tower is also told in processor time, which a busy machine disturbs less.
 The rate of the products is that of `apus bench --operations` in the same run, before and after; the attention of the
-tower counts with its own operations. One line for each figure, with its target.
+tower counts with its own operations. One line for each figure, with its target. With --device, the tower's line has
+its rate alone: bench/peer_clip.cpp has llama.cpp's time.
 """
 
 import argparse
@@ -152,7 +154,9 @@ def tell(what, value, target):
 
 def show_tower(server, options):
     text = [{"type": "text", "text": "What is it?"}]
-    rates, seconds, processor = [product_rate(options)], [], []
+    rates, seconds, processor = [], [], []
+    if not options.device:
+        rates.append(product_rate(options))
     for seed in range(options.rounds):
         before, spent = encoded_s(server), processor_s(server)
         request(server, [image_part(seed), *text])
@@ -160,11 +164,18 @@ def show_tower(server, options):
         spent, again = processor_s(server) - spent, processor_s(server)
         request(server, [image_part(seed), {"type": "text", "text": f"And {seed}?"}])
         processor.append(spent - (processor_s(server) - again))
-        rates.append(product_rate(options))
+        if not options.device:
+            rates.append(product_rate(options))
     patches = (SIDE // PATCH) ** 2
     products = options.layers * patches * 2 * (4 * HIDDEN**2 + 2 * HIDDEN * INNER)
     attention = options.layers * 4 * patches**2 * HIDDEN
-    took, rate = statistics.median(seconds), statistics.median(rates)
+    took = statistics.median(seconds)
+    if options.device:
+        each = ", ".join(f"{1e3 * s:.1f}" for s in seconds)
+        rate = 1e-12 * (products + attention) / took
+        tell(f"tower of {options.layers} layers, {patches} patches, ms: {each}; Tera operations/s", f"{rate:.0f}", "-")
+        return
+    rate = statistics.median(rates)
     paid = statistics.median(processor) / options.threads
     tell(
         f"tower of {options.layers} layers, {patches} patches: {took:.2f} s, {1e-12 * products:.2f} + "
@@ -174,17 +185,22 @@ def show_tower(server, options):
     )
 
 
+def serve(model, options, *more):
+    device = ("--device", options.device) if options.device else ()
+    return apus_server.Server(model, "-t", options.threads, *device, *more, binary=options.binary)
+
+
 def show_first(model, options):
     """Cold, with a known image but no prefix cache, and again with both."""
     question = [{"type": "text", "text": "What is it, and where?"}]
-    with apus_server.Server(model, "--no-prefix-cache", "-t", options.threads, binary=options.binary) as server:
+    with serve(model, options, "--no-prefix-cache") as server:
         before = encoded_s(server)
         cold, _ = request(server, [image_part(50), *question])
         encoder = encoded_s(server) - before
         prompt = min(request(server, [image_part(50), *question])[0] for _ in range(2))
     tell(f"first token of a 1024² image: {cold:.2f} s, encoder {encoder:.2f} + prompt {prompt:.2f} s; ratio",
          f"{cold / (encoder + prompt):.2f}", "1.15")  # fmt: skip
-    with apus_server.Server(model, "-t", options.threads, binary=options.binary) as server:
+    with serve(model, options) as server:
         cold, _ = request(server, [image_part(51), *question])
         again, _ = request(server, [image_part(51), {"type": "text", "text": "Which colours does it have?"}])
     tell(f"second question: {again:.3f} s of {cold:.2f} s cold; share", f"{again / cold:.3f}", "0.05")
@@ -214,8 +230,7 @@ def streams(server, count, tokens, image_requests):
 
 
 def show_beside(model, options):
-    slots = ("--slots", 16, "--queue", 128, "-t", options.threads)
-    with apus_server.Server(model, *slots, binary=options.binary) as server:
+    with serve(model, options, "--slots", 16, "--queue", 128) as server:
         alone = streams(server, 8, options.tokens, 0)
         beside = streams(server, 8, options.tokens, options.images)
     tell(f"8 streams: p99 gap {alone:.0f} ms alone, {beside:.0f} ms beside {options.images} images; ratio",
@@ -231,12 +246,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--device")
     parser.add_argument("--only", default="tower,first,beside")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as model:
         write_model(model, options.layers, options.text_layers)
         if "tower" in options.only:
-            with apus_server.Server(model, "-t", options.threads, binary=options.binary) as server:
+            with serve(model, options) as server:
                 show_tower(server, options)
         if "first" in options.only:
             show_first(model, options)

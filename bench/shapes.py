@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Published shapes with random weights: each loads, answers a request and decodes; the share of the read limit.
 
-    bench/shapes.py [--shapes qwen3.5-4b,…] [--layers 4] [--device cuda] [--depth 512] [--streams 1,8]
-                    [--tokenizer DIR] [--models DIR] [--out FILE.csv] [--commit ID]
+    bench/shapes.py [--shapes qwen3.5-4b,lfm2-2.6b:30,…] [--layers 4] [--device cuda] [--depth 512] [--streams 1,8]
+                    [--tokenizer DIR] [--models DIR] [--make] [--remove] [--out FILE.csv] [--commit ID]
 
-The shapes are those of published configurations (SHAPES below), less layers. Which tensors a family reads, and their
+The shapes are those of published configurations (SHAPES below), with --layers layers, or those behind the shape's
+name. --make: they are only made. Which tensors a family reads, and their
 sizes, is asked of `apus info`: a missing tensor is named by its error, one of a wrong shape by the shape that it must
 have. Matrices get random 4-bit codes in groups of 64 (BitNet's: ternary numbers), everything else plausible constants.
 With --tokenizer, a directory with tokenizer.json, a server answers a request as well. Needs no package.
@@ -30,6 +31,7 @@ GROUP, BITS, BLOCK = 64, 4, 1 << 24
 PROBES_MAX = 5000  # runs of `apus info` for a shape
 TERNARY = bytes(b & ~(b & b >> 1 & 0x55) for b in range(256))  # no code of two bits is 3
 
+PATTERNS = ("layer_types", "hybrid_override_pattern", "compress_ratios")  # a word of each layer
 LOCAL, FULL = "sliding_attention", "full_attention"
 DELTA = dict(
     linear_num_key_heads=16,
@@ -352,6 +354,7 @@ class Checkpoint:
 
     def __init__(self, directory, config):
         self.directory, self.tensors = directory, {}  # name: [dtype, shape]
+        self.config = config
         self.experts = max(config.get(f, 1) for f in ("num_experts", "n_routed_experts", "num_local_experts"))
         os.makedirs(directory, exist_ok=True)
         self.write_config(config)
@@ -393,6 +396,28 @@ class Checkpoint:
         found = re.fullmatch(r"(.*\.experts\.)1(\..*)", name)
         return [f"{found[1]}{i}{found[2]}" for i in range(1, self.experts)] if found else [name]
 
+    def kind(self, layer):
+        """What is equal of layers with the same tensors, as far as the configuration tells."""
+        patterns = [self.config[f][layer] for f in PATTERNS if f in self.config]
+        first = [min(layer, self.config.get(f, 0)) for f in ("first_k_dense_replace", "num_hash_layers")]
+        return [*patterns, *first, (layer + 1) % self.config.get("full_attention_interval", layer + 2) == 0]
+
+    def like_layer(self, name):
+        """Tensors of the nearest layer before that of the tensor and of its kind."""
+        found = re.fullmatch(r"(.*\.layers\.)(\d+)(\..*)", name)
+        layer = int(found[2]) if found else 0
+        if not found or f"{found[1]}{layer}." in "".join(self.tensors):
+            return {}
+        for before in range(layer - 1, -1, -1):
+            if self.kind(before) == self.kind(layer):
+                at = f"{found[1]}{before}."
+                return {
+                    f"{found[1]}{layer}.{n[len(at) :]}": [d, list(s)]
+                    for n, (d, s) in self.tensors.items()
+                    if n.startswith(at)
+                }
+        return {}
+
     def discover(self):
         """Adds tensors until the model loads."""
         for _ in range(PROBES_MAX):
@@ -401,8 +426,9 @@ class Checkpoint:
             if not error:
                 return
             if found := re.search(r"tensor (\S+) is missing", error):
+                self.tensors |= self.like_layer(found.group(1))
                 for name in self.alike(found.group(1)):
-                    self.tensors[name] = ["BF16", self.like(name)]
+                    self.tensors.setdefault(name, ["BF16", self.like(name)])
             elif found := re.search(r"tensor (\S+) in \S+ is BF16, must be I32 or I64", error):
                 self.tensors[found.group(1)][0] = "I64"
             elif found := re.search(r"tensor (\S+) in \S+ has shape \[[^]]*\], must be \[([^]]*)\]", error):
@@ -538,19 +564,24 @@ def answers(directory, options):
     return json.loads(answer)["usage"]["completion_tokens"] > 0
 
 
-def measure(name, options):
-    directory = os.path.join(options.models, f"{name}-{options.layers}")
+def measure(shape, options):
+    name, _, layers = shape.partition(":")
+    layers = int(layers or options.layers)
+    directory = os.path.join(options.models, f"{name}-{layers}")
     start = time.monotonic()
     if not os.path.exists(os.path.join(directory, "made")):
-        make(name, options.layers, directory)
+        make(name, layers, directory)
         open(os.path.join(directory, "made"), "w").close()
     made = time.monotonic() - start
+    if options.make:
+        print(f"{name}, {layers} layers: made in {made:.0f} s", flush=True)
+        return {}
     (one,) = bench(directory, options, "-p", "0", "-n", "64", "-d", str(options.depth), "-r", "3")
     row = {
         "machine": options.machine,
         "commit": options.commit,
         "shape": name,
-        "layers": options.layers,
+        "layers": layers,
         "device": options.device or "cpu",
         "depth": options.depth,
         "decode": one["tg"],
@@ -564,7 +595,7 @@ def measure(name, options):
     if options.remove:
         shutil.rmtree(directory)
     print(
-        f"{name}, {options.layers} layers: {row['decode']:.1f} tok/s, {row['of_limit']:.0%} of the read limit"
+        f"{name}, {layers} layers: {row['decode']:.1f} tok/s, {row['of_limit']:.0%} of the read limit"
         f"{', served' if row['served'] else ''}{', streams ' + row['streams'] if options.streams else ''}"
         f" (made in {made:.0f} s)",
         flush=True,
@@ -581,13 +612,14 @@ def main():
     parser.add_argument("--streams")
     parser.add_argument("--tokenizer")
     parser.add_argument("--models", default=os.path.expanduser("~/.cache/apus/bench"))
+    parser.add_argument("--make", action="store_true")
     parser.add_argument("--remove", action="store_true", help="removes each model when it has been measured")
     parser.add_argument("--machine", default="")
     parser.add_argument("--commit", default="")
     parser.add_argument("--out")
     options = parser.parse_args()
     rows = [measure(name, options) for name in options.shapes.split(",")]
-    if options.out:
+    if options.out and not options.make:
         with open(options.out, "w", newline="") as f:
             writer = csv.DictWriter(f, rows[0])
             writer.writeheader()

@@ -320,6 +320,7 @@ bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
     speculation_plan(s, targets, count, count, count, false, s->rows_max);
     for (int i = 0; i < count; i++) {
         Draft *draft = &targets[i].choice->draft;
+        draft->cost = 0; /* the step under way, which is noted next, has no draft tokens */
         if (draft->count == 0) continue;
         wanted = true;
         draft->rule.silent = DRAFT_SILENT_STEPS; /* a token that is only tried is tried in the next step */

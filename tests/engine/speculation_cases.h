@@ -113,6 +113,7 @@ static inline int different_answers(int *first_number) {
 
 typedef struct Script {
     int tokens; /* per draft; 0: a random number */
+    int match;  /* that it is told to have found; 0: the usual one */
     int prompts[CASES_MAX];
 } Script;
 static Script scripts;
@@ -139,5 +140,6 @@ static inline int script(void *context, uint64_t seed, int choice, int position,
         const bool right = at < seen->count && test_random(&state) % 100 >= WRONG;
         tokens[i] = right ? seen->ids[at] : (int32_t)(test_random(&state) % (uint64_t)case_vocab);
     }
+    if (s->match) *match = s->match;
     return count;
 }

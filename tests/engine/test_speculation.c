@@ -142,6 +142,20 @@ static void check_lookahead(void) {
     const int ahead = atomic_load(&fake.ahead);
     TEST_MSG(ahead > 200 && drafts_of(engine).drafted > 0, "%d steps begun ahead", ahead);
     close_engine(engine);
+    /* A plan whose draft tokens the ledger pays for once: the step under way, which has none, is not charged. */
+    c.options.sampling.seed = 1;
+    engine = open_setting(&device, &(SpeculationOptions){0});
+    known[1].seen[0] = run_one(engine, &c.options);
+    close_engine(engine);
+    scripts.prompts[1] = 10;
+    scripts.tokens = 4;
+    scripts.match = 4;
+    engine = open_setting(&device, &(SpeculationOptions){.script = script, .script_context = &scripts});
+    TEST(run_one(engine, &c.options).hash == known[1].seen[0].hash);
+    wait_idle(engine);
+    TEST_MSG(drafts_of(engine).accepted > 10, "%llu drafted", (unsigned long long)drafts_of(engine).drafted);
+    close_engine(engine);
+    scripts.match = 0;
 }
 
 /* Answers without a limit end where the cache is full: at the same token whatever drafts, slots and other answers there
