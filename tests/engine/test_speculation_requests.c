@@ -58,6 +58,9 @@ static void check_backend(const char *directory, const char *cpu, int requests) 
                 different, case_count, first);
             compared += (uint64_t)case_count;
         }
+        printf("%s: requests to %d of %d, with drafts of %d lengths each\n", cpu, case_first + case_count, requests,
+            (int)COUNT_OF(lengths));
+        fflush(stdout);
     }
 }
 
