@@ -84,12 +84,12 @@ static bool end_step(Engine *engine, StepPlan *plan, Error *error) {
     atomic_store(&engine->step_due_ns, engine->next ? now + step_patience_ns(engine, engine->next) : 0);
     if (!plan->lookahead) mask_workers_end(engine->lookahead, false);
     const int64_t start = plan->begun_ns > engine->ended_ns ? plan->begun_ns : engine->ended_ns;
-    const double seconds = (double)(now - start) * 1e-9;
+    const double seconds = (double)(now - start) * 1e-9, idle_s = (double)(start - engine->ended_ns) * 1e-9;
     engine->ended_ns = now;
     if (--engine->under_way == 0 && engine->resources) resources_end_step(engine->resources);
     engine->step_s += seconds;
     note_experts(engine, plan);
-    if (ok) scheduler_note_step(&engine->scheduler, plan, seconds);
+    if (ok) scheduler_note_step(&engine->scheduler, plan, seconds, idle_s);
     return ok;
 }
 

@@ -153,7 +153,8 @@ void scheduler_plan(Scheduler *scheduler, StepPlan *plan);
  * end with it. Results for choices that end otherwise are dropped. False: the step under way must end first, because
  * some sequence does not simply continue, or pages are short. */
 bool scheduler_plan_lookahead(Scheduler *scheduler, const StepPlan *under_way, StepPlan *plan);
-void scheduler_note_step(Scheduler *scheduler, const StepPlan *plan, double seconds); /* the step's duration */
+/* seconds: the step's duration; idle_s: time between the step before it and this one, 0 if it had begun before. */
+void scheduler_note_step(Scheduler *scheduler, const StepPlan *plan, double seconds, double idle_s);
 /* Takes slot and pages from a prompt that is being read (choice NULL) or a running choice. */
 void scheduler_preempt(Scheduler *scheduler, Request *request, AnswerChoice *choice);
 void scheduler_free_slot(Scheduler *scheduler, Request *request);

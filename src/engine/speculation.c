@@ -70,7 +70,7 @@ void speculation_begin(Speculation *s, Request *request, AnswerChoice *choice, b
 
 /* ---- proposing ---- */
 
-static bool has_model(const Speculation *s) { return (s->model || s->assistant || s->mtp) && !s->broken; }
+bool speculation_has_model(const Speculation *s) { return (s->model || s->assistant || s->mtp) && !s->broken; }
 
 /* While a constraint keeps steps waiting, a step has one mask of it to wait for. */
 static bool can_draft(const DraftTarget *target) {
@@ -253,7 +253,7 @@ static void propose(Speculation *s, const DraftTarget *targets, int count) {
         draft->count = 0;
         draft->cost = 0;
         if (!can_draft(&targets[i])) continue;
-        if (s->options.script && !has_model(s))
+        if (s->options.script && !speculation_has_model(s))
             propose_script(s, &targets[i]);
         else if (!s->options.script)
             propose_lookup(s, &targets[i]);
@@ -303,7 +303,7 @@ void speculation_plan(
         return;
     }
     propose(s, targets, count);
-    if (has_model(s)) propose_model(s, targets, count, streams, rows);
+    if (speculation_has_model(s)) propose_model(s, targets, count, streams, rows);
     if (forced)
         limit_drafts(targets, count, room);
     else
@@ -315,7 +315,7 @@ bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
         s->pause_steps--;
         return false;
     }
-    bool wanted = has_model(s) && count < STEP_COSTS_ROWS; /* it cannot run beside a step */
+    bool wanted = speculation_has_model(s) && count < STEP_COSTS_ROWS; /* it cannot run beside a step */
     if (wanted) return true;
     speculation_plan(s, targets, count, count, count, false, s->rows_max);
     for (int i = 0; i < count; i++) {

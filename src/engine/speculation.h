@@ -51,6 +51,8 @@ void speculation_close(Speculation *speculation); /* safe on a zeroed one */
  * the step has rows of prompts; room: draft tokens at most. */
 void speculation_plan(
     Speculation *speculation, const DraftTarget *targets, int count, int streams, int rows, bool prompts, int room);
+/* Whether a draft model, an assistant or a head drafts: it runs between the steps. */
+bool speculation_has_model(const Speculation *speculation);
 /* True if the next step would have draft tokens, as far as the sampled tokens are known. */
 bool speculation_wanted(Speculation *speculation, const DraftTarget *targets, int count);
 /* A step with draft tokens had no device memory: the steps that follow have none for a while. */

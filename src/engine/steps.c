@@ -128,10 +128,13 @@ static void collect_candidates(Scheduler *s) {
     }
 }
 
-void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
+void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds, double idle_s) {
     if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->builder.step.rows;
-    if (plan->prompt_rows == 0)
-        step_costs_note(&s->speculation.costs, plan->builder.step.rows, plan->draft_rows, seconds);
+    if (plan->prompt_rows > 0) return;
+    /* With draft tokens a step cannot begin ahead. What else takes long between two steps is not theirs. */
+    const bool ahead = s->can_lookahead && !speculation_has_model(&s->speculation);
+    const double lost = ahead ? fmin(idle_s, seconds) : 0;
+    step_costs_note(&s->speculation.costs, plan->builder.step.rows, plan->draft_rows, seconds + lost);
 }
 
 /* Rows left for prefill candidates. */

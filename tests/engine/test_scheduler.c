@@ -221,9 +221,28 @@ static void test_smooth(void) {
 static void test_time_per_row(void) {
     Scheduler *s = calloc(1, sizeof *s);
     const StepPlan plan = {.prompt_rows = 64, .builder.step.rows = 64 + 60};
-    scheduler_note_step(s, &plan, 0.124);
+    scheduler_note_step(s, &plan, 0.124, 0);
     TEST_MSG(fabs(s->prompt_row_s - 0.001) < 1e-9, "%g s", s->prompt_row_s);
     free(s);
+}
+
+/* A step with draft tokens cannot begin ahead: on devices the time before it is part of what they cost, unless a draft
+ * model has taken it. */
+static void test_time_before_step(void) {
+    const StepPlan plain = {.builder.step.rows = 1}, drafts = {.builder.step.rows = 2, .draft_rows = 1};
+    for (int i = 0; i < 3; i++) {
+        Scheduler *s = calloc(1, sizeof *s);
+        s->can_lookahead = i > 0;
+        if (i == 2) s->speculation.model = (DraftModel *)(void *)s;
+        step_costs_init(&s->speculation.costs, true, NULL);
+        for (int n = 0; n < 200; n++) {
+            scheduler_note_step(s, &plain, 0.001, 0);
+            scheduler_note_step(s, &drafts, 0.0012, n ? 0.0003 : 3600);
+        }
+        const float cost = s->speculation.costs.cost[2], wanted = i == 1 ? 1.5f : 1.2f;
+        TEST_MSG(fabsf(cost - wanted) < 0.05f, "%d: %.3f", i, (double)cost);
+        free(s);
+    }
 }
 
 /* Whether the request's only choice has a token. */
@@ -461,6 +480,7 @@ int main(void) {
     test_step_order();
     test_smooth();
     test_time_per_row();
+    test_time_before_step();
     test_short_prompt_first();
     test_short_prompts_forever();
     test_prompts_share_time();
