@@ -43,6 +43,7 @@ step sums 5 4
 step generated 7 4 short
 step prompts 3 4 520
 step whole 5 4 short
+step compressed 3 4 short
 if [ "$set" = all ]; then
     for name in attention golden attention_codes batch coded step given together; do step $name 7 4; done
     step vision 3 4

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/compressed.h"
 #include "backend/recurrent.h"
 
 enum { MIRROR_BLOCKS_MAX = 16, MIRROR_FETCHES_MAX = 8 };
@@ -345,6 +346,91 @@ static RecurrentPart mirror_place_of(Mirror *m, const RecurrentPart *place) {
     there.kv = mirror_layer(m, &place->kv);
     return there;
 }
+/* Plain rows, which the test reads in host memory afterwards. */
+static KvLayer mirror_rows(Mirror *m, const KvLayer *layer) {
+    const KvLayer there = mirror_layer(m, layer);
+    for (int i = 0; i < MIRROR_BLOCKS_MAX; i++) {
+        const MirrorBlock *block = &m->blocks[i];
+        if (block->host != layer->base) continue;
+        m->fetches[m->fetch_count].to = block->host;
+        m->fetches[m->fetch_count].from = block->device;
+        m->fetches[m->fetch_count++].bytes = block->bytes;
+    }
+    return there;
+}
+static void mirror_compress(Backend *backend, const Compression *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t all = compression_width(op);
+    const Norm norm = mirror_norm(m, op->norm);
+    const Rope rope = mirror_rope(m, op->rope);
+    Compression there = *op;
+    there.state = mirror_rows(m, &op->state);
+    there.keys = mirror_rows(m, &op->keys);
+    there.position_bias = mirror_bring(m, op->position_bias, op->rate * all);
+    there.norm = &norm;
+    there.rope = &rope;
+    there.values = mirror_bring(m, op->values, op->rows * all);
+    there.gates = mirror_bring(m, op->gates, op->rows * all);
+    m->inner->ops->compress(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_compressed_select(Backend *backend, const CompressedSelect *op) {
+    Mirror *m = mirror_of(backend);
+    const Rope rope = mirror_rope(m, op->rope);
+    CompressedSelect there = *op;
+    there.keys = mirror_rows(m, &op->keys);
+    there.rope = &rope;
+    there.q = mirror_bring(m, op->q, (int64_t)op->rows * op->heads * op->width);
+    there.weights = mirror_bring(m, op->weights, (int64_t)op->rows * op->heads);
+    there.work = mirror_bring(m, op->work, (int64_t)op->rows * 2 * op->top_k);
+    const size_t chosen = (size_t)(op->rows * op->top_k) * sizeof *op->chosen;
+    there.chosen = mirror_place(m, chosen);
+    m->fetches[m->fetch_count].to = op->chosen;
+    m->fetches[m->fetch_count].from = there.chosen;
+    m->fetches[m->fetch_count++].bytes = chosen;
+    m->inner->ops->compressed_select(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_compressed_attention(Backend *backend, const CompressedAttention *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t heads = (int64_t)op->rows * op->heads * op->width;
+    const Norm q_norm = mirror_norm(m, op->q_norm), k_norm = mirror_norm(m, op->k_norm);
+    const Rope rope = mirror_rope(m, op->rope);
+    CompressedAttention there = *op;
+    there.latest = mirror_rows(m, &op->latest);
+    if (op->rate) there.keys = mirror_rows(m, &op->keys);
+    there.chosen = mirror_bring_bytes(m, op->chosen, (size_t)(op->rows * op->top_k) * sizeof *op->chosen);
+    there.q_norm = &q_norm;
+    there.k_norm = &k_norm;
+    there.rope = &rope;
+    there.sinks = mirror_bring(m, op->sinks, op->heads);
+    there.q = mirror_bring(m, op->q, heads);
+    there.k = mirror_bring(m, op->k, op->rows * op->width);
+    there.out = mirror_share(m, op->out, heads);
+    m->inner->ops->compressed_attention(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_join_groups(Backend *backend, const GroupJoin *op) {
+    Mirror *m = mirror_of(backend);
+    GroupJoin there = *op;
+    there.x = mirror_bring(m, op->x, op->rows * (op->repeated ? 1 : op->groups) * op->width);
+    there.out = mirror_share(m, op->out, op->rows * op->groups * op->width);
+    m->inner->ops->join_groups(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_hyper_connect(Backend *backend, const HyperConnection *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t logits = hyper_logits(op->streams, op->iterations);
+    HyperConnection there = *op;
+    there.x = mirror_share(m, op->x, op->rows * op->streams * op->width);
+    there.logits = mirror_bring(m, op->logits, op->rows * logits);
+    there.scale = mirror_bring(m, op->scale, op->iterations ? 3 : 1);
+    there.base = mirror_bring(m, op->base, logits);
+    there.y = mirror_bring(m, op->y, op->rows * op->width);
+    if (op->out) there.out = mirror_share(m, op->out, op->rows * op->width);
+    m->inner->ops->hyper_connect(m->inner, &there);
+    mirror_done(m);
+}
 static void mirror_conv(Backend *backend, const Conv *op) {
     Mirror *m = mirror_of(backend);
     Conv there = *op;
@@ -555,6 +641,11 @@ static const BackendOps mirror_ops = {
     .match_rms = mirror_match_rms,
     .sparsify = mirror_sparsify,
     .gate_heads = mirror_gate_heads,
+    .compress = mirror_compress,
+    .compressed_select = mirror_compressed_select,
+    .compressed_attention = mirror_compressed_attention,
+    .join_groups = mirror_join_groups,
+    .hyper_connect = mirror_hyper_connect,
     .scale_queries = mirror_scale_queries,
     .gather = mirror_gather,
     .logits = mirror_logits,

@@ -283,6 +283,14 @@ void cuda_recurrence(Backend *backend, const Recurrence *op);
 void cuda_mamba(Backend *backend, const Mamba *op);
 void cuda_gated_norm(Backend *backend, const GatedNorm *op);
 
+/* ---- compressed/compressed.c ---- */
+
+void cuda_compress(Backend *backend, const Compression *op);
+void cuda_compressed_select(Backend *backend, const CompressedSelect *op);
+void cuda_compressed_attention(Backend *backend, const CompressedAttention *op);
+void cuda_join_groups(Backend *backend, const GroupJoin *op);
+void cuda_hyper_connect(Backend *backend, const HyperConnection *op);
+
 /* ---- runtime/tensor_parallel.c ---- */
 
 void cuda_ranks_enter(Backend *backend);
@@ -345,6 +353,8 @@ void cuda_attention(Backend *backend, const Attention *op);
 void cuda_attention_block(Backend *backend, const AttentionBlock *op);
 void cuda_mla(Backend *backend, const Mla *op);
 void cuda_index_select(Backend *backend, const IndexSelect *op);
+/* The choice of all rows of the step, in as many calls as there is room for scores; fills in tokens, rows and room. */
+void cuda_choose_keys(CudaBackend *b, IndexChoice *choice);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);

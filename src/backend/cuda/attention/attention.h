@@ -157,8 +157,9 @@ typedef struct IndexChoice {
     Attend attend;
     const float *weights; /* [rows of the step][heads]; NULL: each head chooses */
     int block, local, top_k;
+    int rate; /* positions of a key, which rows see from the last of them on; more than 1: keys alone, blocks of 1 */
     int32_t *chosen;
-    int tokens; /* positions that the longest row sees, at most */
+    int tokens; /* keys that the longest row sees, at most; a multiple of KV_PAGE_TOKENS */
 } IndexChoice;
 size_t index_choice_floats(const IndexChoice *choice); /* floats of Attend.partials for a row */
 cudaError_t index_choose(cudaStream_t stream, const IndexChoice *choice);

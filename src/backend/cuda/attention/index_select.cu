@@ -36,19 +36,26 @@ __device__ __forceinline__ float *scores_at(const IndexChoice &p, int row, int g
     return p.attend.partials + (((int64_t)(row - p.attend.first_row) * 2 + blocks) * groups + group) * p.tokens;
 }
 
-/* A block has a page of a row's keys, a thread one key and every second head. */
+/* The last key that a row sees; −1: none. */
+__device__ __forceinline__ int last_key(const IndexChoice &p, int row) {
+    return (__ldcg(p.attend.step.places + row) + 1) / p.rate - 1;
+}
+
+/* A block has SCORE_KEYS of a row's keys, a thread one key and every second head. */
 __global__ void __launch_bounds__(BLOCK) index_scores_kernel(const __grid_constant__ IndexChoice p) {
     __shared__ __align__(16) float queries[HEADS][PIECE];
     __shared__ float others[SCORE_KEYS];
     let_next_begin();
     wait_for_previous();
     const Attend &a = p.attend;
-    const int row = a.first_row + blockIdx.y, width = a.head_dim, place = __ldcg(a.step.places + row);
+    const int row = a.first_row + blockIdx.y, width = a.head_dim, last = last_key(p, row);
     const int first = blockIdx.x * SCORE_KEYS, own = threadIdx.x % SCORE_KEYS, part = threadIdx.x / SCORE_KEYS;
-    if (first > place) return;
+    if (first > last) return;
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
-    const bool on = first + own <= place;
-    const uint8_t *key = head_at(a, table, first, 0) + (int64_t)(on ? own : 0) * width * dtype_size(a.dtype);
+    const bool on = first + own <= last;
+    const int number = on ? first + own : first;
+    const uint8_t *key = head_at(a, table, number * p.rate, 0) +
+        (int64_t)(number % (PAGE_TOKENS / p.rate)) * width * dtype_size(a.dtype);
     float all = 0;
     for (int head = 0; head < a.heads; head += HEADS) {
         const int count = min((int)HEADS, a.heads - head);
@@ -108,8 +115,8 @@ __global__ void __launch_bounds__(CHOOSERS) index_choose_kernel(const __grid_con
     let_next_begin();
     wait_for_previous();
     const Attend &a = p.attend;
-    const int group = blockIdx.x, row = a.first_row + blockIdx.y, place = __ldcg(a.step.places + row);
-    const int groups = gridDim.x, blocks = place / p.block + 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int group = blockIdx.x, row = a.first_row + blockIdx.y, last = last_key(p, row);
+    const int groups = gridDim.x, blocks = last / p.block + 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int32_t *const chosen = p.chosen + ((int64_t)row * groups + group) * p.top_k;
     for (int i = min(max(blocks, 0), p.top_k) + threadIdx.x; i < p.top_k; i += CHOOSERS) chosen[i] = -1;
     if (blocks <= p.top_k) {
@@ -120,7 +127,7 @@ __global__ void __launch_bounds__(CHOOSERS) index_choose_kernel(const __grid_con
     uint32_t *const scores = (uint32_t *)scores_at(p, row, group, true);
     for (int b = threadIdx.x; b < blocks; b += CHOOSERS) {
         float best = -INFINITY;
-        for (int t = b * p.block; t < min((b + 1) * p.block, place + 1); t++) best = fmaxf(best, load(keys + t));
+        for (int t = b * p.block; t < min((b + 1) * p.block, last + 1); t++) best = fmaxf(best, load(keys + t));
         scores[b] = ordered(b >= blocks - p.local ? INFINITY : best);
     }
     if (threadIdx.x == 0) left = p.top_k, least = 0;

@@ -321,7 +321,7 @@ void cuda_moe_block(Backend *backend, const MoeBlock *op) {
     CudaBackend *b = cuda_of(backend);
     Banks banks;
     int first = 0;
-    if (op->experts.decode_rows > 0) {
+    if (op->experts.decode_rows > 0 && !op->route.table) {
         if (!banks_of(b, &op->experts, &banks)) return;
         const Kernel kernel = fused_kernel(b, op, &banks);
         if (kernel != KERNEL_MOE_GEMM) {

@@ -24,6 +24,9 @@ typedef struct Router {
     const float *shared_logits;
     int shared_pair;
     const float *expert_scale; /* NULL: none */
+    const float *table;        /* NULL: the scores decide; rows_route() alone */
+    const int32_t *tokens;     /* [rows]; with `table`: as those of rows_embed() */
+    const int32_t *sampled;
     int32_t *index;
     float *weight;
 } Router;

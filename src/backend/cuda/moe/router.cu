@@ -1,6 +1,28 @@
 /* The router of an MoE block, and the weighted sum over the experts of a row. */
 #include "backend/cuda/moe/router.cuh"
 
+/* Hash routing: the experts of the row's token, whose weights are as choose() has them. By all BLOCK threads. */
+static __device__ __noinline__ void choose_from_table(const Router &r, Choice &c, int64_t row) {
+    int token = __ldcg(r.tokens + row);
+    if (token < TOKEN_GIVEN) token = __ldcg(r.sampled + (TOKEN_OUTPUT_0 - token));
+    const float2 s = r.score == ROUTE_SOFTMAX ? softmax_of(c.score, r.experts) : make_float2(0, 1);
+    for (int i = threadIdx.x; i < r.top_k; i += BLOCK) {
+        const int expert = (int)__ldg(r.table + (int64_t)max(token, 0) * r.top_k + i);
+        float score = c.score[expert];
+        if (r.score == ROUTE_SOFTMAX) score = expf(score - s.x) / s.y;
+        if (r.score == ROUTE_SIGMOID) score = sigmoid(score);
+        if (r.score == ROUTE_SQRT_SOFTPLUS) score = sqrt_softplus(score);
+        c.index[i] = expert;
+        c.weight[i] = score;
+    }
+    if (threadIdx.x == 0 && r.shared) c.index[r.top_k] = r.experts;
+    block_sync();
+    Router scored = r; /* the weights are scores already */
+    scored.score = ROUTE_SIGMOID;
+    if (threadIdx.x < 32) choose_weights(scored, c);
+    block_sync();
+}
+
 /* A block per row. */
 __global__ void __launch_bounds__(BLOCK) route_kernel(const __grid_constant__ Router r) {
     __shared__ Choice choice;
@@ -12,7 +34,10 @@ __global__ void __launch_bounds__(BLOCK) route_kernel(const __grid_constant__ Ro
     if (r.shared_logits && threadIdx.x < shared)
         choice.shared[threadIdx.x] = load(r.shared_logits + shared * row + threadIdx.x);
     block_sync();
-    choose(r, choice);
+    if (r.table)
+        choose_from_table(r, choice, row);
+    else
+        choose(r, choice);
     const int slots = r.top_k + r.shared;
     for (int i = threadIdx.x; i < slots; i += BLOCK) {
         r.index[row * slots + i] = choice.index[i];

@@ -295,7 +295,13 @@ Router cuda_router(const Routing *op) {
 
 void cuda_route(Backend *backend, const Routing *op) {
     CudaBackend *b = cuda_of(backend);
-    const Router router = cuda_router(op);
+    Router router = cuda_router(op);
+    if (op->table) {
+        router.table = op->table;
+        router.tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
+        router.sampled = b->sampled.device;
+        if (!router.tokens) return;
+    }
     cuda_ok(b, rows_route(b->stream, &router), "a router");
 }
 
@@ -534,6 +540,21 @@ void cuda_mla(Backend *backend, const Mla *op) {
     cuda_ok(b, heads_product(b->stream, &down), "products of heads");
 }
 
+void cuda_choose_keys(CudaBackend *b, IndexChoice *choice) {
+    const int keys = b->pages * KV_PAGE_TOKENS / choice->rate;
+    choice->tokens = (keys + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    const size_t each = index_choice_floats(choice) * sizeof(float);
+    int rows = (int)(CUDA_PARTIALS_BYTES / each);
+    rows = rows < 1 ? 1 : rows > b->step.rows ? b->step.rows : rows;
+    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
+    choice->attend.partials = b->partials.memory;
+    for (int first = 0; first < b->step.rows; first += rows) {
+        choice->attend.first_row = first;
+        choice->attend.rows = b->step.rows - first < rows ? b->step.rows - first : rows;
+        cuda_ok(b, index_choose(b->stream, choice), "a choice of keys");
+    }
+}
+
 void cuda_index_select(Backend *backend, const IndexSelect *op) {
     CudaBackend *b = cuda_of(backend);
     const KvLayout *l = &op->kv.layout;
@@ -551,21 +572,12 @@ void cuda_index_select(Backend *backend, const IndexSelect *op) {
                               .table_stride = b->block.table_stride},
         .weights = op->weights,
         .block = op->block,
+        .rate = 1,
         .local = op->local,
         .top_k = op->top_k,
-        .chosen = op->chosen,
-        .tokens = b->pages * KV_PAGE_TOKENS};
+        .chosen = op->chosen};
     cuda_ok(b, attention_prepare(b->stream, &choice.attend), "an indexer");
-    const size_t each = index_choice_floats(&choice) * sizeof(float);
-    int rows = (int)(CUDA_PARTIALS_BYTES / each);
-    rows = rows < 1 ? 1 : rows > b->step.rows ? b->step.rows : rows;
-    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
-    choice.attend.partials = b->partials.memory;
-    for (int first = 0; first < b->step.rows; first += rows) {
-        choice.attend.first_row = first;
-        choice.attend.rows = b->step.rows - first < rows ? b->step.rows - first : rows;
-        cuda_ok(b, index_choose(b->stream, &choice), "an indexer");
-    }
+    cuda_choose_keys(b, &choice);
 }
 
 void cuda_attention_block(Backend *backend, const AttentionBlock *op) {
