@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of a served model with a LoRA adapter on all matrices of its layers beside its own:
+"""Speed of a served model with a LoRA adapter on all matrices of its layers, or on --targets, beside its own:
 
     bench/lora.py MODEL_DIRECTORY [--rank 16] [--dtype bf16|f32] [--rounds 7] [--binary OLD --binary NEW]
 
@@ -48,12 +48,14 @@ def values(count, dtype):
     return bytes(raw)
 
 
-def write_adapter(directory, model, rank, dtype):
+def write_adapter(directory, model, rank, dtype, targets):
     with open(os.path.join(model, "config.json")) as file:
         config = json.load(file)
     header, parts, at = {}, [], 0
     for layer in range(config["num_hidden_layers"]):
         for name, rows, columns in matrices(config):
+            if targets and name.rsplit(".", 1)[1] not in targets:
+                continue
             for part, shape in (("A", [rank, columns]), ("B", [rows, rank])):
                 parts.append(values(shape[0] * shape[1], dtype))
                 header[f"base_model.model.model.layers.{layer}.{name}.lora_{part}.weight"] = {
@@ -117,6 +119,7 @@ def main():
     parser.add_argument("--binary", action="append", help="build/apus; several are measured in turn")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--targets", type=lambda text: text.split(","), help="q_proj,v_proj: PEFT's default; all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--words", type=int, default=400)
     parser.add_argument("--tokens", type=int, default=96)
@@ -126,7 +129,7 @@ def main():
     binaries = options.binary or ["build/apus"]
     speeds = {(binary, model): [] for binary in binaries for model in ("model", "a")}
     with tempfile.TemporaryDirectory() as directory:
-        write_adapter(directory, options.model, options.rank, options.dtype.upper())
+        write_adapter(directory, options.model, options.rank, options.dtype.upper(), options.targets)
         servers = {}
         try:
             for binary in binaries:
