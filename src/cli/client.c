@@ -69,5 +69,10 @@ bool client_ask(int port, const char *key, const char *method, const char *path,
     }
     buffer_free(&request);
     buffer_free(&raw);
+    if (ok && *status == 401)
+        return fail(error, ERROR_USAGE,
+            key ? "the server on port %d does not take this key (--api-key or APUS_API_KEY)"
+                : "the server on port %d wants a key: --api-key or APUS_API_KEY",
+            port);
     return (ok && !response->failed) || fail(error, ERROR_IO, "the server on port %d did not answer (HTTPS?)", port);
 }

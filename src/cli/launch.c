@@ -143,9 +143,7 @@ static bool find_model(Launch *l, int port, const char *key, const char *wanted,
         const Json *context = json_get(model, "context_length");
         if (model) l->model = arena_copy(&l->arena, json_slice(json_get(model, "id")));
         if (context && json_is_number(context)) l->context = (int)json_number(context);
-        if (status == 401)
-            fail(error, ERROR_USAGE, "the server on port %d wants a key: --api-key or APUS_API_KEY", port);
-        else if (!model && wanted)
+        if (!model && wanted)
             fail(error, ERROR_NOT_FOUND, "the server on port %d does not serve %s (apus ps shows its models)", port,
                 wanted);
         else if (!model)

@@ -21,8 +21,9 @@ typedef struct ServerArguments {
         "--api-key", NULL, OPTION_TEXT, &(s).key, 0, 0, "KEY", "key of the server (APUS_API_KEY)"                      \
     }
 
-/* The response as JSON; NULL: an error, which is printed. */
-static const Json *ask(const ServerArguments *server, const char *method, const char *path, Slice body, Arena *arena) {
+/* The response as JSON; NULL: an error, which is printed. model: the model that the request names; NULL: none. */
+static const Json *ask(
+    const ServerArguments *server, const char *method, const char *path, const char *model, Slice body, Arena *arena) {
     Error error = {0};
     Buffer text = {0};
     int status = 0;
@@ -32,7 +33,11 @@ static const Json *ask(const ServerArguments *server, const char *method, const 
         const char *copy = arena_copy(arena, buffer_view(&text));
         answer = copy ? json_parse(arena, (Slice){copy, text.size}, &error) : NULL;
         const Json *problem = json_get(json_get(answer, "error"), "message");
-        if (answer && status != 200) {
+        if (answer && status == 404 && model) {
+            fail(&error, ERROR_NOT_FOUND, "the server on port %lld does not serve %s (apus ps shows its models)",
+                (long long)server->port, model);
+            answer = NULL;
+        } else if (answer && status != 200) {
             const Slice said =
                 problem && problem->type == JSON_STRING ? json_slice(problem) : SLICE("the request failed");
             fail(&error, ERROR_IO, "%.*s", SLICE_SHOWN(said));
@@ -57,7 +62,7 @@ int command_ps(int argc, char **argv) {
     const OptionsResult result = options_parse(&ps_command, options, argc, argv, 0, 0, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Arena arena = {0};
-    const Json *answer = ask(&server, "GET", "/v1/models", (Slice){0}, &arena), *list = json_get(answer, "data");
+    const Json *answer = ask(&server, "GET", "/v1/models", NULL, (Slice){0}, &arena), *list = json_get(answer, "data");
     if (answer) printf("%-40s  %-10s  CONTEXT\n", "NAME", "STATUS");
     if (list && list->type == JSON_ARRAY) {
         for (JSON_EACH(model, list)) {
@@ -82,7 +87,9 @@ int command_stop(int argc, char **argv) {
     buffer_text(&body, "{\"model\":");
     json_write_string(&body, slice_of(arguments.values[0]));
     buffer_byte(&body, '}');
-    const Json *answer = body.failed ? NULL : ask(&server, "POST", "/v1/models/unload", buffer_view(&body), &arena);
+    const char *model = arguments.values[0];
+    const Json *answer =
+        body.failed ? NULL : ask(&server, "POST", "/v1/models/unload", model, buffer_view(&body), &arena);
     const Slice id = text_of(answer, "id");
     if (answer) printf("%.*s is unloaded\n", SLICE_SHOWN(id));
     buffer_free(&body);

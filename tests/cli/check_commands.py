@@ -185,7 +185,12 @@ def check_server(cache, directory):
         check(code == 0 and out == "echo-large is unloaded\n", f"stop: {out}")
         check("unloaded" in apus("ps", "--port", server.port)[1], "ps after stop")
         code, _, error = apus("stop", "none", "-p", server.port)
-        check(code == 1 and "does not exist" in error, f"stop: {error}")
+        check(code == 1 and "does not serve none (apus ps" in error, f"stop: {error}")
+    with Server("echo-small", "-t", 1, "--api-key", "secret", environment=cache, names=False) as server:
+        for words, said in (([], "wants a key: --api-key"), (["--api-key", "other"], "does not take this key")):
+            code, _, error = apus("ps", "--port", server.port, *words)
+            check(code == 1 and said in error, f"ps {words}: {error}")
+        check(apus("ps", "--port", server.port, "--api-key", "secret")[0] == 0, "ps with a key")
     code, _, error = apus("ps", "--port", 1)
     check(code == 1 and "apus serve MODEL" in error, f"ps without a server: {error}")
     models = os.path.join(directory, "models")
