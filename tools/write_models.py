@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/models.md: what each model_type of src/family/registry.c was tested with, from tests/family/data and
-tests/family/errors.csv.
+tests/family/errors.csv. In README.md it writes the GGUF architectures of the table of models, which must have each
+model_type.
 
     python3 tools/write_models.py                # writes docs/models.md
     python3 tools/write_models.py --check        # fails if it is not current
@@ -18,7 +19,6 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 DATA = os.path.join(ROOT, "tests", "family", "data")
 ERRORS = os.path.join(ROOT, "tests", "family", "errors.csv")
-OUT = os.path.join(ROOT, "docs", "models.md")
 FORMS = {"bf16": "bf16", "f16": "f16", "f32": "f32"}
 HEAD = """# Models
 
@@ -36,6 +36,23 @@ models whose logits are known from a reference: mlx-lm 0.32.2 or transformers 5.
 
 | `model_type` | references | tested as | error | GPU | streaming | GGUF |
 |---|---|---|---|---|---|---|
+"""
+TAIL = """
+## GGUF architectures without a family here
+
+What llama.cpp can read and Apus refuses by name (its list of autumn 2026):
+
+| kind | architectures |
+|---|---|
+| decoders | arctic baichuan bloom chameleon codeshell deepseek falcon gptj grok grovemoe jais jais2 llama-embed maincoder mpt orion pangu-embedded plamo plamo3 plm refact smallthinker talkie xverse |
+| decoders of 2026 | bailingmoe3 cohere2moe dots3note glm5-next granite_swa graniteswitch hrm_text hy_v3 hy_v4 kimi-k3 maple muse-glimmer nanbeige qwen4exp spark2_5 |
+| other recurrences | arwkv7 plamo2 rwkv6 rwkv6qwen2 rwkv7 |
+| diffusion | dream llada llada-moe rnd1 |
+| ternary | bitnet (as published: `bitnet` checkpoints are read) |
+| encoders | eurobert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert-moe t5encoder |
+| encoder and decoder | t5 |
+| images and sound | clip (as `--mmproj`), cogvlm deepseek2-ocr hunyuan_vl paddleocr pockettts qwen3tts wavtokenizer-dec |
+| drafts | dflash eagle3 |
 """
 
 
@@ -63,6 +80,8 @@ def sources():
 
 def architectures(family, text):
     """Names of the architectures in GGUF files: of the family's own initialiser, or of the model that it names."""
+    if family == "roberta_family":  # the converter makes a BERT of it
+        return ["bert"]
     own = text.split(f"const Family {family} =")[1].split("const Family ")[0]
     named = re.search(r"gguf = &(\w+_gguf)", own)
     if named:
@@ -156,7 +175,25 @@ def document():
     for model_type, family in rows:  # another name of a tested family has its tests
         own = known.get(model_type) or tested.get(family, [])
         out += line(model_type, family, texts[family], own, measured)
-    return out
+    return out + TAIL
+
+
+def readme():
+    """README.md with the architectures of each row's model types in its last column."""
+    texts, families, named = sources(), dict(registry()), set()
+    lines = read("README.md").split("\n")
+    for i, row in enumerate(lines):
+        cells = row.split(" | ")
+        types = [t for t in re.findall(r"`([^`]+)`", cells[1]) if t in families] if len(cells) == 3 else []
+        if not types:
+            continue
+        named |= set(types)
+        found = [name for t in types for name in architectures(families[t], texts[families[t]])]
+        lines[i] = " | ".join([*cells[:2], ", ".join(dict.fromkeys(found)) + " |"]).replace("|  |", "| |")
+    missing = families.keys() - named
+    if missing:
+        sys.exit(f"the table of models in README.md lacks {', '.join(sorted(missing))}")
+    return "\n".join(lines)
 
 
 def measure():
@@ -178,14 +215,15 @@ def main():
     options = parser.parse_args()
     if options.measure:
         measure()
-    text = document()
+    files = {"docs/models.md": document(), "README.md": readme()}
     if options.check:
-        if not os.path.exists(OUT) or read("docs/models.md") != text:
-            print("docs/models.md is not current: tools/write_models.py writes it")
-            return 1
-        return 0
-    with open(OUT, "w", encoding="utf-8") as f:
-        f.write(text)
+        old = [name for name, text in files.items() if not os.path.exists(os.path.join(ROOT, name)) or read(name) != text]
+        for name in old:
+            print(f"{name} is not current: tools/write_models.py writes it")
+        return 1 if old else 0
+    for name, text in files.items():
+        with open(os.path.join(ROOT, name), "w", encoding="utf-8") as f:
+            f.write(text)
     return 0
 
 

@@ -3,6 +3,7 @@
  * are the publisher's, also as transformers writes them again, or MLX's. References: transformers/models/deepseek_v4,
  * mlx_vlm/models/deepseek_v4. */
 #include "family/deepseek_v4.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -125,4 +126,4 @@ static void load(Loader *ld, Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
 }
 
-const Family deepseek_v4_family = {.load = load};
+const Family deepseek_v4_family = {.load = load, .gguf = &deepseek_v4_gguf};

@@ -2,6 +2,7 @@
  * model that they draft for: its embedding, the final hidden state of the position before, and the keys and values of
  * its last layers that have some. Reference: transformers/models/gemma4_assistant. */
 #include "family/gemma.h"
+#include "family/gguf/models.h"
 
 /* The attention of the target's last layers with keys of their own: [0] of full layers, [1] of those with a window;
  * NULL: there is none. */
@@ -76,4 +77,4 @@ static void load_assistant(Loader *ld, Spec *spec) {
     spec->state_output = load_linear(ld, "post_projection", width, s.d.hidden, false);
 }
 
-const Family gemma4_assistant_family = {.load = load_assistant};
+const Family gemma4_assistant_family = {.load = load_assistant, .gguf = &gemma4_assistant_gguf};

@@ -54,13 +54,16 @@ typedef enum GgufFieldKind {
     GGUF_FIELD_WHERE,   /* the integer of the layers that `flags` flags, or does not (`unflagged`), which must be the
                            same in them; no such layers: config.json does not have the field */
     GGUF_FIELD_LIST,    /* list of integers, one for each layer */
+    GGUF_FIELD_START,   /* the same, of a list that may go on behind the layers */
+    GGUF_FIELD_UNIFORM, /* a number above 0, or a list with the same number for each layer */
     GGUF_FIELD_NUMBERS, /* the same of numbers, each changed by `each`; key absent: config.json lacks the field */
     GGUF_FIELD_EACH,    /* list of what `layer` writes of each layer */
     GGUF_FIELD_WITH,    /* list of the numbers of layers with the tensor `key` */
     GGUF_FIELD_COUNT,   /* an integer that may be 0; neither key nor `absent`: config.json lacks the field */
     GGUF_FIELD_AT_0,    /* the integer of the first layer */
     GGUF_FIELD_VARIES,  /* whether the integers of the layers are not all the same */
-    GGUF_FIELD_ROWS,    /* rows of the tensor `key`; no such tensor: config.json lacks the field */
+    GGUF_FIELD_ROWS,    /* rows of the tensor `key`, '*': of the first layer that has it; no such tensor: config.json
+                           lacks the field */
     GGUF_FIELD_PARTS,   /* whether some layer has the tensor `key` but not `or_key` */
     GGUF_FIELD_EQUAL,   /* not a field: the number of `key`, if there is one, must be that of `or_key` */
     GGUF_FIELD_IGNORED, /* not a field: nothing here depends on `key` */

@@ -2,6 +2,7 @@
  * minus one. In most layers an indexer chooses blocks of keys, each of its heads for one kv head. References:
  * mlx_lm/models/minimax_m3_vl.py, transformers/models/minimax_m3_vl. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static const MoeNames names = {
     "block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", "shared_experts", .bias = "e_score_correction_bias"};
@@ -134,4 +135,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family minimax_m3_family = {.load = load};
+const Family minimax_m3_family = {.load = load, .gguf = &minimax_m3_gguf};

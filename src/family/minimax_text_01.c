@@ -3,6 +3,7 @@
  * h = alpha · h + beta · f(h). Alpha is left out here: the norm behind it divides by it, and its epsilon by the square.
  * References: transformers/models/minimax; rotary_dim, which transformers does not read, and names of fields:
  * modeling_minimax_text_01.py of the publisher. */
+#include "family/gguf/models.h"
 #include "family/recurrent.h"
 
 #include <math.h>
@@ -83,7 +84,8 @@ static Component load_lightning(Loader *ld, const Text01 *m, int i, int layers) 
         .k = load_row_blocks(ld, qkv, 3 * width, d->hidden, false, (RowBlocks){size, size, 3 * size, d->heads}),
         .v = load_row_blocks(ld, qkv, 3 * width, d->hidden, false, (RowBlocks){2 * size, size, 3 * size, d->heads}),
         .gate = load_linear(ld, "self_attn.output_gate", width, d->hidden, false),
-        .o = load_linear(ld, "self_attn.out_proj", d->hidden, width, false)};
+        .o = load_linear(ld, load_has(ld, "self_attn.out_proj.weight") ? "self_attn.out_proj" : "self_attn.o_proj",
+            d->hidden, width, false)};
     c.op.rate = family_slopes(ld, d->heads, d->heads, place);
     c.gated_norm.weight = load_vector(ld, "self_attn.norm.weight", width, 0);
     return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};
@@ -116,4 +118,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family minimax_text_01_family = {.load = load};
+const Family minimax_text_01_family = {.load = load, .gguf = &minimax_text_01_gguf};

@@ -11,6 +11,7 @@ NAME: only cases whose name contains it.
 """
 
 import argparse
+import json
 import math
 import os
 import re
@@ -21,6 +22,7 @@ import tempfile
 
 import gguf
 import numpy as np
+from safetensors.numpy import load_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
@@ -66,7 +68,7 @@ def metadata(config):
     }
     score = first("score_function", "scoring_func", "score_func")
     if score:
-        found["expert_gating_func"] = {"softmax": 1, "sigmoid": 2}[score]
+        found["expert_gating_func"] = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}[score]
     kind = full.get("rope_type", full.get("type"))
     if kind == "linear":
         found |= {"rope.scaling.type": "linear", "rope.scaling.factor": full["factor"]}
@@ -115,7 +117,15 @@ def llama3_factors(config, scaling):
 
 
 # whose tensors are called the same; the first ones are newer than gguf 0.19
-KNOWN_AS = {"deepseek32": "glm-dsa", "laguna": "step35", "mellum": "qwen3moe"}
+KNOWN_AS = {
+    "deepseek32": "glm-dsa",
+    "deepseek4": "glm-dsa",
+    "gemma4-assistant": "gemma4",
+    "laguna": "step35",
+    "mellum": "qwen3moe",
+    "minimax-01": "minimax-m2",
+    "minimax-m3": "glm4moe",
+}
 
 
 class File:
@@ -313,6 +323,70 @@ def minimax(f):
     f.keys["rope.dimension_count"] = c["rotary_dim"]
     for i, x in f.take("block_sparse_moe.e_score_correction_bias").items():
         f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def minimax_m3(f):
+    c = f.config = f.config["text_config"] | {k: v for k, v in f.config.items() if k not in ("text_config", "model_type")}
+    f.keys = metadata(c)
+    sparse = c["sparse_attention_config"]
+    f.keys |= {"feed_forward_length": c["dense_intermediate_size"], "rope.dimension_count": c["rotary_dim"]}
+    f.keys |= {"expert_feed_forward_length": c["intermediate_size"], "expert_gating_func": 2, "expert_shared_count": 1}
+    f.keys |= {"expert_weights_scale": c["routed_scaling_factor"], "expert_weights_norm": True}
+    f.keys["leading_dense_block_count"] = c["moe_layer_freq"].index(1)
+    for key, field in MINIMAX_INDEXER:
+        f.keys["attention.indexer." + key] = sparse[field]
+    for name, x in f.tensors.items():
+        if name.endswith("norm.weight"):
+            f.tensors[name] = x + 1
+    for i, x in f.take("post_attention_layernorm.weight").items():
+        f.named[f"blk.{i}.ffn_norm.weight"] = x
+    for part in ("q_proj", "k_proj", "q_norm", "k_norm"):
+        for i, x in f.take(f"self_attn.index_{part}.weight").items():
+            f.named[f"blk.{i}.indexer.{part}.weight"] = x
+    for i, x in f.take("e_score_correction_bias").items():
+        f.named[f"blk.{i}.exp_probs_b.bias"] = x
+    for part in ("gate", "up", "down"):
+        for i, x in f.take(f"shared_experts.{part}_proj.weight").items():
+            f.named[f"blk.{i}.ffn_{part}_shexp.weight"] = x
+
+
+def minimax_01(f):
+    c = f.config
+    f.keys |= {"residual_scale": c["mlp_alpha_factor"], "rope.dimension_count": c["head_dim"]}
+    for module, own in MINIMAX_01.items():
+        for i, x in f.take(module).items():
+            f.named[f"blk.{i}.{own}"] = x
+    for own, part in (("gate", "w1"), ("down", "w2"), ("up", "w3")):
+        for i in range(c["num_hidden_layers"]):
+            home = f"model.layers.{i}.block_sparse_moe.experts."
+            each = [f.tensors.pop(f"{home}{e}.{part}.weight") for e in range(c["num_local_experts"])]
+            f.named[f"blk.{i}.ffn_{own}_exps.weight"] = np.stack(each)
+
+
+def deepseek_v4(f):
+    c = f.config
+    layers, experts = c["num_hidden_layers"], c["n_routed_experts"]
+    ratios = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    f.keys |= {"rope.dimension_count": c["qk_rope_head_dim"], "expert_weights_norm": c["norm_topk_prob"]}
+    f.keys["attention.compress_ratios"] = [ratios[t] for t in c["layer_types"]] + [0]  # of the layer that predicts, too
+    f.keys |= {"expert_count": experts, "expert_gating_func": 4, "embedding_length_out": 4 * c["hidden_size"]}
+    for limit in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
+        f.keys[limit] = [c["swiglu_limit"]] * layers
+    for key, field in DEEPSEEK_V4_KEYS.items():
+        f.keys[key] = c[field]
+    for old, new in DEEPSEEK_V4.items():
+        names = [n for n in f.tensors if re.fullmatch(old.replace(".", r"\.").replace("*", r"\d+"), n)]
+        for name in names:
+            number = re.search(r"layers\.(\d+)\.", name)
+            f.named[new.replace("*", number[1] if number else "")] = f.tensors.pop(name)
+    for own, part in (("gate", "w1"), ("down", "w2"), ("up", "w3")):
+        for i in range(layers):
+            home = f"model.layers.{i}.ffn.experts."
+            each = [f.tensors.pop(f"{home}{e}.{part}.weight") for e in range(experts)]
+            f.named[f"blk.{i}.ffn_{own}_exps.weight"] = np.stack(each)
+    for name, x in f.named.items():
+        if name.endswith("tid2eid.weight"):
+            f.named[name] = x.astype(np.int32)
 
 
 def shared_experts(f, shared="n_shared_experts"):
@@ -704,6 +778,13 @@ PHI_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [1 + i / 4 for i in ran
 MIMO_HOME = "model.layers.{}.self_attn.{}_proj.weight"
 KIMI_HOME = "model.layers.2.self_attn."
 LAGUNA_HOME = "model.layers.3.self_attn."
+V4_HOME = "model.layers.{}.attn.{}"
+V4_SHAPES = {"wq_b": (512, 24), "wkv": (128, 64), "wo_a": (32, 256), "norm": (128,)}
+V4_COMPRESSORS = [("wkv", (256, 64)), ("wgate", (256, 64)), ("norm", (128,))], [
+    ("wkv", (128, 64)),
+    ("wgate", (128, 64)),
+    ("norm", (128,)),
+]
 SHAPES = {  # other than the fixture's: GGUF has one size of values, and both kinds of attention as many heads
     "kimi-linear": {
         KIMI_HOME + "q_proj.weight": (72, 64),
@@ -720,9 +801,91 @@ SHAPES = {  # other than the fixture's: GGUF has one size of values, and both ki
         "model.layers.3.mlp.linear.weight": None,
         "model.layers.3.post_attention_layernorm.weight": None,
     },
+    "deepseek-v4": {V4_HOME.format(i, f"{part}.weight"): shape for i in range(4) for part, shape in V4_SHAPES.items()}
+    | {
+        V4_HOME.format(i, f"compressor.{part}.weight"): shape
+        for i in (1, 2, 3)
+        for part, shape in V4_COMPRESSORS[i == 2]
+    }
+    | {V4_HOME.format(i, "compressor.ape"): (128, 128) if i == 2 else (4, 256) for i in (1, 2, 3)},
     "mimo-v2-flash": {
         MIMO_HOME.format(i, part): shape for i in (1, 2) for part, shape in (("v", (32, 64)), ("o", (64, 64)))
     },
+}
+# GGUF has the published rates, of which the greater one divides a key's width.
+V4_SIZES = {"head_dim": 128, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}
+MINIMAX_INDEXER = (
+    ("head_count", "sparse_num_index_heads"),
+    ("key_length", "sparse_index_dim"),
+    ("top_k", "sparse_topk_blocks"),
+    ("block_size", "sparse_block_size"),
+    ("local_blocks", "sparse_local_block"),
+)
+MINIMAX_01 = {
+    "self_attn.qkv_proj.weight": "attn_qkv.weight",
+    "self_attn.norm.weight": "attn_norm_2.weight",
+    "self_attn.output_gate.weight": "attn_gate.weight",
+    "self_attn.out_proj.weight": "attn_output.weight",
+    "block_sparse_moe.gate.weight": "ffn_gate_inp.weight",
+}
+MINIMAX_ALPHA = {f"{of}_alpha_factor": 2.5 for of in ("full_attn", "linear_attn", "mlp")}
+MINIMAX_BETA = {f"{of}_beta_factor": 1.0 for of in ("full_attn", "linear_attn", "mlp")}
+DEEPSEEK_V4_KEYS = {
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.sliding_window": "sliding_window",
+    "attention.indexer.head_count": "index_n_heads",
+    "attention.indexer.key_length": "index_head_dim",
+    "attention.indexer.top_k": "index_topk",
+    "attention.output_group_count": "o_groups",
+    "attention.output_lora_rank": "o_lora_rank",
+    "attention.compress_rope_freq_base": "compress_rope_theta",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_weights_scale": "routed_scaling_factor",
+    "hyper_connection.count": "hc_mult",
+    "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
+    "hyper_connection.epsilon": "hc_eps",
+    "hash_layer_count": "num_hash_layers",
+}
+DEEPSEEK_V4 = {  # as the publisher's files have them, but for what transformers writes in its own way
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "head.weight": "output.weight",
+    "model.hc_head.hc_fn": "output_hc_fn.weight",
+    "model.hc_head.hc_base": "output_hc_base.weight",
+    "model.hc_head.hc_scale": "output_hc_scale.weight",
+    "model.layers.*.hc_attn_fn": "blk.*.hc_attn_fn.weight",
+    "model.layers.*.hc_attn_base": "blk.*.hc_attn_base.weight",
+    "model.layers.*.hc_attn_scale": "blk.*.hc_attn_scale.weight",
+    "model.layers.*.hc_ffn_fn": "blk.*.hc_ffn_fn.weight",
+    "model.layers.*.hc_ffn_base": "blk.*.hc_ffn_base.weight",
+    "model.layers.*.hc_ffn_scale": "blk.*.hc_ffn_scale.weight",
+    "model.layers.*.attn_norm.weight": "blk.*.attn_norm.weight",
+    "model.layers.*.ffn_norm.weight": "blk.*.ffn_norm.weight",
+    "model.layers.*.attn.attn_sink": "blk.*.attn_sinks.weight",
+    "model.layers.*.attn.wq_a.weight": "blk.*.attn_q_a.weight",
+    "model.layers.*.attn.wq_b.weight": "blk.*.attn_q_b.weight",
+    "model.layers.*.attn.q_norm.weight": "blk.*.attn_q_a_norm.weight",
+    "model.layers.*.attn.wkv.weight": "blk.*.attn_kv.weight",
+    "model.layers.*.attn.norm.weight": "blk.*.attn_kv_a_norm.weight",
+    "model.layers.*.attn.wo_a.weight": "blk.*.attn_output_a.weight",
+    "model.layers.*.attn.wo_b.weight": "blk.*.attn_output_b.weight",
+    "model.layers.*.attn.compressor.ape": "blk.*.attn_compressor_ape.weight",
+    "model.layers.*.attn.compressor.wkv.weight": "blk.*.attn_compressor_kv.weight",
+    "model.layers.*.attn.compressor.wgate.weight": "blk.*.attn_compressor_gate.weight",
+    "model.layers.*.attn.compressor.norm.weight": "blk.*.attn_compressor_norm.weight",
+    "model.layers.*.attn.indexer.wq_b.weight": "blk.*.indexer.attn_q_b.weight",
+    "model.layers.*.attn.indexer.weights_proj.weight": "blk.*.indexer.proj.weight",
+    "model.layers.*.attn.indexer.compressor.ape": "blk.*.indexer_compressor_ape.weight",
+    "model.layers.*.attn.indexer.compressor.wkv.weight": "blk.*.indexer_compressor_kv.weight",
+    "model.layers.*.attn.indexer.compressor.wgate.weight": "blk.*.indexer_compressor_gate.weight",
+    "model.layers.*.attn.indexer.compressor.norm.weight": "blk.*.indexer_compressor_norm.weight",
+    "model.layers.*.ffn.gate.weight": "blk.*.ffn_gate_inp.weight",
+    "model.layers.*.ffn.gate.bias": "blk.*.exp_probs_b.bias",
+    "model.layers.*.ffn.gate.tid2eid": "blk.*.ffn_gate_tid2eid.weight",
+    "model.layers.*.ffn.shared_experts.w1.weight": "blk.*.ffn_gate_shexp.weight",
+    "model.layers.*.ffn.shared_experts.w2.weight": "blk.*.ffn_down_shexp.weight",
+    "model.layers.*.ffn.shared_experts.w3.weight": "blk.*.ffn_up_shexp.weight",
 }
 # Fixture, architecture, what its converter does, and what of the config no key says.
 CASES = [
@@ -732,6 +895,7 @@ CASES = [
     ("bailing-moe-groups", "bailingmoe2", bailing2, {}),
     ("dbrx", "dbrx", dbrx, {}),
     ("deepseek-v32", "deepseek32", dsa, {}),
+    ("deepseek-v4", "deepseek4", deepseek_v4, {"mlp_layer_types": None, "num_hash_layers": 1} | V4_SIZES),
     ("ernie4-5-moe", "ernie4_5-moe", ernie, {}),
     ("ernie4-5-moe-correction", "ernie4_5-moe", ernie, {}),
     ("exaone-moe", "exaone-moe", exaone_moe, {}),
@@ -769,6 +933,9 @@ CASES = [
     ("minicpm-scaled", "minicpm", minicpm, {}),
     ("minicpm3", "minicpm3", minicpm3, {"dim_model_base": 256}),
     ("minimax", "minimax-m2", minimax, {}),
+    ("minimax-m3", "minimax-m3", minimax_m3, {}),
+    ("minimax-m3-sparse", "minimax-m3", minimax_m3, {}),
+    ("minimax-text-01", "minimax-01", minimax_01, MINIMAX_ALPHA | MINIMAX_BETA),
     ("ministral3", "mistral3", ministral3, {}),
     ("mistral4", "mistral4", mistral4, {}),
     ("nemotron-nas", "deci", deci, {"block_configs": DECI_BLOCKS, "rope_scaling": LLAMA3_ROPE}),
@@ -813,6 +980,9 @@ WRONG = [
     ("glm", cut("blk.0.attn_qkv.weight"), "attn_qkv.weight: 255 rows are not those of q, k and v"),
     ("gpt-neox", put("attention.head_count", 5), "192 rows are not those of q, k and v of 5 heads"),
     ("hunyuan-v1", put("expert_shared_feed_forward_length", 5), "differs from feed_forward_length"),
+    ("deepseek-v4", put("swiglu_clamp_exp", [0.5, 0.5, 10.0, 0.5]), "swiglu_clamp_exp differs among layers"),
+    ("deepseek-v4", put("attention.compress_ratios", [0, 4, 128]), "compress_ratios is missing, or not one number for"),
+    ("minimax-m3", put("expert_gating_func", 1), "expert_gating_func is of a kind that is not known here"),
     ("ministral3", put("expert_count", 8), "mistral3.expert_count is 8: such a model has no experts here"),
 ]
 
@@ -860,7 +1030,7 @@ def check(apus, name, architecture, change, constants):
     config = fixture["config"] | constants
     tensors = weights.make(fixture["tensors"], {"dtype": "f32"}, fixture)
     # Gemma 3n's file has rows of zeros for tokens of images, which otherwise have those of token 0.
-    known = min(config["vocab_size"], config.get("vocab_size_per_layer_input", 1 << 30))
+    known = min(fixture["vocab"], config.get("vocab_size_per_layer_input", 1 << 30))
     tokens, steps = [t % known for t in fixture["tokens"]], fixture["steps"]
     file = File(architecture, config, dict(tensors))
     change(file)
@@ -877,6 +1047,41 @@ def check(apus, name, architecture, change, constants):
         if off > LIMIT:
             return f"{off:.1e} from the reference's logits"
     return None
+
+
+def check_assistant(apus):
+    """Gemma 4's assistant computes with another model's keys and values only: what is compared is its checkpoint."""
+    fixture = fixtures.read("assistant/gemma4")
+    fixture.setdefault("values", {})
+    shapes = {k: tuple(s) for k, s in fixture["tensors"].items() if k.startswith("assistant.")}
+    tensors = {
+        name.removeprefix("assistant."): x for name, x in weights.make(shapes, {"dtype": "f32"}, fixture).items()
+    }
+    own = fixture["config"]["assistant"]
+    text = own["text_config"]
+    file = File("gemma4-assistant", text | {"final_logit_softcapping": None}, dict(tensors))
+    gemma4(file)
+    file.keys |= {"embedding_length_out": own["backbone_hidden_size"], "nextn_predict_layers": text["num_hidden_layers"]}
+    for i, x in file.take("layer_scalar").items():
+        file.named[f"blk.{i}.layer_output_scale.weight"] = x
+    for part in ("pre", "post"):
+        file.named[f"nextn.{part}_projection.weight"] = file.tensors.pop(f"{part}_projection.weight")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = os.path.join(folder, "model.gguf"), os.path.join(folder, "model")
+        file.write(source)
+        done = subprocess.run([apus, "convert", source, target], capture_output=True, text=True)
+        if done.returncode:
+            return done.stderr.strip()
+        with open(os.path.join(target, "config.json")) as f:
+            config = json.load(f)
+        found = load_file(os.path.join(target, "model.safetensors"))
+    if found.keys() != tensors.keys():
+        return f"other tensors: {sorted(found.keys() ^ tensors.keys())}"
+    wrong = [name for name, x in tensors.items() if not np.array_equal(found[name], x)]
+    expected = text | {k: own[k] for k in ("model_type", "backbone_hidden_size", "tie_word_embeddings")}
+    del expected["vocab_size_per_layer_input"]  # there are none
+    wrong += [f"{k}: {config.get(k)}, not {v}" for k, v in expected.items() if config.get(k) != v]
+    return ", ".join(wrong)
 
 
 def main():
@@ -896,6 +1101,12 @@ def main():
         if problem:
             failed += 1
             print(f"{case[0]} as {case[1]}: {problem}")
+    if not options.names or "assistant" in options.names:
+        ran += 1
+        problem = check_assistant(options.apus)
+        if problem:
+            failed += 1
+            print(f"gemma4-assistant: {problem}")
     for name, *wrong in WRONG:
         if options.names and not any(n in name for n in options.names):
             continue

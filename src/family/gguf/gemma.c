@@ -138,6 +138,29 @@ const GgufModel gemma4_gguf = {.architecture = "gemma4",
     .fields = {gemma_sizes, gguf_rms, fields4},
     .tokenizer = {.late_export = true, .no_space_prefix = true}};
 
+/* ---- Gemma 4's assistants ---- */
+
+static const GgufName assistant_names[] = {
+    {"nextn.pre_projection", "pre_projection", 0},
+    {"nextn.post_projection", "post_projection", 0},
+    {"masked_embd_centroids", "", GGUF_UNUSED},
+    {"masked_embd_ordering", "", GGUF_UNUSED},
+    {0},
+};
+
+static const GgufField assistant_fields[] = {
+    {"backbone_hidden_size", .key = ".embedding_length_out"},
+    {0},
+};
+
+/* All blocks are counted as ones that predict further tokens. */
+const GgufModel gemma4_assistant_gguf = {.architecture = "gemma4-assistant",
+    .rope_in_fields = true,
+    .class_name = "Gemma4AssistantForCausalLM",
+    .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, inputs, names4, assistant_names},
+    .fields = {gemma_sizes, gguf_rms, fields4, assistant_fields},
+    .tokenizer = {.late_export = true, .no_space_prefix = true}};
+
 /* ---- Gemma and Gemma 2 ---- */
 
 static const GgufName gemma_names[] = {

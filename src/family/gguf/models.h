@@ -31,6 +31,8 @@ double gguf_layer_count(const GgufSizes *sizes);
 
 /* cohere.c */
 extern const GgufModel cohere_gguf, cohere2_gguf;
+/* deepseek_v4.c */
+extern const GgufModel deepseek_v4_gguf;
 /* dense.c */
 extern const GgufModel apertus_gguf, arcee_gguf, ernie4_5_gguf, gpt2_gguf, gpt_bigcode_gguf, gpt_neox_gguf,
     hunyuan_dense_gguf, nemotron_gguf, seed_oss_gguf, stablelm_gguf, starcoder2_gguf;
@@ -39,7 +41,7 @@ extern const GgufModel bert_gguf, nomic_bert_gguf;
 /* exaone.c */
 extern const GgufModel exaone_gguf, exaone4_gguf;
 /* gemma.c */
-extern const GgufModel gemma_gguf, gemma2_gguf, gemma3_gguf, gemma3n_gguf, gemma4_gguf;
+extern const GgufModel gemma_gguf, gemma2_gguf, gemma3_gguf, gemma3n_gguf, gemma4_gguf, gemma4_assistant_gguf;
 /* glm.c */
 extern const GgufModel glm_gguf, glm4_gguf, glm4_moe_gguf;
 /* llama.c */
@@ -52,7 +54,7 @@ extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, gl
 extern const GgufModel laguna_gguf, nemotron_nas_gguf, openelm_gguf, step3p5_gguf;
 /* moe.c */
 extern const GgufModel afmoe_gguf, bailing_moe_gguf, dbrx_gguf, dots1_gguf, ernie4_5_moe_gguf, exaone_moe_gguf,
-    gpt_oss_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf, minimax_gguf, phimoe_gguf;
+    gpt_oss_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf, minimax_gguf, minimax_m3_gguf, phimoe_gguf;
 /* olmo.c */
 extern const GgufModel olmo_gguf, olmo2_gguf, olmo3_gguf, olmoe_gguf;
 /* phi.c */
@@ -64,4 +66,4 @@ extern const GgufModel qwen_gguf, qwen2_gguf, qwen2_moe_gguf, qwen2_vl_gguf, qwe
 extern const GgufModel qwen3_5_gguf, qwen3_5_moe_gguf, qwen3_next_gguf;
 /* recurrent.c */
 extern const GgufModel falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, kimi_linear_gguf,
-    lfm2_gguf, lfm2_moe_gguf, mamba_gguf, mamba2_gguf, nemotron_h_gguf;
+    lfm2_gguf, lfm2_moe_gguf, mamba_gguf, mamba2_gguf, minimax_text_01_gguf, nemotron_h_gguf;

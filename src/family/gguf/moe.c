@@ -105,6 +105,53 @@ const GgufModel minimax_gguf = {.architecture = "minimax-m2",
     .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, minimax_fields},
     .tokenizer = {.pre = "minimax-m2"}};
 
+/* ---- MiniMax-M3 ---- */
+
+static const GgufName minimax_m3_names[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", GGUF_PLUS_ONE},
+    {"blk.*.indexer.q_proj", "model.layers.*.self_attn.index_q_proj", 0},
+    {"blk.*.indexer.k_proj", "model.layers.*.self_attn.index_k_proj", 0},
+    {"blk.*.indexer.q_norm", "model.layers.*.self_attn.index_q_norm", GGUF_PLUS_ONE},
+    {"blk.*.indexer.k_norm", "model.layers.*.self_attn.index_k_norm", GGUF_PLUS_ONE},
+    SHARED("model.layers.*.block_sparse_moe.shared_experts"),
+    {0},
+};
+
+/* The file has the number of shared experts, each as wide as the others. That SwiGLU is cut off at 7 is llama.cpp's
+ * constant. */
+static const GgufField minimax_m3_fields[] = {
+    {"intermediate_size", .key = ".expert_feed_forward_length"},
+    {"dense_intermediate_size", .key = ".feed_forward_length"},
+    {"shared_intermediate_size", GGUF_FIELD_ROWS, .key = "blk.*.ffn_up_shexp.weight"},
+    {"num_local_experts", .key = ".expert_count"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {"scoring_func", GGUF_FIELD_TEXT, .text = "sigmoid", .key = ".expert_gating_func", .absent = 2},
+    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
+    {"moe_layer_freq", GGUF_FIELD_FLAGS, .key = "blk.*.ffn_gate_inp.weight", .text = "1", .otherwise = "0"},
+    {"rotary_dim", .key = ".rope.dimension_count"},
+    {"use_qk_norm", GGUF_FIELD_HAS, .key = "blk.0.attn_q_norm.weight"},
+    {"sparse_attention_freq", GGUF_FIELD_FLAGS, .key = "blk.*.indexer.q_proj.weight", .text = "1", .otherwise = "0"},
+    {"index_n_heads", .key = ".attention.indexer.head_count"},
+    {"index_head_dim", .key = ".attention.indexer.key_length"},
+    {"index_topk_blocks", .key = ".attention.indexer.top_k"},
+    {"index_block_size", .key = ".attention.indexer.block_size"},
+    {"index_local_blocks", GGUF_FIELD_COUNT, .key = ".attention.indexer.local_blocks"},
+    {"dense", GGUF_FIELD_IGNORED, .key = ".leading_dense_block_count"},
+    {"shared", GGUF_FIELD_IGNORED, .key = ".expert_shared_count"},
+    {"norm", GGUF_FIELD_IGNORED, .key = ".expert_weights_norm"}, /* always true */
+    {0},
+};
+
+const GgufModel minimax_m3_gguf = {.architecture = "minimax-m3",
+    .class_name = "MiniMaxM3SparseForCausalLM",
+    .names = {gguf_ends, gguf_qkv, gguf_glu, minimax_names, minimax_m3_names},
+    .fields = {gguf_outer_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, minimax_m3_fields},
+    .tokenizer = {.pre = "minimax-m2"}};
+
 /* ---- K-EXAONE ---- */
 
 static const GgufField exaone_fields[] = {

@@ -441,3 +441,35 @@ const GgufModel lfm2_moe_gguf = {.architecture = "lfm2moe",
     .class_name = "Lfm2MoeForCausalLM",
     .names = {lfm2_names, lfm2_experts},
     .fields = {lfm2_fields, gguf_moe, lfm2_mixture}};
+
+/* ---- MiniMax-Text-01 ---- */
+
+static const GgufName minimax_text_01_names[] = {
+    {"blk.*.attn_qkv", "model.layers.*.self_attn.qkv_proj", 0},
+    {"blk.*.attn_norm_2", "model.layers.*.self_attn.norm", 0},
+    {"blk.*.attn_gate", "model.layers.*.self_attn.output_gate", 0},
+    {"blk.*.ffn_gate_inp", "model.layers.*.block_sparse_moe.gate", 0},
+    {"blk.*.ffn_gate_exps", "model.layers.*.block_sparse_moe.switch_mlp.gate_proj", 0},
+    {"blk.*.ffn_up_exps", "model.layers.*.block_sparse_moe.switch_mlp.up_proj", 0},
+    {"blk.*.ffn_down_exps", "model.layers.*.block_sparse_moe.switch_mlp.down_proj", 0},
+    {0},
+};
+
+/* The converter demands factors alpha that are all the same and factors beta of 1. */
+static const GgufField minimax_text_01_fields[] = {
+    {"num_local_experts", .key = ".expert_count"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {"rotary_dim", .key = ".rope.dimension_count"},
+    {"attn_type_list", GGUF_FIELD_FLAGS, .key = "blk.*.attn_gate.weight", .text = "0", .otherwise = "1"},
+    {"layernorm_full_attention_alpha", GGUF_FIELD_NUMBER, .key = ".residual_scale"},
+    {"layernorm_linear_attention_alpha", GGUF_FIELD_NUMBER, .key = ".residual_scale"},
+    {"layernorm_mlp_alpha", GGUF_FIELD_NUMBER, .key = ".residual_scale"},
+    {"kinds", GGUF_FIELD_IGNORED, .key = ".attention.recurrent_layers"},
+    {"kinds", GGUF_FIELD_IGNORED, .key = ".full_attention_interval"},
+    {0},
+};
+
+const GgufModel minimax_text_01_gguf = {.architecture = "minimax-01",
+    .class_name = "MiniMaxText01ForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv, minimax_text_01_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, minimax_text_01_fields}};

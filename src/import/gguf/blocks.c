@@ -34,7 +34,7 @@ static const GgufType types[] = {
     [TYPE_IQ4_XS] = {"IQ4_XS", 256, 136, 8, 32, 0, QUANT_NONE, 0},
     [24] = {.name = "I8"},
     [25] = {.name = "I16"},
-    [26] = {.name = "I32"},
+    [TYPE_I32] = {"I32", 1, 4, 0, 0, DTYPE_I32, QUANT_NONE, 0},
     [27] = {.name = "I64"},
     [28] = {.name = "F64"},
     [TYPE_IQ1_M] = {"IQ1_M", 256, 56, 8, 32, 0, QUANT_K_SYMMETRIC, 6},

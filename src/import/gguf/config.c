@@ -289,13 +289,15 @@ static void put_rope_scaling(Writer *w, double base) {
 
 /* --- The family's fields ---------------------------------------------------------------------------------------- */
 
-/* name: '*' is the number of the layer. */
-static bool layer_has(const Writer *w, const char *name, int64_t layer) {
+/* name: '*' is the number of the layer. NULL: it has none. */
+static const GgufTensor *layer_tensor(const Writer *w, const char *name, int64_t layer) {
     char full[96];
     const char *star = strchr(name, '*');
     snprintf(full, sizeof full, "%.*s%lld%s", (int)(star - name), name, (long long)layer, star + 1);
-    return gguf_tensor(w->file, full) != NULL;
+    return gguf_tensor(w->file, full);
 }
+
+static bool layer_has(const Writer *w, const char *name, int64_t layer) { return layer_tensor(w, name, layer) != NULL; }
 
 static bool has_tensor(const Writer *w, const char *name) {
     if (!strchr(name, '*')) return gguf_tensor(w->file, name) != NULL;
@@ -533,12 +535,14 @@ static void put_where(Writer *w, const GgufField *field) {
     if (common && !w->failed) put_integer(w, field->name, common);
 }
 
-static void put_list(Writer *w, const GgufField *field) {
+static void put_list(Writer *w, const GgufField *field, bool open) {
     int64_t number = 0;
+    const GgufValue *value = gguf_value(w->file, field->key);
+    uint64_t count = (uint64_t)blocks_of(w->file);
+    if (open && value && value->array && value->count > count) count = value->count;
     put_key(w, field->name);
     for (int64_t i = 0; i < w->sizes.layers && !w->failed; i++) {
-        if (!gguf_element(w->file, field->key, (uint64_t)i, (uint64_t)blocks_of(w->file), &number) || number < 0 ||
-            number > INT32_MAX)
+        if (!gguf_element(w->file, field->key, (uint64_t)i, count, &number) || number < 0 || number > INT32_MAX)
             fail_field(w, field->key, "is missing, or not one number for each layer");
         buffer_printf(w->out, "%s%lld", i ? ", " : "[", (long long)number);
     }
@@ -600,6 +604,22 @@ static void put_numbers(Writer *w, const GgufField *field) {
     buffer_byte(w->out, ']');
 }
 
+static void put_uniform(Writer *w, const GgufField *field) {
+    const GgufValue *value = gguf_value(w->file, field->key);
+    float number = 0, next;
+    if (!value || !value->array) {
+        number = (float)field_number_or(w, field->key, 0);
+    } else if (value->kind == GGUF_F32 && value->count == (uint64_t)blocks_of(w->file)) {
+        memcpy(&number, value->data, sizeof number);
+        for (uint64_t i = 1; i < value->count; i++) {
+            memcpy(&next, value->data + (size_t)i * sizeof next, sizeof next);
+            if (next != number) fail_field(w, field->key, "differs among layers");
+        }
+    }
+    if (!isfinite(number) || number <= 0) fail_field(w, field->key, "is missing, or not a number above 0");
+    put_number(w, field->name, (double)number);
+}
+
 static void put_count(Writer *w, const GgufField *field) {
     const bool here = gguf_value(w->file, field->key);
     if (here || field->absent != 0)
@@ -615,7 +635,10 @@ static void put_at_0(Writer *w, const GgufField *field) {
 }
 
 static void put_rows(Writer *w, const GgufField *field) {
-    const GgufTensor *tensor = gguf_tensor(w->file, field->key);
+    const GgufTensor *tensor = NULL;
+    if (!strchr(field->key, '*')) tensor = gguf_tensor(w->file, field->key);
+    for (int64_t i = 0; strchr(field->key, '*') && !tensor && i < w->sizes.layers; i++)
+        tensor = layer_tensor(w, field->key, i);
     if (tensor) put_integer(w, field->name, tensor->rows);
 }
 
@@ -637,7 +660,9 @@ static void put_field(Writer *w, const GgufField *field) {
     switch (field->kind) {
     case GGUF_FIELD_FLAGS: put_flags(w, field); return;
     case GGUF_FIELD_WHERE: put_where(w, field); return;
-    case GGUF_FIELD_LIST: put_list(w, field); return;
+    case GGUF_FIELD_LIST: put_list(w, field, false); return;
+    case GGUF_FIELD_START: put_list(w, field, true); return;
+    case GGUF_FIELD_UNIFORM: put_uniform(w, field); return;
     case GGUF_FIELD_NUMBERS: put_numbers(w, field); return;
     case GGUF_FIELD_EACH: put_each(w, field); return;
     case GGUF_FIELD_WITH: put_with(w, field); return;

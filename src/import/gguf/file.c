@@ -252,11 +252,17 @@ static bool read_shape(Reader *reader, GgufTensor *tensor) {
     return true;
 }
 
+/* Integers are those of tables only: everything else is read as numbers of any kind. */
+static bool is_table(Slice name) {
+    const Slice end = SLICE(".ffn_gate_tid2eid.weight");
+    return name.size > end.size && memcmp(name.data + name.size - end.size, end.data, end.size) == 0;
+}
+
 static bool read_type(Reader *reader, GgufTensor *tensor) {
     if (!read_bytes(reader, &tensor->type, sizeof tensor->type, "its type")) return false;
     tensor->info = gguf_type(tensor->type);
     if (!tensor->info) return fail(reader->error, ERROR_UNSUPPORTED, "type number %u is not known", tensor->type);
-    if (!tensor->info->elements) {
+    if (!tensor->info->elements || (tensor->type == TYPE_I32 && !is_table(tensor->name))) {
         char known[256];
         gguf_type_list(known, sizeof known);
         return fail(

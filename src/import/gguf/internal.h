@@ -42,6 +42,7 @@ enum { /* as files number them */
     TYPE_IQ3_S = 21,
     TYPE_IQ2_S = 22,
     TYPE_IQ4_XS = 23,
+    TYPE_I32 = 26,
     TYPE_IQ1_M = 29,
     TYPE_BF16 = 30,
     TYPE_TQ1_0 = 34,
