@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/models.md: what each model_type of src/family/registry.c was tested with, from tests/family/data and
 tests/family/errors.csv. In README.md it writes the GGUF architectures of the table of models, which must have each
-model_type.
+model_type, and in CHANGELOG.md how many there are of both.
 
     python3 tools/write_models.py                # writes docs/models.md
     python3 tools/write_models.py --check        # fails if it is not current
@@ -40,19 +40,20 @@ models whose logits are known from a reference: mlx-lm 0.32.2 or transformers 5.
 TAIL = """
 ## GGUF architectures without a family here
 
-What llama.cpp can read and Apus refuses by name (its list of autumn 2026):
+What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
-| kind | architectures |
-|---|---|
-| decoders | arctic baichuan bloom chameleon codeshell deepseek falcon gptj grok grovemoe jais jais2 llama-embed maincoder mpt orion pangu-embedded plamo plamo3 plm refact smallthinker talkie xverse |
-| decoders of 2026 | bailingmoe3 cohere2moe dots3note glm5-next granite_swa graniteswitch hrm_text hy_v3 hy_v4 kimi-k3 maple muse-glimmer nanbeige qwen4exp spark2_5 |
-| other recurrences | arwkv7 plamo2 rwkv6 rwkv6qwen2 rwkv7 |
-| diffusion | dream llada llada-moe rnd1 |
-| ternary | bitnet (as published: `bitnet` checkpoints are read) |
-| encoders | eurobert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert-moe t5encoder |
-| encoder and decoder | t5 |
-| images and sound | clip (as `--mmproj`), cogvlm deepseek2-ocr hunyuan_vl paddleocr pockettts qwen3tts wavtokenizer-dec |
-| drafts | dflash eagle3 |
+- decoders: arctic, baichuan, bloom, chameleon, codeshell, deepseek, falcon, gptj, grok, grovemoe, jais, jais2,
+  llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie, xverse;
+- decoders of 2026: bailingmoe3, cohere2moe, dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
+  kimi-k3, maple, nanbeige, qwen4exp, spark2_5;
+- other recurrences: arwkv7, plamo2, rwkv6, rwkv6qwen2, rwkv7;
+- diffusion: dream, llada, llada-moe, rnd1;
+- ternary: bitnet (checkpoints of `bitnet` are read);
+- encoders: eurobert, gemma-embedding, jina-bert-v2, jina-bert-v3, modern-bert, neo-bert, nomic-bert-moe, t5encoder;
+- encoder and decoder: t5;
+- images and sound: cogvlm, deepseek2-ocr, hunyuan_vl, paddleocr, pockettts, qwen3tts, wavtokenizer-dec; clip is what
+  `--mmproj` reads;
+- drafts: dflash, eagle3.
 """
 
 
@@ -196,6 +197,14 @@ def readme():
     return "\n".join(lines)
 
 
+def changelog():
+    """CHANGELOG.md with the numbers of model types and of GGUF architectures."""
+    texts, rows = sources(), registry()
+    named = {name for _, family in rows for name in architectures(family, texts[family])}
+    text = re.sub(r"\d+ `model_type`s", f"{len(rows)} `model_type`s", read("CHANGELOG.md"))
+    return re.sub(r"GGUF of \d+ architectures", f"GGUF of {len(named)} architectures", text)
+
+
 def measure():
     if os.path.exists(ERRORS):
         os.remove(ERRORS)
@@ -215,9 +224,10 @@ def main():
     options = parser.parse_args()
     if options.measure:
         measure()
-    files = {"docs/models.md": document(), "README.md": readme()}
+    files = {"docs/models.md": document(), "README.md": readme(), "CHANGELOG.md": changelog()}
     if options.check:
-        old = [name for name, text in files.items() if not os.path.exists(os.path.join(ROOT, name)) or read(name) != text]
+        there = [name for name in files if os.path.exists(os.path.join(ROOT, name))]
+        old = [name for name, text in files.items() if name not in there or read(name) != text]
         for name in old:
             print(f"{name} is not current: tools/write_models.py writes it")
         return 1 if old else 0

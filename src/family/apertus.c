@@ -19,13 +19,14 @@ static void load(Loader *ld, Spec *spec) {
         .norms = &norms,
         .q_norm = "q_norm",
         .k_norm = "k_norm",
-        .qk_norm = {"qk_norm", true},
+        .qk_norm = {NULL, true},
         .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false},
         .mlp_bias = {"mlp_bias", false},
         .ffn = DENSE_MLP,
         .activation_text = "xielu"};
     load_expect_bool(ld, "post_norm", false);
+    load_expect_bool(ld, "qk_norm", true);
     dense_load(ld, spec, &row);
     for (int i = 0; i < spec->layer_count; i++) {
         Layer *layer = family_layer(ld, spec, i);

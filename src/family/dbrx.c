@@ -16,10 +16,11 @@ static void load_attention_config(Loader *ld, Dbrx *s) {
     load_enter(ld, "attn_config", "");
     s->d.kv_heads = load_int_or(ld, "kv_n_heads", 1);
     s->clip = load_positive_or(ld, "clip_qkv", 0);
-    s->rope = load_rope(ld, &(RopeOptions){.head_dim = s->d.head_dim, .theta = 10000});
+    const double theta = load_positive_or(ld, "rope_theta", 10000);
     load_ignore(ld, "attn_pdrop", "model_type", NULL);
     load_return(ld, &here);
     family_check(ld, &s->d);
+    s->rope = load_rope(ld, &(RopeOptions){.head_dim = s->d.head_dim, .theta = theta});
 }
 
 static void load_ffn_config(Loader *ld, Dbrx *s) {
@@ -32,8 +33,12 @@ static void load_ffn_config(Loader *ld, Dbrx *s) {
     s->moe.moe.epsilon = 1e-20f;
     load_require(
         ld, load_number_or(ld, "moe_normalize_expert_weights", 1) == 1, "moe_normalize_expert_weights must be 1");
-    load_ignore(ld, "ffn_act_fn", "moe_jitter_eps", "moe_loss_weight", "uniform_expert_assignment", "hidden_size",
-        "model_type", NULL);
+    load_ignore(
+        ld, "moe_jitter_eps", "moe_loss_weight", "uniform_expert_assignment", "hidden_size", "model_type", NULL);
+    if (load_has_field(ld, "ffn_act_fn")) {
+        load_enter(ld, "ffn_act_fn", "");
+        load_expect_text(ld, "name", "silu");
+    }
     load_return(ld, &here);
 }
 

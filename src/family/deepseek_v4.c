@@ -96,6 +96,7 @@ static void load_layer(Loader *ld, Spec *spec, DeepseekV4 *s, int i) {
 
     Moe moe = s->moe;
     if (hash) moe.names.bias = NULL;
+    if (hash) load_leave(ld, "ffn.gate"); /* published files have a bias there, too */
     Component experts = {.kind = COMPONENT_MOE, .moe = family_moe(ld, &moe)};
     if (hash) {
         experts.moe.table = load_numbers(ld, "ffn.gate.tid2eid", spec->vocab, moe.moe.top_k, moe.moe.experts);

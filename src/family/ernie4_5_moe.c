@@ -8,6 +8,12 @@ static bool has_experts(int layer, int first, int last, int every) {
     return layer >= first && layer <= last && (layer + 1) % every == 0;
 }
 
+/* −1 is the last layer. */
+static int last_mixture(Loader *ld, int layers) {
+    return load_is_int(ld, "moe_layer_end_index", -1) ? layers - 1
+                                                      : load_count_or(ld, "moe_layer_end_index", layers - 1);
+}
+
 static RouteScore score_of(Loader *ld) {
     const bool sigmoid = load_text_is(ld, "moe_gate_act", "sigmoid");
     if (!sigmoid) load_expect_text(ld, "moe_gate_act", "softmax");
@@ -29,19 +35,20 @@ static void load(Loader *ld, Spec *spec) {
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const bool bias = load_bool_or(ld, "use_bias", false);
     const int first = load_count_or(ld, "moe_layer_start_index", 0), every = load_int_or(ld, "moe_layer_interval", 1),
-              last = load_count_or(ld, "moe_layer_end_index", spec->layer_count - 1);
+              last = last_mixture(ld, spec->layer_count);
     const int intermediate_size = load_count_or(ld, "moe_intermediate_size", 0);
     Moe moe = family_moe_open(ld, &moe_usual, d.hidden, intermediate_size ? intermediate_size : d.intermediate_size,
         load_int(ld, "moe_num_experts"), load_int_or(ld, "moe_k", 1));
     moe.moe.score = score_of(ld);
     moe.moe.norm_topk_prob = true;
-    moe.moe.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
+    moe.moe.epsilon = 1e-20f; /* the usual bound is never met */
+    load_require(ld, load_number_or(ld, "moe_norm_min", 1e-12) <= 1e-6, "moe_norm_min must be at most 1e-6");
     moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "moe_num_shared_experts", 0));
     moe.bias = bias;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 500000, .interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");
-    load_ignore(ld, "moe_capacity", "moe_use_aux_free", "moe_norm_min", "num_nextn_predict_layers",
-        "output_router_logits", "router_aux_loss_coef", NULL);
+    load_ignore(ld, "moe_capacity", "moe_use_aux_free", "num_nextn_predict_layers", "output_router_logits",
+        "router_aux_loss_coef", NULL);
     load_skip(ld, "model.mtp_");
     family_ends(ld, spec, &d);
     load_layers(ld, spec);

@@ -16,12 +16,13 @@ typedef struct Laguna {
 /* rope_parameters has an object for each kind of layer. */
 static const Rope *load_rope_of(Loader *ld, const Dims *d, const char *type, double theta, double factor) {
     const LoadPlace here = load_place(ld);
+    const bool common = load_has_field(ld, "partial_rotary_factor"); /* for kinds that have none of their own */
     int dims = load_rotary_dims(ld, d->head_dim, factor);
     if (load_has_field(ld, "rope_parameters")) {
         load_enter(ld, "rope_parameters", "");
         if (load_has_field(ld, type)) {
             load_enter(ld, type, "");
-            dims = load_rotary_dims(ld, d->head_dim, 1);
+            if (!common || load_has_field(ld, "partial_rotary_factor")) dims = load_rotary_dims(ld, d->head_dim, 1);
         }
         load_return(ld, &here);
     }
@@ -75,6 +76,8 @@ static void load(Loader *ld, Spec *spec) {
         own.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
         own.op.k_norm = load_rms(ld, "self_attn.k_norm", d.head_dim, d.eps);
         own.head_gate = own.gate_softplus = s.gated;
+        load_require(ld, s.gated || !load_has(ld, "self_attn.g_proj.weight"),
+            "gating is false, but the file has gates of attention");
         if (s.gated)
             own.gate = load_linear(
                 ld, "self_attn.g_proj", s.per_element ? (int64_t)d.heads * d.head_dim : d.heads, d.hidden, false);

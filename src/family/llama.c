@@ -1,6 +1,6 @@
-/* Llama 2 and 3, Mistral, Ministral 3: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py,
- * which knows a sliding window only together with layer_types. Llama has none otherwise; Mistral was trained with it in
- * every layer (transformers/models/mistral). */
+/* Llama 2 and 3, Mistral, Ministral 3, Code World Model: grouped-query attention and SwiGLU, pre-norm. Reference:
+ * mlx_lm/models/llama.py, which knows a sliding window only together with layer_types. Llama has none otherwise;
+ * Mistral was trained with it in every layer (transformers/models/mistral). */
 #include "family/family.h"
 #include "family/gguf/models.h"
 
@@ -37,6 +37,14 @@ void ministral3_load(Loader *ld, Spec *spec) {
 
 void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true, 1e-6, 10000); }
 
+/* As Mistral, but for its defaults; and each layer's kind must be said. */
+static void load_cwm(Loader *ld, Spec *spec) {
+    load_require(ld, load_has_field(ld, "layer_types"), "layer_types is missing");
+    load(ld, spec, true, 1e-5, 1e6);
+}
+
 const Family llama_family = {.load = llama_load, .gguf = &llama_gguf};
 const Family ministral3_family = {.load = ministral3_load, .gguf = &ministral3_gguf};
 const Family mistral_family = {.load = mistral_load, .gguf = &mistral_gguf};
+const Family ministral_family = {.load = mistral_load};
+const Family cwm_family = {.load = load_cwm};

@@ -28,7 +28,7 @@ static void load_ends(Loader *ld, Spec *spec, const Dims *d, bool tied) {
 
 static Llama4 load_fields(Loader *ld, Spec *spec) {
     Llama4 s = {.d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5}),
-        .rotates = load_list(ld, "no_rope_layers", spec->layer_count),
+        .rotates = load_list(ld, "no_rope_layers", -1),
         .types = load_list(ld, "layer_types", spec->layer_count),
         .experts = load_list(ld, "moe_layers", -1),
         .plain_every = load_int_or(ld, "no_rope_layer_interval", 4),
@@ -39,6 +39,7 @@ static Llama4 load_fields(Loader *ld, Spec *spec) {
     const int experts = load_count_or(ld, "num_local_experts", 0);
     s.mixed = experts > 0;
     if (s.rotates && !s.rotates->size) s.rotates = NULL;
+    if (s.rotates) s.rotates = load_list(ld, "no_rope_layers", spec->layer_count);
     s.chunk = load_null(ld, "attention_chunk_size") ? 0 : load_count_or(ld, "attention_chunk_size", s.mixed ? 8192 : 0);
     s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.d.head_dim, .theta = 500000, .interleaved = true});
     const float scale = load_positive_or(ld, "attn_scale", 0.1);

@@ -10,6 +10,7 @@ static void load(Loader *ld, Spec *spec) {
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);
     const Windows windows = {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};
+    const Json *kinds = load_list(ld, "mlp_layer_types", spec->layer_count); /* NULL: all layers have experts */
     const Rope *full = load_rope(
                    ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 500000, .layer_type = "full_attention"}),
                *sliding = load_rope(ld,
@@ -24,6 +25,7 @@ static void load(Loader *ld, Spec *spec) {
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         const int window = windows.types ? family_window(ld, &windows, i) : 0;
+        const bool experts = !kinds || family_kind(ld, "mlp_layer_types", kinds, i, "sparse", "dense");
         family_block(ld, spec, i,
             &(Block){.dims = &d,
                 .rope = window ? sliding : full,
@@ -32,7 +34,7 @@ static void load(Loader *ld, Spec *spec) {
                 .out_bias = bias,
                 .q_norm = "q_norm",
                 .k_norm = "k_norm",
-                .moe = &moe});
+                .moe = experts ? &moe : NULL});
     }
 }
 

@@ -38,8 +38,10 @@ static void load(Loader *ld, Spec *spec) {
     moe.moe.score = ROUTE_SIGMOID;
     moe.moe.norm_topk_prob = true;
     moe.moe.epsilon = 1e-20f;
-    const Rope *rope = load_rope(
-        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_int_or(ld, "rotary_dim", d.head_dim), .theta = 5e6});
+    const Rope *rope = load_rope(ld,
+        &(RopeOptions){.head_dim = d.head_dim,
+            .dims = load_int_or(ld, "rotary_dim", load_rotary_dims(ld, d.head_dim, 1)),
+            .theta = 5e6});
     check_types(ld, load_list(ld, "attn_type_list", spec->layer_count));
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");

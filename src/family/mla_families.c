@@ -4,8 +4,11 @@
 
 #include <math.h>
 
-/* GLM-4.7-Flash: a DeepSeek-V3 whose norms have one eps, as in llama.cpp; transformers' norms of latents have 1e-6,
- * which moves logits by 1e-4 at most. References: mlx_lm/models/glm4_moe_lite.py; transformers/models/glm4_moe_lite. */
+/* GLM-4.7-Flash: a DeepSeek-V3 all of whose norms have rms_norm_eps, those of latents, too: so have Megatron's models
+ * with latent attention, which is what trains them, and mlx-lm, vLLM and llama.cpp compute. transformers leaves the
+ * default of its class there, 1e-6, which DeepSeek's own rms_norm_eps equals and this model's 1e-5 does not: logits of
+ * random models differ from it by up to 1.1e-4. References: mlx_lm/models/glm4_moe_lite.py;
+ * transformers/models/glm4_moe_lite. */
 static void load_glm4_moe_lite(Loader *ld, Spec *spec) {
     MlaFamily s = mla_load_fields(ld, spec, 128);
     s.latent_eps = s.d.eps;
@@ -35,6 +38,7 @@ void mistral4_load(Loader *ld, Spec *spec) {
     MoeComponent *moe = &s.moe.moe;
     family_moe_sigmoid(ld, &s.moe);
     moe->score = ROUTE_SOFTMAX;
+    moe->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true); /* of one expert, too */
     mla_load_blocks(ld, spec, &s);
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].mla.query_scaling = scaling;
 }
@@ -48,6 +52,7 @@ static void load_minicpm3(Loader *ld, Spec *spec) {
     s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.rope_dim, .theta = 10000});
     s.residual_scale = depth / sqrtf((float)spec->layer_count);
     spec->logit_scale = base / (float)s.d.hidden;
+    load_expect_bool(ld, "mlp_bias", false);
     mla_load_blocks(ld, spec, &s);
 }
 

@@ -23,6 +23,12 @@ static Part part_of(Loader *ld, const Json *config, int i, const char *name, con
     Part out = {.none = none && none->type == JSON_BOOL && none->boolean,
         .linear = linear && linear->type == JSON_BOOL && linear->boolean};
     if (out.none || out.linear) return out;
+    static const char *const unknown[] = {"window_length", "num_sink_tokens"}; /* no published model has them */
+    for (size_t u = 0; u < COUNT_OF(unknown); u++) {
+        const Json *value = json_get(part, unknown[u]);
+        load_require(
+            ld, !value || value->type == JSON_NULL, "block_configs[%d].%s.%s is not supported", i, name, unknown[u]);
+    }
     out.factor = json_is_number(size) ? json_number(size) : 0;
     load_require(
         ld, out.factor > 0 && out.factor <= 1024, "block_configs[%d].%s.%s must be from 0 to 1024", i, name, number);

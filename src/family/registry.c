@@ -15,6 +15,7 @@
     row("bitnet", bitnet_family)                                        \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
+    row("cwm", cwm_family)                                              \
     row("dbrx", dbrx_family)                                            \
     row("deepseek_v2", deepseek_v2_family)                              \
     row("deepseek_v3", deepseek_v3_family)                              \
@@ -64,6 +65,7 @@
     row("idefics3", idefics3_family)                                    \
     row("internlm2", internlm2_family)                                  \
     row("internlm3", internlm3_family)                                  \
+    row("hy_v3", hy_v3_family)                                          \
     row("jamba", jamba_family)                                          \
     row("joyai_llm_flash", deepseek_v3_family)                          \
     row("kimi_k2", deepseek_v3_family)                                  \
@@ -93,11 +95,14 @@
     row("minimax_m3_vl", minimax_m3_family)                             \
     row("minimax_m3_vl_text", minimax_m3_family)                        \
     row("minimax_text_01", minimax_text_01_family)                      \
+    row("ministral", ministral_family)                                  \
     row("ministral3", ministral3_family)                                \
     row("mistral", mistral_family)                                      \
     row("mistral3", mistral3_family)                                    \
     row("mistral4", mistral4_family)                                    \
     row("mixtral", mixtral_family)                                      \
+    row("muse_glimmer", muse_glimmer_family)                            \
+    row("muse_glimmer_text", muse_glimmer_family)                       \
     row("nanochat", nanochat_family)                                    \
     row("nemotron", nemotron_family)                                    \
     row("nemotron-nas", nemotron_nas_family)                            \
@@ -138,7 +143,8 @@
     row("starcoder2", starcoder2_family)                                \
     row("telechat3", telechat3_family)                                  \
     row("xlm-roberta", roberta_family)                                  \
-    row("youtu_llm", youtu_llm_family)
+    row("youtu_llm", youtu_llm_family)                                  \
+    row("youtu", youtu_llm_family)
 // clang-format on
 
 #define DECLARE_FAMILY(model_type, family) extern const Family family; /* twice is fine */

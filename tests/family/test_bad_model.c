@@ -424,6 +424,31 @@ static void test_recurrent(void) {
     }
 }
 
+/* Fields that change what is computed, and biases of the file that the config does not speak of. */
+static void test_not_computed(void) {
+    static const struct {
+        const char *name, *from, *to, *mention;
+    } cases[] = {
+        {"dbrx-published", "\"moe_top_k\":3", "\"moe_top_k\":3,\"ffn_act_fn\":{\"name\":\"gelu\"}",
+            "ffn_act_fn.name is"},
+        {"ernie4-5-moe", "\"moe_k\":3", "\"moe_k\":3,\"moe_norm_min\":0.5", "moe_norm_min must be"},
+        {"apertus", "\"qk_norm\":true", "\"qk_norm\":false", "qk_norm is false"},
+        {"laguna", "\"gating\":true", "\"gating\":false", "the file has gates"},
+        {"minicpm3", "\"scale_emb\":12", "\"scale_emb\":12,\"mlp_bias\":true", "mlp_bias is true"},
+        {"muse-glimmer", "[500000.0,0,", "[10000.0,0,", "several bases"},
+        {"nemotron-nas", "{\"n_heads_in_group\":2}", "{\"n_heads_in_group\":2,\"window_length\":8}",
+            "block_configs[0].attention.window_length is not supported"},
+        {"telechat3-bias", "\"attention_bias\":true", "\"attention_bias\":false",
+            "the file has model.layers.0.self_attn."},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Fixture f;
+        if (!fixture_open(&f, cases[i].name)) continue;
+        expect_refusal(&f, 0, cases[i].from, cases[i].to, cases[i].mention);
+        fixture_close(&f);
+    }
+}
+
 static void test_unknown_type(void) {
     static const char *const weights[] = {NULL, "not a safetensors file"};
     for (size_t i = 0; i < COUNT_OF(weights); i++) {
@@ -560,6 +585,7 @@ int main(void) {
     test_missing_activation();
     test_mixtures();
     test_recurrent();
+    test_not_computed();
     const char *const names[] = {"llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list",
         "rope-dynamic", "rope-yarn-mscale", "afmoe-groups", "bailing-moe-groups", "deepseek-v2", "deepseek-v3",
         "ernie4-5-moe-bias", "exaone-moe", "glm4-moe", "gpt-oss-plain", "granitemoe", "hunyuan", "klear-wide",

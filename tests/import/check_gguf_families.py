@@ -121,9 +121,11 @@ KNOWN_AS = {
     "deepseek32": "glm-dsa",
     "deepseek4": "glm-dsa",
     "gemma4-assistant": "gemma4",
+    "hy_v3": "exaone-moe",
     "laguna": "step35",
     "mellum": "qwen3moe",
     "minimax-01": "minimax-m2",
+    "muse-glimmer": "afmoe",
     "minimax-m3": "glm4moe",
 }
 
@@ -326,7 +328,7 @@ def minimax(f):
 
 
 def minimax_m3(f):
-    c = f.config = f.config["text_config"] | {k: v for k, v in f.config.items() if k not in ("text_config", "model_type")}
+    c = f.config = f.config["text_config"]
     f.keys = metadata(c)
     sparse = c["sparse_attention_config"]
     f.keys |= {"feed_forward_length": c["dense_intermediate_size"], "rope.dimension_count": c["rotary_dim"]}
@@ -398,6 +400,30 @@ def shared_experts(f, shared="n_shared_experts"):
     f.keys["expert_weights_scale"] = float(c.get("routed_scaling_factor") or 1)
     for i, x in f.take("e_score_correction_bias").items():
         f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def hy_v3(f):
+    c = f.config
+    f.keys |= {"expert_feed_forward_length": c["moe_intermediate_size"], "expert_gating_func": 2}
+    f.keys["expert_shared_feed_forward_length"] = c["moe_intermediate_size"] * c["num_shared_experts"]
+    f.keys |= {"expert_weights_norm": True, "expert_weights_scale": c["router_scaling_factor"]}
+    for i, x in f.take("mlp.expert_bias").items():
+        f.named[f"blk.{i}.exp_probs_b"] = x
+    raw_experts(f, ".mlp.experts.")
+    f.rename_all({".shared_mlp.": ".shared_experts."})
+
+
+def muse_glimmer(f):
+    c = f.config
+    pair_heads(c, f.tensors)
+    windows(f)
+    f.keys |= {"final_logit_softcapping": c["final_logit_softcapping"], "logit_scale": c["output_multiplier"]}
+    for name, x in f.tensors.items():
+        if name.endswith("layernorm.weight"):
+            f.tensors[name] = x + 1
+    for i in range(c["num_hidden_layers"]):
+        f.named[f"blk.{i}.attn_q_norm.weight"] = np.full(c["head_dim"], c["qk_scale_factor"], np.float32)
+        f.named[f"blk.{i}.attn_k_norm.weight"] = np.ones(c["head_dim"], np.float32)
 
 
 def windows(f):
@@ -731,7 +757,8 @@ def laguna(f):
     f.keys["expert_shared_feed_forward_length"] = c["shared_expert_intermediate_size"]
     f.keys |= {"expert_weights_norm": True, "expert_weights_scale": float(c.get("moe_routed_scaling_factor", 1))}
     f.keys |= {"expert_gating_func": 2, "leading_dense_block_count": 1}
-    f.keys["rope.dimension_count"] = int(head_dim(c) * full["partial_rotary_factor"])
+    common = c.get("partial_rotary_factor")
+    f.keys["rope.dimension_count"] = int(head_dim(c) * full.get("partial_rotary_factor", common))
     if c["sliding_window"]:
         f.keys["attention.sliding_window"] = c["sliding_window"]
         f.keys["rope.dimension_count_swa"] = int(head_dim(c) * sliding["partial_rotary_factor"])
@@ -780,11 +807,14 @@ KIMI_HOME = "model.layers.2.self_attn."
 LAGUNA_HOME = "model.layers.3.self_attn."
 V4_HOME = "model.layers.{}.attn.{}"
 V4_SHAPES = {"wq_b": (512, 24), "wkv": (128, 64), "wo_a": (32, 256), "norm": (128,)}
-V4_COMPRESSORS = [("wkv", (256, 64)), ("wgate", (256, 64)), ("norm", (128,))], [
-    ("wkv", (128, 64)),
-    ("wgate", (128, 64)),
-    ("norm", (128,)),
-]
+V4_COMPRESSORS = (
+    [("wkv", (256, 64)), ("wgate", (256, 64)), ("norm", (128,))],
+    [
+        ("wkv", (128, 64)),
+        ("wgate", (128, 64)),
+        ("norm", (128,)),
+    ],
+)
 SHAPES = {  # other than the fixture's: GGUF has one size of values, and both kinds of attention as many heads
     "kimi-linear": {
         KIMI_HOME + "q_proj.weight": (72, 64),
@@ -914,6 +944,7 @@ CASES = [
     ("hunyuan-dense", "hunyuan-dense", hunyuan_rope, {}),
     ("hunyuan-dense-plain", "hunyuan-dense", hunyuan_rope, {}),
     ("hunyuan-v1", "hunyuan-moe", hunyuan_moe, {}),
+    ("hy-v3", "hy_v3", hy_v3, {}),
     ("internlm2", "internlm2", internlm2, {}),
     ("internlm2-bias", "internlm2", internlm2, {}),
     ("internlm3", "llama", llama, {}),
@@ -938,6 +969,7 @@ CASES = [
     ("minimax-text-01", "minimax-01", minimax_01, MINIMAX_ALPHA | MINIMAX_BETA),
     ("ministral3", "mistral3", ministral3, {}),
     ("mistral4", "mistral4", mistral4, {}),
+    ("muse-glimmer", "muse-glimmer", muse_glimmer, {}),
     ("nemotron-nas", "deci", deci, {"block_configs": DECI_BLOCKS, "rope_scaling": LLAMA3_ROPE}),
     ("openelm", "openelm", openelm, {}),
     ("phimoe", "phimoe", phimoe, {"rope_scaling": {"type": "longrope"} | PHI_FACTORS, "router_jitter_noise": 0.01}),
@@ -1061,7 +1093,8 @@ def check_assistant(apus):
     text = own["text_config"]
     file = File("gemma4-assistant", text | {"final_logit_softcapping": None}, dict(tensors))
     gemma4(file)
-    file.keys |= {"embedding_length_out": own["backbone_hidden_size"], "nextn_predict_layers": text["num_hidden_layers"]}
+    file.keys["embedding_length_out"] = own["backbone_hidden_size"]
+    file.keys["nextn_predict_layers"] = text["num_hidden_layers"]
     for i, x in file.take("layer_scalar").items():
         file.named[f"blk.{i}.layer_output_scale.weight"] = x
     for part in ("pre", "post"):

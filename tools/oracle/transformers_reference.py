@@ -104,7 +104,7 @@ def tensors(config):
 def build(config, weights):
     with tempfile.TemporaryDirectory() as folder:
         config_of(config).save_pretrained(folder)
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in weights.items()}
+        tensors = {name: torch.from_numpy(np.array(x, order="C")) for name, x in weights.items()}
         save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
         model, info = model_class(config).from_pretrained(folder, output_loading_info=True, **EXACT)
     info["missing_keys"] = [name for name in info["missing_keys"] if not name.endswith(COMPUTED)]

@@ -217,3 +217,38 @@ const GgufModel laguna_gguf = {.architecture = "laguna",
     .names = LAGUNA_NAMES,
     .fields = {laguna_fields, laguna_rotation, gguf_rms, gguf_moe},
     .other = &laguna_windows_gguf};
+
+/* ---- Muse Glimmer ---- */
+
+static const GgufName muse_names[] = {
+    {"output_norm", "model.norm", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.attn_gate", "model.layers.*.self_attn.gate_proj", 0},
+    {0},
+};
+
+static const GgufField muse_slides = {"layer_types", GGUF_FIELD_FLAGS, .absent = 4, SLIDES};
+
+static void muse_theta(char *text, size_t size, const GgufSizes *sizes, const GgufLayerSizes *layer) {
+    snprintf(text, size, "%.9g", layer->flagged ? sizes->rope_base : 0);
+}
+
+/* The weights of the norm of q, which the converter makes, hold its scale. */
+static const GgufField muse_fields[] = {
+    {"hidden_activation", GGUF_FIELD_TEXT, .text = "silu"},
+    {"qk_scale_factor", .absent = 1},
+    {"output_multiplier", GGUF_FIELD_NUMBER, .key = ".logit_scale"},
+    {"final_logit_softcapping", GGUF_FIELD_NUMBER, .key = ".final_logit_softcapping"},
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {"layer_types", GGUF_FIELD_FLAGS, .absent = 4, SLIDES},
+    {"layer_rope_theta", GGUF_FIELD_EACH, .flags = &muse_slides, .layer = muse_theta},
+    {0},
+};
+
+const GgufModel muse_glimmer_gguf = {.architecture = "muse-glimmer",
+    .class_name = "MuseGlimmerForConditionalGeneration",
+    .names = {gguf_ends, gguf_qkv_paired, gguf_glu, gguf_head_norms, muse_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_own_head_dim, muse_fields}};

@@ -51,10 +51,11 @@ extern const GgufModel granite_gguf, granitemoe_gguf, internlm2_gguf, llama_gguf
 extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, glm4_moe_lite_gguf, glm_moe_dsa_gguf,
     mistral4_gguf, youtu_llm_gguf;
 /* layers.c */
-extern const GgufModel laguna_gguf, nemotron_nas_gguf, openelm_gguf, step3p5_gguf;
+extern const GgufModel laguna_gguf, muse_glimmer_gguf, nemotron_nas_gguf, openelm_gguf, step3p5_gguf;
 /* moe.c */
 extern const GgufModel afmoe_gguf, bailing_moe_gguf, dbrx_gguf, dots1_gguf, ernie4_5_moe_gguf, exaone_moe_gguf,
-    gpt_oss_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf, minimax_gguf, minimax_m3_gguf, phimoe_gguf;
+    gpt_oss_gguf, hy_v3_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf, minimax_gguf,
+    minimax_m3_gguf, phimoe_gguf;
 /* olmo.c */
 extern const GgufModel olmo_gguf, olmo2_gguf, olmo3_gguf, olmoe_gguf;
 /* phi.c */

@@ -152,6 +152,31 @@ const GgufModel minimax_m3_gguf = {.architecture = "minimax-m3",
     .fields = {gguf_outer_sizes, gguf_rms, gguf_silu, gguf_own_head_dim, minimax_m3_fields},
     .tokenizer = {.pre = "minimax-m2"}};
 
+/* ---- Hy3 ---- */
+
+static const GgufName hy_v3_names[] = {
+    {"blk.*.exp_probs_b", "model.layers.*.mlp.e_score_correction_bias", GGUF_NAMED},
+    {0},
+};
+
+static const GgufField hy_v3_fields[] = {
+    {"num_experts", .key = ".expert_count"},
+    {"mlp_layer_types", GGUF_FIELD_FLAGS, .key = "blk.*.ffn_gate_inp.weight", .text = "\"sparse\"",
+        .otherwise = "\"dense\""},
+    {"width", GGUF_FIELD_EQUAL, .key = ".expert_shared_feed_forward_length", .or_key = ".expert_feed_forward_length"},
+    {"moe_router_use_sigmoid", GGUF_FIELD_BOOL, .absent = 1},
+    {"route_norm", GGUF_FIELD_BOOL, .key = ".expert_weights_norm", .absent = 0},
+    {"router_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
+    {"scores", GGUF_FIELD_IGNORED, .key = ".expert_gating_func"},
+    {"shared", GGUF_FIELD_IGNORED, .key = ".expert_shared_count"},
+    {0},
+};
+
+const GgufModel hy_v3_gguf = {.architecture = "hy_v3",
+    .class_name = "HYV3ForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms, gguf_experts, gguf_shared, hy_v3_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, gguf_own_head_dim, hy_v3_fields}};
+
 /* ---- K-EXAONE ---- */
 
 static const GgufField exaone_fields[] = {

@@ -288,6 +288,11 @@ bool load_null(Loader *ld, const char *field) {
     return value && value->type == JSON_NULL;
 }
 
+bool load_is_int(Loader *ld, const char *field, int value) {
+    const Json *found = loader_get(ld, ld->fields, field);
+    return found && found->type == JSON_INTEGER && found->integer == value;
+}
+
 Slice load_string(Loader *ld, const char *field) {
     const Json *value = loader_get(ld, ld->fields, field);
     return value && value->type == JSON_STRING ? json_slice(value) : (Slice){0};

@@ -31,6 +31,7 @@ bool load_truth_or(Loader *ld, const char *field, bool absent); /* the same, or 
 int load_context(const Loader *ld); /* tokens of a sequence that are asked for; 0: as many as the model has */
 bool load_has_field(Loader *ld, const char *field);                  /* there, and not null */
 bool load_is_list(Loader *ld, const char *field);                    /* an array */
+bool load_is_int(Loader *ld, const char *field, int value);          /* there, and this integer */
 bool load_null(Loader *ld, const char *field);                       /* there, and null */
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
 Slice load_string(Loader *ld, const char *field);                    /* a string; empty: absent, or of another type */

@@ -1,6 +1,6 @@
 /* Rotary frequencies: every kind of mlx_lm/models/rope_utils.py (initialize_rope), in f32 as there. Where mlx-lm leaves
- * out what the models were trained with, transformers/modeling_rope_utils.py decides: YaRN's truncate, longrope's
- * short_factor, rope_theta inside of rope_parameters. */
+ * out what the models were trained with, transformers/modeling_rope_utils.py decides: YaRN's truncate,
+ * attention_factor, longrope's short_factor, rope_theta inside of rope_parameters. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,12 +37,10 @@ static bool scaling_flag(const Scaling *s, const char *field, bool absent) {
     return value && value->type == JSON_BOOL ? value->boolean : absent;
 }
 
-/* The factor on the rotated values is computed from other fields, as mlx-lm does; a file that says otherwise is told.
- */
-static void check_attention_factor(const Scaling *s, float computed) {
-    const Json *value = loader_get(s->ld, s->fields, "attention_factor");
-    if (value && !(json_is_number(value) && fabs(json_number(value) - computed) < 1e-3))
-        loader_warn(s->ld, "config.json: %sattention_factor is ignored, as mlx-lm does", s->where);
+/* The factor on the rotated values: the file's own, else what other fields give. */
+static float attention_factor(const Scaling *s, float computed) {
+    return loader_get(s->ld, s->fields, "attention_factor") ? (float)scaling_number(s, "attention_factor", 0)
+                                                            : computed;
 }
 
 /* rope_scaling, else rope_parameters, else its part for a layer type. */
@@ -128,8 +126,7 @@ static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
     if (loader_get(s->ld, s->fields, "original_max_position_embeddings") && factor * trained < INT_MAX)
         s->ld->scaled_positions = (int)(factor * trained);
     const float scale = (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
-    check_attention_factor(s, scale);
-    return scale;
+    return attention_factor(s, scale);
 }
 
 /* Ding et al. 2024, arXiv 2402.13753: short_factor for sequences of up to the trained length, long_factor beyond. Keys
@@ -162,8 +159,7 @@ static float fill_longrope(const Scaling *s, float *out, int dims, float theta, 
     loader_get(ld, s->fields, "short_mscale");
     if (loader_get(ld, s->fields, "long_mscale"))
         return (float)scaling_number(s, is_short ? "short_mscale" : "long_mscale", 0);
-    check_attention_factor(s, scale);
-    return scale;
+    return attention_factor(s, scale);
 }
 
 static void fill_proportional(const Scaling *s, double absent, float *out, int dims, float theta) {

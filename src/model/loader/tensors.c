@@ -553,12 +553,24 @@ static bool is_skipped(const Loader *ld, Slice name) {
 static const char *const media[] = {"audio_tower.", "connector.", "embed_audio.", "embed_vision.", "mm_projector.",
     "model.audio_tower.", "model.connector.", "model.embed_audio.", "model.embed_vision.",
     "model.multi_modal_projector.", "model.vision_embedder.", "model.vision_model.", "model.vision_tower.",
-    "model.visual.", "multi_modal_projector.", "vision_embedder.", "vision_model.", "vision_tower.", "visual."};
+    "model.visual.", "model.vision_adapter.", "model.vision_projection.", "multi_modal_projector.", "vision_adapter.",
+    "vision_embedder.", "vision_model.", "vision_projection.", "vision_tower.", "visual."};
 
 bool load_is_media(Slice name) {
     for (size_t m = 0; m < COUNT_OF(media); m++)
         if (slice_starts(name, slice_of(media[m]))) return true;
     return false;
+}
+
+/* A bias beside a matrix that is used: what is computed would lack it. */
+static bool is_missed_bias(const Loader *ld, Slice name) {
+    const Slice end = SLICE(".bias");
+    char matrix[NAME_SIZE];
+    if (name.size <= end.size || name.size + sizeof ".weight" > sizeof matrix) return false;
+    if (memcmp(name.data + name.size - end.size, end.data, end.size) != 0) return false;
+    snprintf(matrix, sizeof matrix, "%.*s.weight", (int)(name.size - end.size), name.data);
+    const TensorEntry *entry = checkpoint_find(ld->source->checkpoint, matrix);
+    return entry && ld->tensor_used[entry - ld->source->checkpoint->entries];
 }
 
 void loader_check_tensors(Loader *ld) {
@@ -567,10 +579,14 @@ void loader_check_tensors(Loader *ld) {
     for (size_t i = 0; i < ld->source->checkpoint->entry_count; i++) {
         const TensorEntry *entry = &ld->source->checkpoint->entries[i];
         if (ld->tensor_used[i] || is_skipped(ld, entry->name)) continue;
-        if (ld->text_part && load_is_media(entry->name))
+        if (ld->text_part && load_is_media(entry->name)) {
             left_out++;
-        else
-            first = unused++ ? first : entry->name;
+            continue;
+        }
+        load_require(ld, !is_missed_bias(ld, entry->name),
+            "it does not say that %s has biases, or in a field that is not known here, but the file has %.*s",
+            ld->family, SLICE_SHOWN(entry->name));
+        first = unused++ ? first : entry->name;
     }
     if (ld->source->record) ld->source->record->unused = unused;
     if (left_out)
