@@ -52,7 +52,8 @@ static void load_mimo(Loader *ld, Spec *spec) {
 static void load_internlm3(Loader *ld, Spec *spec) {
     static const Dense row = {
         .eps = 1e-5, .qkv_bias = {"qkv_bias", false}, .out_bias = {"qkv_bias", false}, .mlp_bias = {"bias", false}};
-    static const LoadName names[] = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}, {0}}; /* of transformers 5 */
+    static const LoadName names[] = {
+        {"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}, {0}}; /* as transformers 5 calls them */
     if (load_has_field(ld, "attention_bias") || load_has_field(ld, "mlp_bias")) load_field_names(ld, names);
     dense_load(ld, spec, &row);
 }

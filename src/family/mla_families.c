@@ -38,7 +38,7 @@ void mistral4_load(Loader *ld, Spec *spec) {
     MoeComponent *moe = &s.moe.moe;
     family_moe_sigmoid(ld, &s.moe);
     moe->score = ROUTE_SOFTMAX;
-    moe->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true); /* of one expert, too */
+    moe->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true); /* even where one expert is chosen */
     mla_load_blocks(ld, spec, &s);
     for (int i = 0; i < spec->layer_count; i++) spec->layers[i].components[0].mla.query_scaling = scaling;
 }

@@ -36,7 +36,7 @@ static const GgufName names[] = {
     {"blk.*.ffn_norm", "model.layers.*.ffn_norm", 0},
     {"blk.*.ffn_gate_inp", "model.layers.*.ffn.gate", 0},
     {"blk.*.exp_probs_b", "model.layers.*.ffn.gate.bias", GGUF_NAMED},
-    {"blk.*.exp_probs_b_vl", "", GGUF_UNUSED}, /* of the tokens of images */
+    {"blk.*.exp_probs_b_vl", "", GGUF_UNUSED}, /* tokens of images have it */
     {"blk.*.ffn_gate_tid2eid", "model.layers.*.ffn.gate.tid2eid", GGUF_NAMED},
     {"blk.*.ffn_gate_exps", "model.layers.*.ffn.switch_mlp.w1", 0},
     {"blk.*.ffn_up_exps", "model.layers.*.ffn.switch_mlp.w3", 0},
