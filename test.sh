@@ -159,7 +159,7 @@ if [ "$mode" = long ]; then
     beside 2 sentencepiece "$python" tests/text/check_sentencepiece.py --count 10000
     beside 2 calls "$python" tests/text/check_calls.py --count 400 --seed 2
     beside 2 logits "$python" tests/model/check_logits.py
-    for agent in claude codex opencode aider llm continue cline; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
+    for agent in claude codex opencode aider llm continue cline open-webui; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
     beside 2 schema "$python" tests/server/check_schema.py --seeds 1000
     beside 2 openapi "$python" tests/server/check_openapi.py --count 3000
     beside 2 soak "$python" bench/kv_cache.py soak tiny --count 5000 --checked 0.5

@@ -5,15 +5,20 @@ agent_session.py AGENT FOLDER   the agent itself, from the programs in FOLDER, s
 agent_session.py aider FOLDER   aider, which has no tools: two edits of a file, an answer
 agent_session.py llm FOLDER     llm with a function
 agent_session.py continue|cline FOLDER   the command lines of Continue and Cline, with a configuration of their own
+agent_session.py open-webui FOLDER   the backend of Open WebUI, over its connections to OpenAI's and Ollama's APIs
 """
 
 import functools
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "server"))
@@ -265,6 +270,82 @@ def run_cline(folder, directory):
         check_made("cline", work, done)
 
 
+OPEN_WEBUI = {
+    "WEBUI_AUTH": "False",
+    "WEBUI_SECRET_KEY": "none",
+    "OFFLINE_MODE": "True",
+    "RAG_EMBEDDING_ENGINE": "openai",  # else it would load a model of its own
+    "ENABLE_VERSION_UPDATE_CHECK": "False",
+    "ANONYMIZED_TELEMETRY": "False",
+    "SCARF_NO_ANALYTICS": "true",
+}
+CONNECTIONS = [
+    ("/openai/config/update", {"ENABLE_OPENAI_API": False, "OPENAI_API_BASE_URLS": [], "OPENAI_API_KEYS": []}),
+    ("/ollama/config/update", {"ENABLE_OLLAMA_API": True, "OLLAMA_API_CONFIGS": {}}),
+]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def ask_web(port, path, body=None, token=""):
+    head = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, head)
+    try:
+        return urllib.request.urlopen(asked, timeout=600).read()
+    except urllib.error.HTTPError as error:
+        return error.read()
+
+
+def talk_web(port, token, connection):
+    body = opening("run_code", model="m", stream=True)
+    turn = functools.partial(chat_turn, empty="", parts=("index", "id", "type", "function"))
+    for number in range(3):
+        raw = ask_web(port, "/api/chat/completions", body, token)
+        text, calls = turn(body, [event for event in events_of(raw) if "choices" in event])
+        wanted = [("run_code", {"command": COMMANDS[number]})] if number < 2 else []
+        check(calls == wanted and text == ("" if wanted else "Done"), f"{connection}, {number + 1}: {raw[:500]}")
+
+
+def run_open_webui(folder, directory):
+    python = os.path.join(folder, "python")
+    asked = [python, "-c", "import importlib.util as i; print(i.find_spec('open_webui').submodule_search_locations[0])"]
+    package = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    port, log = free_port(), os.path.join(directory, "log")
+    command = [python, "-m", "uvicorn", "open_webui.main:app", "--host", "127.0.0.1", "--port", str(port)]
+    with Server(write_model(os.path.join(directory, "model"), "run_code", "command"), "-t", 1, name="m") as server:
+        environment = {**os.environ, **OPEN_WEBUI, "OPENAI_API_BASE_URL": server.url + "/v1", "OPENAI_API_KEY": "none"}
+        environment |= {"ENABLE_OLLAMA_API": "False", "FRONTEND_BUILD_DIR": os.path.join(package, "frontend")}
+        environment |= {name: os.path.join(directory, name) for name in ("DATA_DIR", "STATIC_DIR", "HF_HOME")}
+        for name in ("DATA_DIR", "STATIC_DIR"):
+            os.makedirs(environment[name])
+        with open(log, "w") as out:
+            process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=directory)
+        try:
+            while process.poll() is None:
+                try:
+                    ask_web(port, "/health")
+                    break
+                except OSError:
+                    time.sleep(0.5)
+            if not check(process.poll() is None, f"open-webui: {open(log).read()[-2000:]}"):
+                return
+            token = json.loads(ask_web(port, "/api/v1/auths/signin", {"email": "", "password": ""}))["token"]
+            for connection in ("openai", "ollama"):
+                for path, settings in CONNECTIONS if connection == "ollama" else []:
+                    ask_web(port, path, {"OLLAMA_BASE_URLS": [server.url], **settings}, token)
+                listed = json.loads(ask_web(port, "/api/models?refresh=true", token=token))["data"]
+                check([(m["id"], m["owned_by"]) for m in listed] == [("m", connection)], f"{connection}: {listed}")
+                talk_web(port, token, connection)
+        finally:
+            process.terminate()
+            process.wait()
+
+
 # The answer follows what the last message asks for.
 AIDER = (
     "{%- for m in messages %}{%- if m.role != 'system' %}"
@@ -378,6 +459,7 @@ if __name__ == "__main__":
                 run(agent, *folder, top)
             else:
                 others = {"aider": run_aider, "llm": run_llm, "continue": run_continue, "cline": run_cline}
+                others["open-webui"] = run_open_webui
                 others[agent](*folder, top)
         else:
             test_launch()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A session of a coding agent with a scripted model: tests/clients/agents.sh claude|codex|opencode|aider|llm|continue|cline.
+# A session of a coding agent with a scripted model:
+# tests/clients/agents.sh claude|codex|opencode|aider|llm|continue|cline|open-webui.
 # What is installed once per list of versions (agents/package.json, agents/NAME.txt) goes into the cache: 1.5 GB for Node's,
-# 500 MB for aider.
+# 500 MB for aider, 900 MB for the backend of Open WebUI, without what its own models and other databases take.
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/apus
@@ -13,6 +14,8 @@ if [ -f "agents/$agent.txt" ]; then
     list=agents/$agent.txt
     python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || [ "$agent" != aider ] ||
         { echo "skipped: aider wants Python 3.10 to 3.12"; exit 77; }
+    python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || [ "$agent" != open-webui ] ||
+        { echo "skipped: Open WebUI wants Python 3.11 or 3.12"; exit 77; }
 else
     version=$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null) || { echo "skipped: no Node"; exit 77; }
     [ "$version" -ge 20 ] || { echo "skipped: the agents want Node 20; this is Node $version"; exit 77; }
@@ -27,7 +30,9 @@ if [ ! -f "$made" ]; then
         npm install --prefix "$folder" --silent --no-audit --no-fund
     else
         python3 -m venv "$folder/python"
-        "$folder/python/bin/python" -m pip install -q --disable-pip-version-check -r "$list"
+        only=
+        [ "$agent" != open-webui ] || only=--no-deps # its list leaves out what else it names
+        "$folder/python/bin/python" -m pip install -q --disable-pip-version-check $only -r "$list"
     fi
     touch "$made"
 fi
