@@ -44,7 +44,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
 - decoders: arctic, baichuan, bloom, chameleon, codeshell, deepseek, falcon, gptj, grok, grovemoe, jais, jais2,
   llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie, xverse;
-- decoders of 2026: bailingmoe3, cohere2moe, dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
+- decoders of 2026: bailingmoe3, dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
   kimi-k3, maple, nanbeige, qwen4exp, spark2_5;
 - other recurrences: arwkv7, plamo2, rwkv6, rwkv6qwen2, rwkv7;
 - diffusion: dream, llada, llada-moe, rnd1;

@@ -15,6 +15,7 @@
     row("bitnet", bitnet_family)                                        \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
+    row("cohere2_moe", cohere2_moe_family)                              \
     row("cwm", cwm_family)                                              \
     row("dbrx", dbrx_family)                                            \
     row("deepseek_v2", deepseek_v2_family)                              \

@@ -305,6 +305,32 @@ static void test_tensors(void) {
     fixture_close(&f);
 }
 
+/* A bias that the config does not speak of is refused, unless it is 0. */
+static void test_unused_bias(void) {
+    enum { WIDTH = 64 };
+    Fixture f;
+    if (!fixture_open(&f, "qwen2")) return;
+    for (int zero = 0; zero < 2; zero++) {
+        Buffer config = {0};
+        char directory[64];
+        Error error;
+        FixtureFile *file = fixture_tensors(&f, 0);
+        float *bias = calloc(WIDTH, sizeof *bias);
+        if (!bias) abort();
+        bias[WIDTH - 1] = zero ? 0 : 0.5f;
+        fixture_add(&f, file, "model.layers.0.self_attn.o_proj.bias", DTYPE_F32, 1, WIDTH, 1, bias);
+        fixture_config(&f, 0, &config);
+        TEST(fixture_write(file, buffer_view(&config), directory));
+        Model *model = open_model(directory, false, &error);
+        TEST_MSG(zero ? model && warning_count == 1 : !model && strstr(error.text, "self_attn.o_proj.bias"), "%s%s",
+            error.text, last_warning);
+        model_close(model);
+        fixture_remove(directory);
+        buffer_free(&config);
+    }
+    fixture_close(&f);
+}
+
 /* A tensor that nobody reads is named; the usual leftovers are not. */
 static void test_unused_tensors(void) {
     Fixture f;
@@ -596,6 +622,7 @@ int main(void) {
     test_unknown_fields();
     test_windows();
     test_tensors();
+    test_unused_bias();
     test_unused_tensors();
     test_constants();
     test_eos();

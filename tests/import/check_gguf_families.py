@@ -118,6 +118,7 @@ def llama3_factors(config, scaling):
 
 # whose tensors are called the same; the first ones are newer than gguf 0.19
 KNOWN_AS = {
+    "cohere2moe": "exaone-moe",
     "deepseek32": "glm-dsa",
     "deepseek4": "glm-dsa",
     "gemma4-assistant": "gemma4",
@@ -400,6 +401,22 @@ def shared_experts(f, shared="n_shared_experts"):
     f.keys["expert_weights_scale"] = float(c.get("routed_scaling_factor") or 1)
     for i, x in f.take("e_score_correction_bias").items():
         f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def cohere2_moe(f):
+    c = f.config
+    layers, dense = c["num_hidden_layers"], c["first_k_dense_replace"]
+    slides = [i >= dense and (i - dense + 1) % 4 != 0 for i in range(layers)]
+    f.keys |= {"feed_forward_length": c["prefix_dense_intermediate_size"], "leading_dense_block_count": dense}
+    f.keys |= {"expert_feed_forward_length": c["intermediate_size"], "expert_shared_count": c["num_shared_experts"]}
+    f.keys["expert_shared_feed_forward_length"] = c["intermediate_size"] * c["num_shared_experts"]
+    f.keys |= {"expert_gating_func": 2, "expert_weights_norm": c["norm_topk_prob"], "logit_scale": c["logit_scale"]}
+    f.keys |= {"attention.sliding_window": c["sliding_window"], "attention.sliding_window_pattern": slides}
+    f.keys |= {"rope.dimension_count": head_dim(c), "rope.scaling.type": "none", "vocab_size": c["vocab_size"]}
+    raw_experts(f, ".mlp.experts.")
+    for part in ("gate", "up", "down"):
+        for i, x in f.take(f"mlp.shared_experts.{part}_proj.weight").items():
+            f.named[f"blk.{i}.ffn_{part}_shexp.weight"] = x
 
 
 def hy_v3(f):
@@ -923,6 +940,7 @@ CASES = [
     ("apertus", "apertus", apertus, {}),
     ("bailing-moe", "bailingmoe", bailing, {}),
     ("bailing-moe-groups", "bailingmoe2", bailing2, {}),
+    ("cohere2-moe", "cohere2moe", cohere2_moe, {}),
     ("dbrx", "dbrx", dbrx, {}),
     ("deepseek-v32", "deepseek32", dsa, {}),
     ("deepseek-v4", "deepseek4", deepseek_v4, {"mlp_layer_types": None, "num_hash_layers": 1} | V4_SIZES),

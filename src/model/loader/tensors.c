@@ -562,15 +562,23 @@ bool load_is_media(Slice name) {
     return false;
 }
 
-/* A bias beside a matrix that is used: what is computed would lack it. */
-static bool is_missed_bias(const Loader *ld, Slice name) {
+static bool is_zero(const Tensor *t) {
+    const uint8_t *bytes = t->data;
+    for (size_t i = 0; bytes && i < t->bytes; i++)
+        if (bytes[i]) return false;
+    return true;
+}
+
+/* A bias beside a matrix that is used: what is computed would lack it. Some files have biases of zeros. */
+static bool is_missed_bias(const Loader *ld, const TensorEntry *bias) {
+    const Slice name = bias->name;
     const Slice end = SLICE(".bias");
     char matrix[NAME_SIZE];
     if (name.size <= end.size || name.size + sizeof ".weight" > sizeof matrix) return false;
     if (memcmp(name.data + name.size - end.size, end.data, end.size) != 0) return false;
     snprintf(matrix, sizeof matrix, "%.*s.weight", (int)(name.size - end.size), name.data);
     const TensorEntry *entry = checkpoint_find(ld->source->checkpoint, matrix);
-    return entry && ld->tensor_used[entry - ld->source->checkpoint->entries];
+    return entry && ld->tensor_used[entry - ld->source->checkpoint->entries] && !is_zero(&bias->tensor);
 }
 
 void loader_check_tensors(Loader *ld) {
@@ -583,7 +591,7 @@ void loader_check_tensors(Loader *ld) {
             left_out++;
             continue;
         }
-        load_require(ld, !is_missed_bias(ld, entry->name),
+        load_require(ld, !is_missed_bias(ld, entry),
             "it does not say that %s has biases, or in a field that is not known here, but the file has %.*s",
             ld->family, SLICE_SHOWN(entry->name));
         first = unused++ ? first : entry->name;
