@@ -7,7 +7,7 @@ import './state/history.js';
 import { giveEarly } from './lib/api.js';
 import { link, refresh, watch } from './state/server.js';
 import { apiKey, sidebarOpen, t } from './state/settings.js';
-import { announcement, ask, drawer, go, palette, panel, place } from './state/ui.js';
+import { announcement, ask, drawer, go, narrow, palette, panel, place } from './state/ui.js';
 import { scriptUrl } from './lib/trusted.js';
 import { ChatPage, ChatPanel, MessageList } from './views/chat.js';
 import { html } from './views/html.js';
@@ -32,7 +32,7 @@ function onKey(event) {
     else if (key === 'o' && event.shiftKey) go('chat');
     else if (key === 'b' && !event.shiftKey) {
         sidebarOpen.value = !sidebarOpen.peek();
-        if (innerWidth < 900) drawer.value = !drawer.peek();
+        if (narrow.peek()) drawer.value = !drawer.peek();
     } else if (key === '.') panel.value = !panel.peek();
     else return;
     event.preventDefault();
@@ -83,13 +83,13 @@ function App() {
             >${t('skip')}</a
         >
         <div class="shell">
-            <${Sidebar} />
+            ${(!narrow.value || drawer.value) && html`<${Sidebar} />`}
             <div class="content">
                 <${Guard}
                     >${page === 'models' ? html`<${ModelsPage} />` : page === 'settings' ? html`<${SettingsPage} />` : html`<${ChatPage} />`}<//
                 >
             </div>
-            <${Tabs} />
+            ${narrow.value && html`<${Tabs} />`}
         </div>
         ${palette.value && html`<${Palette} />`}
         <${QuestionDialog} />

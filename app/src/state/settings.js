@@ -21,7 +21,9 @@ export function stored(name, start, fits = (value) => typeof value === typeof st
         // The start value then.
     }
     const made = signal(value);
+    let read = true;
     made.subscribe((now) => {
+        if (read) return void (read = false); // it is as it was stored
         try {
             if (JSON.stringify(now) === JSON.stringify(start)) localStorage.removeItem(`apus.${name}`);
             else localStorage.setItem(`apus.${name}`, JSON.stringify(now));

@@ -24,6 +24,11 @@ export function go(page, id = '') {
     drawer.value = false;
 }
 
+const narrowScreen = matchMedia('(max-width: 899px)'); // as in app.css
+/** Pages are tabs below, and the list of chats is a drawer. */
+export const narrow = signal(narrowScreen.matches);
+narrowScreen.addEventListener('change', () => (narrow.value = narrowScreen.matches));
+
 export const drawer = signal(false); // the list of chats on a phone
 export const panel = signal(false); // the settings of the chat
 export const palette = signal(false); // search

@@ -13,7 +13,10 @@ export async function firstChat(/** @type {Tools} */ { browser, url }) {
     const text = await page.textContent('.message.assistant .markdown');
     assert.ok(text && text.trim().length > 0);
     assert.match((await page.textContent('.stats')) ?? '', /tok\/s.*first token.*tokens/);
-    assert.equal(await page.textContent('.chat-entry a'), 'Say hello.');
+    await page.click('.topbar button[aria-label="Chats"]');
+    assert.equal(await page.textContent('.sidebar.drawn .chat-entry a'), 'Say hello.');
+    await page.click('.sidebar.drawn button[aria-label="Close"]');
+    await page.waitForSelector('.sidebar', { state: 'detached' });
     await reloadStored(page);
     await page.waitForSelector('.message.assistant .markdown');
     assert.equal(await page.textContent('.message.assistant .markdown'), text);
