@@ -248,6 +248,7 @@ export function Composer() {
         text.value = '';
         attached.value = [];
         keepDraft();
+        if (matchMedia('(pointer: coarse)').matches) area.current?.blur(); // its keyboard leaves, the answer is read
         sendMessage(sent.trim(), files);
     };
     useEffect(() => {

@@ -12,56 +12,36 @@ import { optionRows } from '../../src/lib/serve_options.js';
 
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
-/** A model is unloaded and loaded again. */
+/** A model is not unloaded while it answers, and is when it is idle; the next message loads it, and so does a button. */
 export async function loadAndUnload(/** @type {Tools} */ { browser, url }) {
     const { page, faults } = await openApp(browser, url, profiles.phone);
-    const running = async () => (await (await fetch(`${url}/health`)).json()).running;
-    await until(async () => (await running()) === 0, 'answers of other journeys are over');
+    await setDefaults(page, { max_tokens: 3000, temperature: 0, ignore_eos: true });
+    await send(page, 'Count from one to two hundred in words.');
+    await page.waitForSelector('.message.assistant .markdown');
+    const place = new URL(page.url()).hash;
     await page.click('.tabs a:has-text("Models")');
     await page.click('button:has-text("Unload")');
-    await page.waitForSelector('.model-card:has-text("Not loaded")');
+    await noticed(page, 'qwen-0.5b is answering', 'error');
+    await visit(page, place);
+    await page.click('button.send.stop');
+    const running = async () => (await (await fetch(`${url}/health`)).json()).running;
+    await until(async () => (await running()) === 0, 'no answer is written');
+    const unload = async () => {
+        await visit(page, '#/models');
+        await page.click('button:has-text("Unload")');
+        await page.waitForSelector('.model-card:has-text("Not loaded")');
+    };
+    await unload();
+    await visit(page, place);
+    await page.click('.message.assistant button[aria-label="Regenerate"]');
+    await page.waitForSelector('.message.assistant:not(:has(button[aria-label="Regenerate"])) .markdown');
+    await page.click('button.send.stop');
+    await page.waitForSelector('.message.assistant .branches:has-text("2/2")');
+    await until(async () => (await running()) === 0, 'no answer is written');
+    await unload();
     await page.click('button:has-text("Load")');
     await page.waitForSelector('.model-card:has-text("Loaded") button:has-text("Chat")');
     assert.deepEqual(faults, []);
-}
-
-/** A model is not unloaded while it answers; when it is idle it is, the page says so, and the next message loads it. */
-export async function unloadIdle(/** @type {Tools} */ { browser }) {
-    const server = await serve(['--port', '0', '--slots', '1']);
-    try {
-        const { page, faults } = await openApp(browser, server.url, profiles.phone);
-        await setDefaults(page, { max_tokens: 3000, temperature: 0, ignore_eos: true });
-        await send(page, 'Count from one to two hundred in words.');
-        await page.waitForSelector('.message.assistant .markdown');
-        const place = new URL(page.url()).hash;
-        await visit(page, '#/models');
-        await page.click('button:has-text("Unload")');
-        await noticed(page, 'qwen-0.5b is answering', 'error');
-        await visit(page, place);
-        await page.click('button.send.stop');
-        // Another client has it unloaded as soon as it is idle.
-        const asking = {
-            method: 'POST',
-            headers: { 'Content-Type': 'application/json' },
-            body: JSON.stringify({ model: 'qwen-0.5b', messages: [], keep_alive: 0 }),
-        };
-        await until(async () => (await fetch(`${server.url}/api/chat`, asking)).ok, 'it is unloaded');
-        await visit(page, '#/models');
-        await until(async () => {
-            await page.evaluate(() => void document.dispatchEvent(new Event('visibilitychange')));
-            return (await page.locator('.model-card:has-text("Not loaded")').count()) > 0;
-        }, 'the page says so');
-        await visit(page, place);
-        await page.click('.message.assistant button[aria-label="Regenerate"]');
-        await page.waitForSelector('.message.assistant:not(:has(.actions)) .markdown');
-        await page.click('button.send.stop');
-        await page.waitForSelector('.message.assistant .branches:has-text("2/2")');
-        await visit(page, '#/models');
-        await page.waitForSelector('.model-card:has-text("Loaded"):has(button:has-text("Unload"))');
-        assert.deepEqual(faults, []);
-    } finally {
-        await server.stop('SIGKILL');
-    }
 }
 
 /** While a message has its model loaded, the page says that it is loaded, and then that it waits. */
