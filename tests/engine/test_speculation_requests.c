@@ -20,7 +20,7 @@ static Engine *open_batch(const char *directory, const char *cpu, int batch, con
         .slots = 12,
         .queue_max = 64,
         .prefill_size = batch % 2 ? 128 : 48,
-        .kv_bytes = batch % 3 == 1 ? (size_t)1 << 19 : 0,
+        .kv_bytes = batch % 3 == 1 ? (size_t)1 << 20 : 0, /* the longest prompt fits */
         .kv_format = batch % 4 == 3 ? format : (KvFormat){0},
         .speculation = *speculation};
     Engine *engine = engine_open(&options, &error);
