@@ -159,6 +159,9 @@ if [ "$mode" = long ]; then
     beside 2 sentencepiece "$python" tests/text/check_sentencepiece.py --count 10000
     beside 2 calls "$python" tests/text/check_calls.py --count 400 --seed 2
     beside 2 logits "$python" tests/model/check_logits.py
+    for client in langchain python_langchain python_litellm python_instructor; do
+        beside 2 "client-$client" tests/clients/run.sh $client
+    done
     for agent in claude codex opencode aider llm continue cline open-webui; do beside 2 "agent-$agent" tests/clients/agents.sh $agent; done
     beside 2 schema "$python" tests/server/check_schema.py --seeds 1000
     beside 2 openapi "$python" tests/server/check_openapi.py --count 3000
@@ -248,9 +251,7 @@ beside 4 swiftlm "$python" tests/cli/check_swiftlm.py
 beside 4 agents "$python" tests/clients/agent_session.py
 beside 4 agent-requests "$python" tests/clients/agent_requests.py
 beside 4 sdk-node tests/server/check_sdk_node.sh
-for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
-    beside 4 "client-$client" tests/clients/run.sh $client
-done
+for client in openai anthropic ai python_pydantic_ai; do beside 4 "client-$client" tests/clients/run.sh $client; done
 wait
 both_cores=
 
