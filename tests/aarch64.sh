@@ -31,7 +31,7 @@ mkdir -p $logs
 # One fixture or more for each kind of layer and of weights.
 kinds=(llama llama-fp llama-group128 llama-odd qwen3 phi3small gpt2 bitnet gemma3-text gemma3n gemma4-e2b gemma4-a4b gpt-oss llama4-text
     baichuan-m1 openelm minicpm3 rope-yarn olmoe mixtral phimoe longcat-flash deepseek-v2 deepseek-v3 deepseek-v32-sparse deepseek-v4
-    minimax-m3-sparse qwen3-5 qwen3-5-moe qwen3-next kimi-linear nemotron-h falcon-h1 granite-hybrid mamba falcon-mamba mamba2 jamba
+    minimax-m3-sparse qwen3-5 qwen3-5-moe qwen3-next kimi-linear nemotron-h falcon-h1-plain granite-hybrid mamba falcon-mamba mamba2 jamba
     lfm2 lfm2-moe minimax-text-01 bailing-moe-linear)
 
 # The kinds on NEON; the reference, whose C is the same everywhere, for a few of them. all: every family on both.
