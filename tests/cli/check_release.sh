@@ -30,8 +30,9 @@ files_of() {
     ldd "$(command -v "$1")" | grep -o '/[^ ]*'
 }
 
-# inside COMMAND…: in the root, on an emulator where the machine is another.
-inside() { env -i HOME=/tmp APUS_CACHE=/tmp/cache /usr/sbin/chroot "$root" ${emulator:+"$emulator"} "$@"; }
+# enter COMMAND…: becomes the command in the root, on an emulator where the machine is another; behind &, $! is its process.
+enter() { exec env -i HOME=/tmp APUS_CACHE=/tmp/cache /usr/sbin/chroot "$root" ${emulator:+"$emulator"} "$@"; }
+inside() { (enter "$@"); }
 
 check_archive() {
     local machine=$1 archive=$folder/apus-$version-linux-$1.tar.gz library=/lib/x86_64-linux-gnu loader=/lib64/ld-linux-x86-64.so.2
@@ -57,7 +58,7 @@ check_archive() {
     grep -q "^apus $version" "$place/version"
     inside /opt/bin/apus run /model Hello -n 3 --threads 1 --temperature 0 >"$place/answer"
     [ -s "$place/answer" ]
-    inside /opt/bin/apus serve /model --port 0 --threads 1 --history /tmp/history >"$place/out" 2>"$place/err" &
+    enter /opt/bin/apus serve /model --port 0 --threads 1 --history /tmp/history >"$place/out" 2>"$place/err" &
     server=$!
     local port=""
     for _ in $(seq 1200); do
@@ -71,7 +72,7 @@ check_archive() {
         -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' >"$place/answer"
     grep -q '"completion_tokens":3' "$place/answer"
     kill -TERM $server
-    wait $server || true
+    wait $server
     server=0
     grep -q 'apus' "$root/opt/share/man/man1/apus.1"
     bash -n "$root/opt/share/bash-completion/completions/apus"
