@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     char directory[64];
     for (size_t i = 0; i < COUNT_OF(fixture_cpus); i++)
         if (strcmp(fixture_cpus[i], "fence") && fixture_cpu_here(fixture_cpus[i])) here[count++] = fixture_cpus[i];
-    const int each = SANITIZED ? (test_usual() ? 6 : 12) : test_sampled() ? 24 : 100, kinds = count * (int)COUNT_OF(lengths);
+    const int each = SANITIZED ? 12 : test_sampled() ? 24 : 100, kinds = count * (int)COUNT_OF(lengths);
     const int wanted = argc > 1 ? (int)strtol(argv[1], NULL, 10) : each * kinds;
     known = calloc(BATCH, sizeof *known);
     answers = calloc(BATCH, sizeof *answers);

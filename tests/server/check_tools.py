@@ -152,7 +152,7 @@ def test_demanded(s):
             {"roll", "stop"},
         ),
     ):
-        for fields in ({"temperature": 0}, {"temperature": 1.8, "seed": 1}):
+        for fields in ({"temperature": 0}, *({"temperature": 1.8, "seed": seed} for seed in range(2))):
             status, answer = s.chat(
                 poem, tools=tools, tool_choice=choice, max_tokens=60, parallel_tool_calls=False, **fields
             )

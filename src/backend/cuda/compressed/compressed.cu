@@ -28,12 +28,24 @@ __device__ __forceinline__ void rotate_end(
         end[2 * i + 1] = a * s + b * c;
     }
 }
+
 /* The RMS norm of a vector in shared memory; by the block. */
 __device__ __forceinline__ void norm_vector(float *x, const RowNorm &norm, float *shared) {
     float sum = 0;
     for (int i = threadIdx.x; i < norm.width; i += BLOCK) sum = fmaf(x[i], x[i], sum);
     const float scale = 1.0f / sqrtf(block_sum(sum, shared) / (float)norm.width + norm.eps);
     for (int i = threadIdx.x; i < norm.width; i += BLOCK) x[i] *= scale * (norm.weight ? __ldg(norm.weight + i) : 1);
+}
+
+/* Norms a key in shared memory, rotates its end to a position and stores it; by the block. */
+__device__ __forceinline__ void store_key(float *key, int width, const RowNorm &norm, int dims,
+    const float *frequencies, int position, float *to, float *shared) {
+    block_sync();
+    norm_vector(key, norm, shared);
+    block_sync();
+    rotate_end(key, width, dims, frequencies, position, false);
+    block_sync();
+    for (int e = threadIdx.x; e < width; e += BLOCK) to[e] = key[e];
 }
 
 /* ---- compression ---- */
@@ -77,13 +89,7 @@ __global__ void __launch_bounds__(BLOCK) compress_kernel(const __grid_constant__
         }
         key[e] = value / sum;
     }
-    block_sync();
-    norm_vector(key, a.norm, shared);
-    block_sync();
-    rotate_end(key, width, a.dims, a.frequencies, first, false);
-    block_sync();
-    float *to = cached_row(a.keys, a.step, row, first);
-    for (int e = threadIdx.x; e < width; e += BLOCK) to[e] = key[e];
+    store_key(key, width, a.norm, a.dims, a.frequencies, first, cached_row(a.keys, a.step, row, first), shared);
 }
 
 extern "C" cudaError_t compressed_compress(cudaStream_t stream, const CompressArgs *args) {
@@ -120,13 +126,7 @@ __global__ void __launch_bounds__(BLOCK) latest_kernel(const __grid_constant__ C
     wait_for_previous();
     const int row = blockIdx.x, place = __ldcg(a.step.places + row), width = a.op.width;
     for (int e = threadIdx.x; e < width; e += BLOCK) key[e] = load(a.op.k + (int64_t)row * width + e);
-    block_sync();
-    norm_vector(key, a.k_norm, shared);
-    block_sync();
-    rotate_end(key, width, a.dims, a.frequencies, place, false);
-    block_sync();
-    float *to = cached_row(a.latest, a.step, row, place);
-    for (int e = threadIdx.x; e < width; e += BLOCK) to[e] = key[e];
+    store_key(key, width, a.k_norm, a.dims, a.frequencies, place, cached_row(a.latest, a.step, row, place), shared);
 }
 
 /* The keys that a row reads: those of the window, then compressed ones. */
