@@ -2,12 +2,19 @@
 """What images cost: the tower against the matrix rate that its shapes reach alone, the time to the first token, a
 second question about the same image, and streams of text beside image requests.
 
-bench/images.py [--binary build/apus] [--layers 27] [--text-layers 34] [--threads 2] [--only tower,first,beside]
-                [--device cuda]
+bench/images.py [--binary build/apus] [--layers 27] [--text-layers 34] [--threads 2]
+                [--only tower,first,second,beside] [--device cuda]
+
+Each figure within three minutes on two cores, on a machine that does nothing else:
+
+  bench/images.py --only tower --text-layers 1
+  bench/images.py --only first,second --layers 8 --text-layers 10
+  bench/images.py --only beside --layers 8 --text-layers 4
 
 The model is random: Gemma 3's tower (SigLIP, 1152 wide, heads of 72, 4,096 patches of an image) with --layers layers in
-bf16, and a text model of Gemma 3 4B's shape with --text-layers layers in bf16. Fewer layers give the same shares
-sooner. The share of the tower is also told in processor time, which a busy machine disturbs less.
+bf16, and a text model of Gemma 3 4B's shape with --text-layers layers in bf16. Fewer layers of both give the same shares
+sooner. A second question is also compared with a text of as many tokens as it has new ones, which is the least that
+it can take. The share of the tower is also told in processor time, which a busy machine disturbs less.
 The rate of the products is that of `apus bench --operations` in the same run, before and after; the attention of the
 tower counts with its own operations. One line for each figure, with its target. With --device, the tower's line has
 its rate alone: bench/peer_clip.cpp has llama.cpp's time.
@@ -15,6 +22,7 @@ its rate alone: bench/peer_clip.cpp has llama.cpp's time.
 
 import argparse
 import base64
+import functools
 import http.client
 import io
 import json
@@ -109,6 +117,7 @@ def write_model(directory, layers, text_layers):
         json.dump(processor, file)
 
 
+@functools.cache
 def image_part(seed):
     out = io.BytesIO()
     Image.fromarray(make_images.picture(1024, 1024, seed)).save(out, "JPEG", quality=90)
@@ -116,18 +125,30 @@ def image_part(seed):
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def request(server, content, tokens=1):
-    """When the request was sent and when each event of its answer came."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+def body_of(server, content, tokens=1):
     body = {"model": server.name, "messages": [{"role": "user", "content": content}], "max_tokens": tokens}
-    body |= {"temperature": 0, "stream": True, "ignore_eos": True}
-    start, out = time.monotonic(), []
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    body |= {"temperature": 1, "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    body |= {"logit_bias": {str(i): 100 for i in range(33, 83)}}  # letters, so that each token is an event
+    return json.dumps(body)
+
+
+def send(server, body):
+    """Seconds to the first token, when each token came, and the usage."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    start, out, usage = time.monotonic(), [], None
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     while (line := response.readline()) and b"[DONE]" not in line:
-        if line.startswith(b"data"):
-            out.append(time.monotonic())
-    return out[-1] - start, out
+        now = time.monotonic()
+        event = json.loads(line[5:]) if line.startswith(b"data") else {}
+        usage = event.get("usage") or usage
+        if any(choice["delta"].get("content") or choice["finish_reason"] for choice in event.get("choices", [])):
+            out.append(now)
+    return out[0] - start, out, usage
+
+
+def request(server, content, tokens=1):
+    return send(server, body_of(server, content, tokens))
 
 
 def encoded_s(server):
@@ -191,50 +212,81 @@ def serve(model, options, *more):
 
 
 def show_first(model, options):
-    """Cold, with a known image but no prefix cache, and again with both."""
+    """Cold, and with a known image but no prefix cache."""
     question = [{"type": "text", "text": "What is it, and where?"}]
     with serve(model, options, "--no-prefix-cache") as server:
         before = encoded_s(server)
-        cold, _ = request(server, [image_part(50), *question])
+        cold = request(server, [image_part(50), *question])[0]
         encoder = encoded_s(server) - before
         prompt = min(request(server, [image_part(50), *question])[0] for _ in range(2))
     tell(f"first token of a 1024² image: {cold:.2f} s, encoder {encoder:.2f} + prompt {prompt:.2f} s; ratio",
          f"{cold / (encoder + prompt):.2f}", "1.15")  # fmt: skip
+
+
+def show_second(model, options):
+    """Further questions about an image, and texts of as many tokens as these have new ones."""
+    questions = ["Which colours does it have?", "Are there any people on it?", "How late may it have been?"]
     with serve(model, options) as server:
-        cold, _ = request(server, [image_part(51), *question])
-        again, _ = request(server, [image_part(51), {"type": "text", "text": "Which colours does it have?"}])
-    tell(f"second question: {again:.3f} s of {cold:.2f} s cold; share", f"{again / cold:.3f}", "0.05")
+        request(server, [{"type": "text", "text": "Before anything is measured."}])
+        cold = request(server, [image_part(51), {"type": "text", "text": "What is it, and where?"}])[0]
+        before = encoded_s(server)
+        asked = [request(server, [image_part(51), {"type": "text", "text": text}]) for text in questions]
+        encoded = encoded_s(server) - before
+        usage = asked[0][2]
+        new = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+        empty = request(server, [{"type": "text", "text": ""}])[2]["prompt_tokens"]
+        texts = [request(server, [{"type": "text", "text": f"{i}" * (new - empty)}]) for i in range(3)]
+        rows = texts[0][2]["prompt_tokens"] - texts[0][2]["prompt_tokens_details"]["cached_tokens"]
+    again, least = (statistics.median(found[0] for found in of) for of in (asked, texts))
+    tell(f"second question: {again:.3f} s of {cold:.2f} s cold, {new} of {usage['prompt_tokens']} tokens new, "
+         f"{encoded:.3f} s encoding; a text of {rows} tokens {least:.3f} s; share of cold",
+         f"{again / cold:.3f}", "0.05")  # fmt: skip
 
 
 def streams(server, count, tokens, image_requests):
-    """p99 of the gaps of text streams, in ms."""
-    gaps, lock, stop = [], threading.Lock(), threading.Event()
+    """Gaps of text streams in ms, sorted, and the images that were answered meanwhile."""
+    gaps, lock, stop, answered = [], threading.Lock(), threading.Event(), []
+    texts = [body_of(server, [{"type": "text", "text": f"Tell {i} stories."}], tokens) for i in range(count)]
+    images = [
+        body_of(server, [image_part(100 + i), {"type": "text", "text": "What?"}]) for i in range(image_requests)
+    ]
 
-    def read(i):
-        _, at = request(server, [{"type": "text", "text": f"Tell {i} stories."}], tokens)
+    def read(body):
+        at = send(server, body)[1]
         with lock:
-            gaps.extend(b - a for a, b in zip(at[2:], at[3:]))
+            gaps.extend(1e3 * (b - a) for a, b in zip(at[2:], at[3:]))
 
-    def ask(i):
+    def ask(body):
+        try:
+            send(server, body)
+        except (OSError, http.client.HTTPException, IndexError):
+            return  # the server has ended
         if not stop.is_set():
-            request(server, [image_part(100 + i), {"type": "text", "text": "What?"}], 1)
+            answered.append(1)
 
-    readers = [threading.Thread(target=read, args=(i,)) for i in range(count)]
-    askers = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(image_requests)]
+    readers = [threading.Thread(target=read, args=(body,)) for body in texts]
+    askers = [threading.Thread(target=ask, args=(body,), daemon=True) for body in images]
     for thread in readers + askers:
         thread.start()
     for thread in readers:
         thread.join()
     stop.set()
-    return 1e3 * sorted(gaps)[int(0.99 * len(gaps))]
+    return sorted(gaps), len(answered)
 
 
 def show_beside(model, options):
     with serve(model, options, "--slots", 16, "--queue", 128) as server:
-        alone = streams(server, 8, options.tokens, 0)
-        beside = streams(server, 8, options.tokens, options.images)
-    tell(f"8 streams: p99 gap {alone:.0f} ms alone, {beside:.0f} ms beside {options.images} images; ratio",
-         f"{beside / alone:.2f}", "2")  # fmt: skip
+        alone, _ = streams(server, 8, options.tokens, 0)
+        beside, answered = streams(server, 8, options.tokens, options.images)
+        server.process.kill()
+    for name, gaps in (("alone", alone), (f"beside {options.images} images, {answered} answered", beside)):
+        print(f"  {name}: median {statistics.median(gaps):.0f} ms, p99 {p99(gaps):.0f} ms, most {gaps[-1]:.0f} ms")
+    tell(f"8 streams: p99 gap {p99(alone):.0f} ms alone, {p99(beside):.0f} ms beside {options.images} images; ratio",
+         f"{p99(beside) / p99(alone):.2f}", "2")  # fmt: skip
+
+
+def p99(gaps):
+    return gaps[int(0.99 * len(gaps))]
 
 
 def main():
@@ -247,7 +299,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--device")
-    parser.add_argument("--only", default="tower,first,beside")
+    parser.add_argument("--only", default="tower,first,second,beside")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as model:
         write_model(model, options.layers, options.text_layers)
@@ -256,6 +308,8 @@ def main():
                 show_tower(server, options)
         if "first" in options.only:
             show_first(model, options)
+        if "second" in options.only:
+            show_second(model, options)
         if "beside" in options.only:
             show_beside(model, options)
 

@@ -120,6 +120,10 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
     if (tokenizer_vocab(m->tokenizer) > chat_model_vocab(m))
         log_warn("%s: the tokenizer has %d tokens, the model %d: a text with one of the others is refused", name,
             tokenizer_vocab(m->tokenizer), chat_model_vocab(m));
+    if ((engine_vision(m->engine) || engine_audio(m->engine)) && !(m->media_files = media_files_open(error))) {
+        chat_model_close(m);
+        return NULL;
+    }
     m->sampling = recommended_sampling(engine_model(m->engine));
     make_fingerprint(m);
     return m;
@@ -128,6 +132,7 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
 void chat_model_close(ChatModel *m) {
     if (!m) return;
     engine_close(m->engine);
+    media_files_close(m->media_files);
     vocabulary_free(m->vocabulary);
     vocabulary_free(m->call_vocabulary);
     tokens_free(&m->call_openers);

@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/thread.h"
+#include "chat/media_files.h"
 #include "engine/engine.h"
 #include "text/calls/call_format.h"
 #include "text/grammar/grammar.h"
@@ -24,6 +25,7 @@ typedef struct ChatModel {
     Template *template;               /* NULL: the model has no chat template */
     const CallFormat *calls;          /* the template's call format; NULL: none */
     const ReasoningFormat *reasoning; /* the template's reasoning format; NULL: none */
+    MediaFiles *media_files;          /* NULL: the model takes neither images nor audio */
     const Json *special_tokens;       /* an object for the template: bos_token, eos_token … */
     SamplingOptions sampling;         /* defaults: the model's (generation_config.json), else OpenAI's */
     char fingerprint[24];             /* hash of program, model and instruction set, which determine results */

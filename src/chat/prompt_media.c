@@ -38,6 +38,27 @@ static bool check_encoder(const ChatModel *model, int tokens, const char *what, 
             tokens, memory.tokens_max, (double)memory.encoder_bytes * 1e-9);
 }
 
+/* An image to be decoded into its views. */
+typedef struct Views {
+    const ImageRule *rule;
+    const ImageDivision *division;
+    Slice file;
+} Views;
+
+static bool decode_views(void *context, MediaItem **items, Error *error) {
+    const Views *v = context;
+    Image image = {0}, views[IMAGE_VIEWS_MAX] = {0};
+    bool ok = image_decode(v->file, &image, error) && image_views(v->rule, v->division, &image, views, error);
+    image_free(&image);
+    for (int i = 0; i < v->division->count; i++) {
+        items[i] = ok ? media_item_new(&views[i], image_view_layout(v->division, i), error) : NULL;
+        if (!items[i]) image_free(&views[i]);
+        ok = items[i];
+    }
+    for (int i = 0; !ok && i < v->division->count; i++) media_item_release(items[i]);
+    return ok;
+}
+
 /* Adds the views of an image. The number of tokens is known from the header: it is checked before the pixels are
  * decoded. */
 static bool open_items(
@@ -47,7 +68,6 @@ static bool open_items(
     int width, height;
     media->parts[media->count] = (PromptPart){.kind = CONTENT_IMAGE};
     ImageDivision *division = &media->parts[media->count].division;
-    Image image = {0}, views[IMAGE_VIEWS_MAX] = {0};
     if (!image_size(part->bytes, &width, &height, error) || !image_divide(&rule, width, height, division, error))
         return false;
     const int all = image_division_tokens(division);
@@ -58,46 +78,54 @@ static bool open_items(
             context);
     if (!check_encoder(model, max_int(division->layout.tokens, division->tile_layout.tokens), "image", error))
         return false;
-    bool ok = image_decode(part->bytes, &image, error) && image_views(&rule, division, &image, views, error);
-    image_free(&image);
-    for (int i = 0; i < division->count; i++) {
-        MediaItem *item = ok ? media_item_new(&views[i], image_view_layout(division, i), error) : NULL;
-        if (item)
-            media->items[media->item_count++] = item;
-        else
-            image_free(&views[i]);
-        ok = item != NULL;
-    }
-    media->image_count += ok;
-    media->count += ok;
-    return ok;
+    Views views = {.rule = &rule, .division = division, .file = part->bytes};
+    if (!media_files_take(model->media_files, part->bytes, part->low_detail, division->count, decode_views, &views,
+            media->items + media->item_count, error))
+        return false;
+    media->item_count += division->count;
+    media->image_count++;
+    media->count++;
+    return true;
 }
 
-/* Adds a clip of audio, whose length is checked before it is decoded. */
-static bool open_clip(
-    PromptMedia *media, const ChatModel *model, const ChatMedia *part, int64_t *tokens, Error *error) {
-    const AudioSpec *spec = engine_audio(model->engine);
-    const int context = chat_model_context(model);
+/* A clip to be decoded. */
+typedef struct ClipFile {
+    const AudioSpec *spec;
+    Slice file;
+} ClipFile;
+
+static bool decode_clip(void *context, MediaItem **items, Error *error) {
+    const ClipFile *clip = context;
     Audio audio;
-    if (!audio_decode(part->bytes, spec->seconds_max, &audio, error)) return false;
-    const int rows = audio_rows(spec, audio.count);
-    *tokens += rows;
+    if (!audio_decode(clip->file, clip->spec->seconds_max, &audio, error)) return false;
+    const int rows = audio_rows(clip->spec, audio.count);
     if (rows == 0) {
         fail(error, ERROR_FORMAT, "audio of %d samples at %d Hz is too short", audio.count, AUDIO_RATE);
-    } else if (*tokens >= context) {
-        fail(error, ERROR_LIMIT, "this audio takes %d tokens, and with what is before it %lld of the context of %d",
-            rows, (long long)*tokens, context);
-    } else {
-        MediaItem *item = media_item_new_audio(&audio, rows, error);
-        if (!item) return false;
-        media->items[media->item_count++] = item;
-        media->parts[media->count++] = (PromptPart){.kind = CONTENT_AUDIO, .tokens = rows};
-        media->clip_count++;
-        media->audio_tokens += rows;
-        return true;
+        audio_free(&audio);
+        return false;
     }
-    audio_free(&audio);
-    return false;
+    *items = media_item_new_audio(&audio, rows, error);
+    return *items;
+}
+
+/* Adds a clip of audio, whose length is checked while it is decoded. */
+static bool open_clip(
+    PromptMedia *media, const ChatModel *model, const ChatMedia *part, int64_t *tokens, Error *error) {
+    ClipFile clip = {.spec = engine_audio(model->engine), .file = part->bytes};
+    MediaItem **item = media->items + media->item_count;
+    const int context = chat_model_context(model);
+    if (!media_files_take(model->media_files, part->bytes, 0, 1, decode_clip, &clip, item, error)) return false;
+    media->item_count++;
+    const int rows = (*item)->tokens;
+    *tokens += rows;
+    if (*tokens >= context)
+        return fail(error, ERROR_LIMIT,
+            "this audio takes %d tokens, and with what is before it %lld of the context of %d", rows,
+            (long long)*tokens, context);
+    media->parts[media->count++] = (PromptPart){.kind = CONTENT_AUDIO, .tokens = rows};
+    media->clip_count++;
+    media->audio_tokens += rows;
+    return true;
 }
 
 /* ---- videos ---- */
@@ -107,6 +135,8 @@ typedef struct Frames {
     PromptMedia *media;
     const PromptPart *part;
     const ImageRule *rule;
+    const Video *video;
+    const int *chosen; /* frames that are taken */
     int together;
     Image first; /* first frame of a group whose second one is not there yet */
 } Frames;
@@ -139,13 +169,19 @@ static void set_times(const VideoSpec *spec, const Video *video, const int *chos
     }
 }
 
-static bool read_frames(PromptMedia *media, const VideoSpec *spec, const Video *video, const int *chosen,
-    const ImageRule *rule, Error *error) {
+static bool decode_frames(void *context, MediaItem **items, Error *error) {
+    Frames *f = context;
+    const bool ok = video_read(f->video, f->chosen, f->part->frames, take_frame, f, error);
+    image_free(&f->first);
+    return ok;
+}
+
+static bool read_frames(PromptMedia *media, const ChatModel *model, const VideoSpec *spec, const Video *video,
+    const int *chosen, const ImageRule *rule, Error *error) {
     PromptPart *part = &media->parts[media->count];
-    Frames frames = {.media = media, .part = part, .rule = rule, .together = spec->rule.together};
-    const bool ok = video_read(video, chosen, part->frames, take_frame, &frames, error);
-    image_free(&frames.first);
-    if (!ok) return false;
+    Frames frames = {
+        .media = media, .part = part, .rule = rule, .video = video, .chosen = chosen, .together = spec->rule.together};
+    if (!media_files_decode(model->media_files, decode_frames, &frames, NULL, error)) return false;
     set_times(spec, video, chosen, part);
     media->video_count++;
     media->count++;
@@ -177,7 +213,7 @@ static bool open_video(PromptMedia *media, const ChatModel *model, const ChatMed
             "this video takes %lld tokens (%d frames), and with what is before it %lld of the context of %d",
             (long long)all, part->frames, (long long)*tokens, context);
     ok = ok && check_encoder(model, part->division.layout.tokens, "video", error) &&
-        read_frames(media, spec, &video, chosen, &rule, error);
+        read_frames(media, model, spec, &video, chosen, &rule, error);
     video_close(&video);
     return ok;
 }

@@ -18,7 +18,8 @@ void engine_encode_media(Engine *engine) {
         log_error("an image or audio could not be encoded: %s", error.text);
         request_fail(request, &error);
     }
-    engine->media_s += (double)(clock_ns() - start) * 1e-9;
+    engine->scheduler.media_spent_s = (double)(clock_ns() - start) * 1e-9;
+    engine->media_s += engine->scheduler.media_spent_s;
     if (turn) resources_end_step(engine->resources);
 }
 
@@ -56,7 +57,8 @@ bool engine_prefill_span(Engine *engine) {
     if (engine->resources) resources_begin_step(engine->resources);
     const bool ok = continue_span(engine, scheduler_media_s(s), &done, &error);
     if (engine->resources) resources_end_step(engine->resources);
-    engine->step_s += (double)(clock_ns() - start) * 1e-9;
+    s->media_spent_s = (double)(clock_ns() - start) * 1e-9;
+    engine->step_s += s->media_spent_s;
     if (!ok) {
         log_error("a span of %d rows failed: %s", s->span_plan.builder.step.rows, error.text);
         request_fail(request, &error);

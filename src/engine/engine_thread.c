@@ -93,6 +93,7 @@ void *engine_run(void *argument) {
         mutex_unlock(&engine->mutex);
         if (closing) break;
         engine_settle_all(engine);
+        s->media_spent_s = 0;
         if (!engine_prefill_span(engine)) engine_encode_media(engine);
         engine_run_step(engine);
         engine_settle_all(engine);

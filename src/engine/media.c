@@ -64,6 +64,11 @@ MediaItem *media_item_new_audio(Audio *audio, int tokens, Error *error) {
     return item;
 }
 
+size_t media_item_bytes(const MediaItem *item) {
+    const size_t pixels = (size_t)item->image.width * (size_t)item->image.height;
+    return 3 * pixels * (item->second.rgb ? 2 : 1) + (size_t)item->audio.count * sizeof *item->audio.samples;
+}
+
 void media_item_retain(MediaItem *item) { atomic_fetch_add(&item->references, 1); }
 
 void media_item_release(MediaItem *item) {

@@ -32,6 +32,7 @@ NODISCARD MediaItem *media_item_new(Image *image, const ImageLayout *layout, Err
 NODISCARD MediaItem *media_item_new_frames(Image *image, Image *second, const ImageLayout *layout, Error *error);
 /* The same for audio. */
 NODISCARD MediaItem *media_item_new_audio(Audio *audio, int tokens, Error *error);
+size_t media_item_bytes(const MediaItem *item); /* pixels or samples */
 static inline bool media_item_is_audio(const MediaItem *item) { return item->audio.count > 0; }
 void media_item_retain(MediaItem *item);
 void media_item_release(MediaItem *item); /* NULL is fine */

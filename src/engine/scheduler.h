@@ -13,7 +13,12 @@
  * beside running choices, which stand still that long, so many that a step takes about as long as ANSWER_STEPS + 1
  * steps without prompts, STEP_MS_LEAST to STEP_MS, STEP_MS where none was measured yet; beside other prompts so many
  * that it takes PROMPTS_MS, which is how long a new request waits, and STEP_MS where a prompt ends with it. Pages of a
- * prompt on disk are read before its first row, and images are encoded, for a limited time between steps.
+ * prompt on disk are read before its first row, for a limited time between steps.
+ *
+ * Images and audio. Beside running choices everything that they need has one budget in a round, a part of the time of a
+ * step without prompts: encoding, spans in slices, and rows of prompts with images or audio. So the gap between two
+ * tokens of an answer stays below twice what it is alone, however many such requests wait. Where rows of these prompts
+ * can be computed, they get a half of the budget, so that neither waits for the other.
  *
  * Decode rows. Where the runner's decode arithmetic differs from that of prefill (runner_decode_rows_max), rows after
  * the prompt are decode rows in every step, also when they are computed again or are jump-ahead tokens: so the bits of
@@ -36,11 +41,12 @@ enum {
     STEP_MS = 300,
     STEP_MS_LEAST = 200, /* steps of 100 ms read prompts a fifth slower, for their weights are unpacked more often */
     ANSWER_STEPS = 2,
-    MEDIA_MS_LEAST = 10, /* beside running choices images are encoded for half of a step's time, so long at least, and
-                            STEP_MS at most */
-    PREFILL_LEAST = 64,  /* prompt tokens of a step however slow they are: fewer cost nearly as much */
-    PREFILL_UNIT = 32,   /* prompt tokens of a slow machine's step are a multiple of it */
-    DISK_MS = 20,        /* per step, for reading pages from disk; at least one page is read */
+    MEDIA_PERCENT = 75,      /* budget of images and audio in a round, of a step without prompts */
+    MEDIA_MS_LEAST = 10,     /* the least budget; the most is STEP_MS */
+    MEDIA_PREFILL_LEAST = 4, /* rows of prompts with images or audio in a step, however slow they are */
+    PREFILL_LEAST = 64,      /* prompt tokens of a step however slow they are: fewer cost nearly as much */
+    PREFILL_UNIT = 32,       /* prompt tokens of a slow machine's step are a multiple of it */
+    DISK_MS = 20,            /* per step, for reading pages from disk; at least one page is read */
 };
 
 typedef struct RequestList {
@@ -76,6 +82,7 @@ typedef struct StepPlan {
     BidirectionalSpan *spans; /* [span_count] of the images in the step */
     int span_count;
     int prompt_rows;  /* prefill rows that belong to prompts */
+    int media_rows;   /* those of them whose prompts have images or audio */
     int draft_rows;   /* rows of draft tokens */
     bool lookahead;   /* begun before the step before it has ended */
     RunnerStep begun; /* used by the engine */
@@ -120,6 +127,9 @@ typedef struct Scheduler {
     Speculation speculation;
     DraftTarget *targets; /* [sequences] working memory */
     double prompt_row_s;  /* measured time per row of a step that reads prompts; 0: not known yet */
+    double media_row_s;   /* time that a row of a prompt with images or audio adds to a step; 0: not known yet */
+    int media_rows;       /* such rows of the last step that had any; 0: none yet */
+    double media_spent_s; /* time that encoding and spans took in this round; set by the engine */
 } Scheduler;
 
 /* media: borrowed; NULL: the model takes neither images nor audio. */
@@ -145,7 +155,7 @@ Request *scheduler_next_media(Scheduler *scheduler, MediaItem **item);
 void scheduler_plan_span(Scheduler *scheduler);
 /* The step of span_plan has ended, or is given up. */
 void scheduler_end_span(Scheduler *scheduler);
-/* How long the engine may encode images, or prefill a span, before the next step. */
+/* How long the engine may encode images and audio, or prefill a span, before the next step. */
 double scheduler_media_s(const Scheduler *scheduler);
 /* Plans a step; slice_count 0: there is nothing to run. */
 void scheduler_plan(Scheduler *scheduler, StepPlan *plan);

@@ -57,11 +57,26 @@ static int running_choices(const Scheduler *s) {
     return count;
 }
 
+/* Time of a round for what images and audio need beside so many running choices; 0: no limit, as none wait. */
+static double media_budget_s(const Scheduler *s, int answers) {
+    const double step = answers > 0 ? answers_step_s(s, answers) : 0;
+    if (step <= 0) return 0;
+    return fmin(fmax(MEDIA_PERCENT * 1e-2 * step, MEDIA_MS_LEAST * 1e-3), STEP_MS * 1e-3);
+}
+
+/* Whether rows of a prompt with images or audio can be in the next step: they wait for no encoder. */
+static bool reads_media_prompt(const Scheduler *s) {
+    for (const Request *r = s->active.first; r; r = r->next)
+        if (r->media_count > 0 && r != s->span && request_reads_prompt(r) && !r->failed &&
+            media_rows(s, r, r->kv.length, 1) > 0)
+            return true;
+    return false;
+}
+
 double scheduler_media_s(const Scheduler *s) {
-    const int answers = running_choices(s);
-    const double step = answers_step_s(s, answers);
-    if (answers == 0 || step <= 0) return MEDIA_SLICE_MS * 1e-3;
-    return fmin(fmax(step / 2, MEDIA_MS_LEAST * 1e-3), STEP_MS * 1e-3);
+    const double budget = media_budget_s(s, running_choices(s));
+    if (budget == 0) return MEDIA_SLICE_MS * 1e-3;
+    return reads_media_prompt(s) ? budget / 2 : budget;
 }
 
 /* Tokens that are not in its cache. */
@@ -128,7 +143,17 @@ static void collect_candidates(Scheduler *s) {
     }
 }
 
+/* What the rows of prompts have added to a step of running choices. */
+static void note_media_rows(Scheduler *s, const StepPlan *plan, double seconds) {
+    const int answers = plan->builder.step.rows - plan->prompt_rows;
+    if (plan->media_rows == 0 || answers <= 0) return;
+    const double added = fmax(seconds - answers_step_s(s, answers), 0) / plan->prompt_rows;
+    s->media_row_s = s->media_row_s > 0 ? s->media_row_s + 0.3 * (added - s->media_row_s) : added;
+    s->media_rows = max_int(plan->media_rows, MEDIA_PREFILL_LEAST);
+}
+
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds, double idle_s) {
+    note_media_rows(s, plan, seconds);
     if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->builder.step.rows;
     if (plan->prompt_rows > 0) return;
     /* With draft tokens a step cannot begin ahead. What else takes long between two steps is not theirs. */
@@ -139,13 +164,20 @@ void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds, dou
 
 /* Rows left for prefill candidates. */
 typedef struct Room {
-    int rows, decode_rows; /* decode_rows: at most this many of the rows may be decode rows */
+    int rows;
+    int decode_rows; /* at most this many of them may be decode rows */
+    int media_rows;  /* at most this many may be of prompts with images or audio */
 } Room;
+
+static bool is_media_prompt(const StepCandidate *candidate) {
+    return !candidate->choice && candidate->request->media_count > 0;
+}
 
 /* Gives the candidate up to `most` further rows. */
 static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *room) {
     int rows = max_int(min_int(most, rows_left(s, candidate) - candidate->rows), 0);
     if (candidate->decode) rows = min_int(rows, room->decode_rows);
+    if (is_media_prompt(candidate)) rows = min_int(rows, room->media_rows);
     if (candidate->request->media_count > 0 || candidate->request->whole_prompt) {
         const int from = sequence_of(candidate->request, candidate->choice)->length;
         rows = max_int(media_rows(s, candidate->request, from, candidate->rows + rows) - candidate->rows, 0);
@@ -153,6 +185,7 @@ static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *r
     candidate->rows += rows;
     room->rows -= rows;
     if (candidate->decode) room->decode_rows -= rows;
+    if (is_media_prompt(candidate)) room->media_rows -= rows;
 }
 
 /* Rows of a span that begins at the candidate's next row and must be read whole; 0: there is none. */
@@ -202,13 +235,24 @@ static int prefill_limit(Scheduler *s, const StepCandidate *oldest) {
     return rows_within(s, fmin(fmax(ANSWER_STEPS * step, STEP_MS_LEAST * 1e-3), STEP_MS * 1e-3));
 }
 
+/* Rows of prompts with images or audio: what the budget of the round has left. Twice as many rows take at most twice as
+ * long, so they grow by no more. */
+static int media_limit(const Scheduler *s, int answers) {
+    if (answers == 0) return s->prefill_size;
+    const double left = media_budget_s(s, answers) - s->media_spent_s;
+    const int most = min_int(2 * s->media_rows, s->prefill_size);
+    const double fitting = s->media_row_s > 0 ? fmin(left / s->media_row_s, most) : left > 0 ? most : 0;
+    return max_int((int)fitting, MEDIA_PREFILL_LEAST);
+}
+
 /* Divides the step's prefill tokens: half to the oldest candidate, the other half to those with the fewest tokens left;
  * unused rows go to the oldest candidates that can use them. */
 static void share_prefill(Scheduler *s) {
     StepCandidate *oldest = s->candidates;
     if (s->prefill_count == 0) return;
     while (!oldest->prefill) oldest++;
-    Room room = {prefill_limit(s, oldest), s->decode_rows_max - (s->candidate_count - s->prefill_count)};
+    const int answers = s->candidate_count - s->prefill_count;
+    Room room = {prefill_limit(s, oldest), s->decode_rows_max - answers, media_limit(s, answers)};
     oldest->rows = whole_rows(s, oldest); /* an image fits the step, if not always the limit of the time */
     room.rows = max_int(room.rows - oldest->rows, 0);
     const int half = room.rows - room.rows / 2, decode_half = room.decode_rows - room.decode_rows / 2;
@@ -394,7 +438,7 @@ static void set_media(Scheduler *s, StepPlan *plan, const StepSlice *slice, Step
 
 static void plan_begin(StepPlan *plan, bool uniform_matmul, bool lookahead) {
     plan->span_count = 0;
-    plan->slice_count = plan->prompt_rows = plan->draft_rows = 0;
+    plan->slice_count = plan->prompt_rows = plan->media_rows = plan->draft_rows = 0;
     plan->lookahead = lookahead;
     step_begin(&plan->builder, uniform_matmul);
 }
@@ -433,6 +477,7 @@ static void add_candidate(Scheduler *s, StepPlan *plan, const StepCandidate *can
         .tokens = s->tokens,
         .hidden_row_count = slice.hidden_rows};
     if (candidate->prefill && !candidate->decode) plan->prompt_rows += rows;
+    if (is_media_prompt(candidate)) plan->media_rows += rows;
     plan->draft_rows += drafts;
     add_slice(s, plan, &slice, choice ? choice->generated + drafts : 0, &sequence);
 }

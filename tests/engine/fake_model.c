@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "base/math.h"
 #include "import/gguf/gguf.h"
 #include "model/audio_encoder.h"
 #include "model/encoder.h"
@@ -49,6 +50,10 @@ void fake_reset(void) {
     fake.window = 0;
     fake.states = fake.quantised = fake.gated = fake.sample_params = false;
     fake.decode_rows = fake.refuse = fake.ahead = fake.sampled = fake.load_ms = 0;
+    fake.spec = (Spec){0};
+    fake.step_ns = fake.row_ns = fake.slice_row_ns = 0;
+    fake.clock_ns = 1;
+    fake.sliced_rows = 0;
     mutex_unlock(&fake.mutex);
 }
 
@@ -114,10 +119,7 @@ int model_context(const Model *model) { return fake.context; }
 bool model_experts_cut(const Model *model, int *used, int *made_for) { return false; }
 ExpertProvider *model_experts(const Model *model) { return NULL; }
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context) {}
-const Spec *model_spec(const Model *model) {
-    static const Spec spec;
-    return &spec;
-}
+const Spec *model_spec(const Model *model) { return &fake.spec; }
 uint64_t model_weight_bytes(const Model *model) { return 12345; }
 uint64_t model_mtp_bytes(const Model *model) { return 0; }
 bool model_is_assistant(const Model *model) { return false; }
@@ -159,6 +161,8 @@ static int fake_gate(const Step *step, int outputs) {
         if (rows == 1) log->last_small_run = i;
         if (rows > 1 && log->first_large_run > i) log->first_large_run = i;
     }
+    log->sliced_rows = fake.sliced_rows;
+    log->ended_ns = fake.clock_ns += fake.step_ns + step->rows * fake.row_ns;
     const int number = fake.steps;
     mutex_unlock(&fake.mutex);
     return number;
@@ -279,24 +283,7 @@ const float *runner_hidden_rows(const Runner *runner) { return &runner->state; }
 const float *runner_sums(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 Backend *runner_upper(const Runner *runner) { return (Backend *)&runner->backend; }
-Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) { return NULL; }
 int runner_span_rows_max(const Runner *runner) { return INT_MAX; }
-void encoder_close(Encoder *encoder) {}
-int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { return 0; }
-bool encoder_begin(Encoder *encoder, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
-    return false;
-}
-bool sliced_step_possible(const Runner *runner) { return false; }
-SlicedStep *sliced_step_open(Runner *runner, Error *error) { return NULL; }
-void sliced_step_close(SlicedStep *sliced) {}
-bool sliced_step_begin(SlicedStep *sliced, KvCache *cache, const Step *step, Error *error) { return false; }
-SliceKind sliced_step_next(const SlicedStep *sliced) { return SLICE_ROWS; }
-bool sliced_step_continue(SlicedStep *sliced, int *rows, bool *done, Error *error) { return false; }
-int encoder_tokens_max(const VisionSpec *spec, int tokens_max) { return tokens_max; }
-bool encoder_bytes(const VisionSpec *spec, int tokens_max, bool device, uint64_t *bytes, Error *error) { return false; }
-EncoderWork encoder_next(const Encoder *encoder) { return ENCODE_PATCHES; }
-bool encoder_continue(Encoder *encoder, int *rows, bool *done, Error *error) { return false; }
-void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
 AudioEncoder *audio_encoder_open(const Model *model, const BackendOptions *options, Error *error) { return NULL; }
 void audio_encoder_close(AudioEncoder *encoder) {}
 int audio_rows(const AudioSpec *spec, int samples) { return 0; }
@@ -382,21 +369,10 @@ static int32_t fake_sample(Runner *runner, const float *logits, const SamplePara
     return fake.refuse && number % fake.refuse == 0 ? -1 : sampler_sample(&runner->scratch, logits, sample);
 }
 
-void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun) {
+/* number: of the step, whose sampled tokens are those of `candidate`. */
+static void fake_compute(Runner *runner, const KvCache *cache, const Step *step, int number, int candidate) {
     const int count = step->output_count;
     const int32_t *output = step->outputs;
-    fake_engine_thread = true;
-    runner->cache = cache;
-    const int number = fake_gate(step, count);
-    CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
-    CHECK(step->decode_rows >= 0 && step->decode_rows <= step->rows);
-    CHECK(step->decode_rows == 0 || step->uniform_matmul || step->decode_rows <= fake.decode_rows);
-    CHECK(runner->begun - runner->ended < (fake.sample_params ? 2 : 1));
-    *begun = (RunnerStep){.step = *step};
-    if (runner->begun > runner->ended) atomic_fetch_add(&fake.ahead, 1);
-    const int candidate = (int)(runner->begun++ % 2);
-    runner->failed[candidate] = number == fake.fail_at;
-    if (runner->failed[candidate]) return;
     int row = 0, done = 0;
     int32_t last = 0;
     for (int i = 0; i < step->chunk_count; i++) {
@@ -434,6 +410,102 @@ void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *
     }
     CHECK(row == step->rows && done == count);
     runner->state = number == fake.nan_at ? NAN : (float)last;
+}
+
+/* ---- encoder.h, sliced_step.h ---- */
+
+enum { FAKE_SLICE_ROWS = 128 };
+
+/* Rows of a slice take their time; returns their number. */
+static int fake_slice(int rows, int left, bool attention) {
+    const int count = min_int(min_int(max_int(rows, 1), FAKE_SLICE_ROWS), left);
+    fake.sliced_rows += count;
+    fake.clock_ns += count * fake.slice_row_ns * (attention ? 10 : 1);
+    return count;
+}
+
+struct Encoder {
+    int patches, row;
+    EncoderWork work;
+};
+
+Encoder *encoder_open(const Model *model, const BackendOptions *options, int tokens_max, Error *error) {
+    return calloc(1, sizeof(Encoder));
+}
+void encoder_close(Encoder *encoder) { free(encoder); }
+int encoder_tokens_max(const VisionSpec *spec, int tokens_max) { return tokens_max; }
+bool encoder_bytes(const VisionSpec *spec, int tokens_max, bool device, uint64_t *bytes, Error *error) {
+    *bytes = 1;
+    return true;
+}
+int64_t encoder_row_floats(const VisionSpec *spec, const ImageLayout *layout) { return layout->tokens; }
+bool encoder_begin(Encoder *encoder, const Image *image, const Image *second, const ImageLayout *layout, Error *error) {
+    *encoder = (Encoder){.patches = layout->patches};
+    return true;
+}
+EncoderWork encoder_next(const Encoder *encoder) { return encoder->work; }
+bool encoder_continue(Encoder *encoder, int *rows, bool *done, Error *error) {
+    *rows = fake_slice(*rows, encoder->patches - encoder->row, encoder->work == ENCODE_ATTENTION);
+    encoder->row += *rows;
+    if (encoder->row == encoder->patches) {
+        encoder->row = 0;
+        encoder->work++;
+    }
+    *done = encoder->work == ENCODE_KINDS;
+    return true;
+}
+void encoder_take(Encoder *encoder, Backend *to, float *rows) {}
+
+/* Its rows are computed with the last slice. */
+struct SlicedStep {
+    Runner *runner;
+    const KvCache *cache;
+    const Step *step;
+    int row;
+    SliceKind kind;
+};
+
+bool sliced_step_possible(const Runner *runner) { return true; }
+SlicedStep *sliced_step_open(Runner *runner, Error *error) {
+    SlicedStep *sliced = calloc(1, sizeof *sliced);
+    if (sliced) sliced->runner = runner;
+    return sliced;
+}
+void sliced_step_close(SlicedStep *sliced) { free(sliced); }
+bool sliced_step_begin(SlicedStep *sliced, KvCache *cache, const Step *step, Error *error) {
+    *sliced = (SlicedStep){.runner = sliced->runner, .cache = cache, .step = step};
+    return true;
+}
+SliceKind sliced_step_next(const SlicedStep *sliced) { return sliced->kind; }
+bool sliced_step_continue(SlicedStep *sliced, int *rows, bool *done, Error *error) {
+    *rows = fake_slice(*rows, sliced->step->rows - sliced->row, sliced->kind == SLICE_QUERIES);
+    sliced->row += *rows;
+    if (sliced->row == sliced->step->rows) {
+        sliced->row = 0;
+        sliced->kind++;
+    }
+    *done = sliced->kind == SLICE_KINDS;
+    if (*done) fake_compute(sliced->runner, sliced->cache, sliced->step, 0, 0);
+    return true;
+}
+
+/* ---- a step ---- */
+
+void runner_begin(Runner *runner, KvCache *cache, const Step *step, RunnerStep *begun) {
+    const int count = step->output_count;
+    fake_engine_thread = true;
+    runner->cache = cache;
+    const int number = fake_gate(step, count);
+    CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
+    CHECK(step->decode_rows >= 0 && step->decode_rows <= step->rows);
+    CHECK(step->decode_rows == 0 || step->uniform_matmul || step->decode_rows <= fake.decode_rows);
+    CHECK(runner->begun - runner->ended < (fake.sample_params ? 2 : 1));
+    *begun = (RunnerStep){.step = *step};
+    if (runner->begun > runner->ended) atomic_fetch_add(&fake.ahead, 1);
+    const int candidate = (int)(runner->begun++ % 2);
+    runner->failed[candidate] = number == fake.fail_at;
+    if (runner->failed[candidate]) return;
+    fake_compute(runner, cache, step, number, candidate);
 }
 
 bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error) {

@@ -2,13 +2,15 @@
  * of all tokens up to it, computed from the position before as found through the page table. So a wrong page, position
  * or token changes every later logit. Logits are a function of all that a row sees, and of the form in which it sees
  * it. The cache is the real one, over a backend of plain memory. Steps can be held at a gate, counted and made to fail;
- * it can sample tokens and begin steps ahead, as a device does. */
+ * it can sample tokens and begin steps ahead, as a device does. With `vision` it encodes images: every row of a slice
+ * and of a step takes its time of a clock that a test may take for the real one. */
 #pragma once
 #include <stdatomic.h>
 
 #include "base/thread.h"
 #include "engine/sampler.h"
 #include "model/runner.h"
+#include "model/vision.h"
 #include "test.h"
 
 enum {
@@ -23,6 +25,8 @@ enum {
 typedef struct FakeStep {
     int rows, decode_rows, chunks, outputs, largest_run, last_small_run, first_large_run;
     bool uniform_matmul;
+    int64_t ended_ns; /* on the fake's clock */
+    int sliced_rows;  /* rows of slices, of images and spans, up to the step */
 } FakeStep;
 
 extern struct Fake {
@@ -36,6 +40,11 @@ extern struct Fake {
     int32_t eos;        /* the end token, */
     float eos_logit;    /* and what is added to its logit */
     int fail_at;        /* this step fails, counted from 1; 0: none */
+    Spec spec;          /* with `vision` it takes images */
+    int64_t step_ns, row_ns; /* what a step takes, and each of its rows */
+    int64_t slice_row_ns;    /* what a row of a slice takes; that of attention takes ten times as long */
+    _Atomic int64_t clock_ns;
+    atomic_int sliced_rows; /* of all slices so far */
 
     Mutex mutex;
     Condition changed;
