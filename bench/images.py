@@ -11,13 +11,13 @@ Each figure within three minutes on two cores, on a machine that does nothing el
   bench/images.py --only first,second --layers 8 --text-layers 10
   bench/images.py --only beside --layers 8 --text-layers 4
 
-The model is random: Gemma 3's tower (SigLIP, 1152 wide, heads of 72, 4,096 patches of an image) with --layers layers in
-bf16, and a text model of Gemma 3 4B's shape with --text-layers layers in bf16. Fewer layers of both give the same shares
-sooner. A second question is also compared with a text of as many tokens as it has new ones, which is the least that
-it can take. The share of the tower is also told in processor time, which a busy machine disturbs less.
-The rate of the products is that of `apus bench --operations` in the same run, before and after; the attention of the
-tower counts with its own operations. One line for each figure, with its target. With --device, the tower's line has
-its rate alone: bench/peer_clip.cpp has llama.cpp's time.
+The model is random: Gemma 3's tower (SigLIP, 1152 wide, heads of 72, 4,096 patches of an image) with --layers
+layers in bf16, and a text model of Gemma 3 4B's shape with --text-layers layers in bf16. Fewer layers of both give
+the same shares sooner. A second question is also compared with a text of as many tokens as it has new ones, which
+is the least that it can take. The share of the tower is also told in processor time, which a busy machine disturbs
+less. The rate of the products is that of `apus bench --operations` in the same run, before and after; the attention
+of the tower counts with its own operations. One line for each figure, with its target. With --device, the tower's
+line has its rate alone: bench/peer_clip.cpp has llama.cpp's time.
 """
 
 import argparse
@@ -247,9 +247,7 @@ def streams(server, count, tokens, image_requests):
     """Gaps of text streams in ms, sorted, and the images that were answered meanwhile."""
     gaps, lock, stop, answered = [], threading.Lock(), threading.Event(), []
     texts = [body_of(server, [{"type": "text", "text": f"Tell {i} stories."}], tokens) for i in range(count)]
-    images = [
-        body_of(server, [image_part(100 + i), {"type": "text", "text": "What?"}]) for i in range(image_requests)
-    ]
+    images = [body_of(server, [image_part(100 + i), {"type": "text", "text": "What?"}]) for i in range(image_requests)]
 
     def read(body):
         at = send(server, body)[1]

@@ -115,6 +115,7 @@ typedef struct Scheduler {
     bool masks_late;   /* some active request is not among the candidates because its token mask is late */
     StepPlan plans[2];
     bool can_slice;     /* spans that no step divides are prefilled in slices while choices run (sliced_step.h) */
+    bool spans_sliced;  /* so it is in this round: none of them is in a step */
     StepPlan span_plan; /* such a step; with can_slice */
     Request *span;      /* its request, which has no rows in other steps; NULL: there is none */
     MediaCache *media;  /* NULL: the model takes neither images nor audio */
@@ -151,7 +152,8 @@ void scheduler_admit(Scheduler *scheduler);                   /* engine thread *
 /* The oldest request that reads its prompt and comes to an image whose rows must be encoded first; *item: the image.
  * NULL: none. */
 Request *scheduler_next_media(Scheduler *scheduler, MediaItem **item);
-/* Plans span_plan and sets `span` where the next rows of a prompt are a span that no step divides, and choices run. */
+/* Plans span_plan and sets `span`, which is NULL, where the next rows of a prompt are a span that no step divides, and
+ * choices run. */
 void scheduler_plan_span(Scheduler *scheduler);
 /* The step of span_plan has ended, or is given up. */
 void scheduler_end_span(Scheduler *scheduler);

@@ -119,8 +119,10 @@ static int span_rows(const Scheduler *s, const Request *r) {
     return media_rows(s, r, from, rows) == rows && rows <= s->span_plan.builder.capacity.rows ? rows : 0;
 }
 
-/* Whether its next rows are a span that waits for another one in slices. */
-static bool begins_span(const Scheduler *s, const Request *r) { return span_rows(s, r) > 0; }
+/* Whether its next rows are a span that is prefilled in slices, now or when another one has ended. */
+static bool waits_for_slices(const Scheduler *s, const Request *r) {
+    return r == s->span || (s->spans_sliced && span_rows(s, r) > 0);
+}
 
 static void collect_candidates(Scheduler *s) {
     s->candidate_count = s->prefill_count = 0;
@@ -128,7 +130,7 @@ static void collect_candidates(Scheduler *s) {
     for (Request *r = s->active.first; r; r = r->next) {
         s->masks_late = s->masks_late || token_mask_is_late(r);
         if (r->failed || token_mask_is_late(r)) continue;
-        if (request_reads_prompt(r) && r != s->span && !(s->span && begins_span(s, r)))
+        if (request_reads_prompt(r) && !waits_for_slices(s, r))
             s->candidates[s->candidate_count++] = (StepCandidate){.request = r};
         for (int i = 0; i < r->choice_count; i++)
             if (r->choices[i].state == CHOICE_RUNNING)
@@ -484,14 +486,15 @@ static void add_candidate(Scheduler *s, StepPlan *plan, const StepCandidate *can
 
 void scheduler_plan_span(Scheduler *s) {
     Error error = {0};
-    if (!s->can_slice || s->span || running_choices(s) == 0 || speculation_state_rows(&s->speculation, 1, 0) > 0)
-        return;
+    s->spans_sliced = s->can_slice && running_choices(s) > 0 && speculation_state_rows(&s->speculation, 1, 0) == 0;
+    if (!s->spans_sliced) return;
     for (Request *r = s->active.first; r; r = r->next) {
         const StepCandidate candidate = {.request = r, .prefill = true, .rows = span_rows(s, r)};
         if (candidate.rows == 0) continue;
-        if (!kv_reserve(s->sequences.kv, &r->kv, candidate.rows, &error)) return;
         plan_begin(&s->span_plan, s->uniform_matmul, false);
-        add_candidate(s, &s->span_plan, &candidate);
+        /* Where pages are short, a step makes room. */
+        s->spans_sliced = kv_reserve(s->sequences.kv, &r->kv, candidate.rows, &error);
+        if (s->spans_sliced) add_candidate(s, &s->span_plan, &candidate);
         if (!step_end(&s->span_plan.builder, &error) || s->span_plan.slice_count == 0) return;
         request_retain(r);
         s->span = r;

@@ -357,7 +357,7 @@ static int32_t fake_moved(const Step *step, int row, int place) {
 }
 
 static int32_t fake_token(const Runner *runner, int32_t token) {
-    if (token >= 0) return token;
+    if (token >= 0 || token == TOKEN_GIVEN) return token;
     const int output = token_output(token);
     CHECK(output >= 0 && output < runner->outputs_max && runner->begun > 1);
     token = runner->sampled[runner->begun % 2][output]; /* the step before this one's */

@@ -59,7 +59,7 @@ typedef struct Gaps {
     double alone_ms, worst_ms; /* time between two steps, of streams alone and at most */
     int encoded, sliced_most;  /* gaps in which rows of slices were computed, and the most rows of one */
     int prompt_rows_most;      /* the most rows of a step that are not those of streams */
-    int rounds;                /* steps until all images were answered */
+    int rounds;                /* steps until the last one with rows of images */
 } Gaps;
 
 /* Streams run alone for a while, then beside images. */
@@ -80,7 +80,6 @@ static Gaps measure(const VisionSpec *vision, int streams, int images, int token
     }
     fake_open_gate();
     for (int i = 0; i < images; i++) end_request(asked[i]);
-    gaps.rounds = fake_steps() - ALONE;
     for (int i = 0; i < streams; i++) end_request(running[i]);
     close_engine(engine);
     for (int i = 0; i < images; i++) media_item_release(cases[i].span.item);
@@ -93,6 +92,7 @@ static Gaps measure(const VisionSpec *vision, int streams, int images, int token
         gaps.worst_ms = fmax(gaps.worst_ms, ms);
         gaps.encoded += sliced > 0;
         gaps.sliced_most = sliced > gaps.sliced_most ? sliced : gaps.sliced_most;
+        if (step->rows > streams) gaps.rounds = i + 1 - ALONE;
         if (step->rows - streams > gaps.prompt_rows_most) gaps.prompt_rows_most = step->rows - streams;
     }
     return gaps;
@@ -141,7 +141,7 @@ static void test_alone(void) {
     fake.spec.vision = &vision;
     Engine *engine = open_engine(SLOTS, IMAGES, 512, 0);
     ImageCase c;
-    make_image_case(&c, 1, 400, 256);
+    make_image_case(&c, 1, 400, 1024);
     end_request(submit(engine, &c.text.options));
     close_engine(engine);
     media_item_release(c.span.item);
