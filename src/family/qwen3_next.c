@@ -43,8 +43,11 @@ static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
     q.types = load_list(ld, "layer_types", spec->layer_count);
     q.net = family_delta_net_open(ld, &q.d);
     q.rope = load_rope(ld,
-        &(RopeOptions){
-            .head_dim = q.d.head_dim, .dims = load_rotary_dims(ld, q.d.head_dim, 0.25), .theta = 10000, .mrope = true});
+        &(RopeOptions){.head_dim = q.d.head_dim,
+            .dims = load_rotary_dims(ld, q.d.head_dim, 0.25),
+            .theta = 10000,
+            .mrope = true,
+            .mrope_interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "attn_output_gate", true);
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_ssm_dtype", "mtp_num_hidden_layers",
@@ -95,6 +98,7 @@ static void load_mtp_head(Loader *ld, Spec *spec, const Qwen *q, const Moe *moe)
 static Moe load_moe(Loader *ld, const Qwen *q, bool norm_topk_prob) {
     Moe moe = family_moe_fields(ld, &moe_usual, q->d.hidden, "num_experts");
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", norm_topk_prob);
+    if (norm_topk_prob) load_expect_bool(ld, "norm_topk_prob", true); /* as Qwen3-VL's mixtures */
     moe.names.shared = "shared_expert";
     moe.names.shared_gate = "shared_expert_gate";
     moe.shared = load_int(ld, "shared_expert_intermediate_size");

@@ -8,7 +8,8 @@ static void load(Loader *ld, Spec *spec) {
     load_text_part(ld);
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 5e6, .mrope = true});
+    const Rope *rope =
+        load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 5e6, .mrope = true, .mrope_interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");
     family_ends(ld, spec, &d);
     load_layers(ld, spec);

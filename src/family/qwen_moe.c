@@ -23,10 +23,12 @@ static QwenMoe load_fields(Loader *ld, Spec *spec, bool vision) {
         .every = load_int_or(ld, "decoder_sparse_step", 1)};
     q.moe = family_moe_fields(ld, &moe_usual, q.d.hidden, "num_experts");
     q.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", vision);
+    if (vision) load_expect_bool(ld, "norm_topk_prob", true); /* mlx-vlm honours false, transformers does not */
     q.rope = load_rope(ld,
         &(RopeOptions){.head_dim = q.d.head_dim,
             .theta = vision ? 5e6 : 1e4,
             .mrope = vision,
+            .mrope_interleaved = vision,
             .interleaved = load_bool_or(ld, "rope_traditional", false)});
     q.windows = family_windows_switched(ld, spec);
     load_expect_text(ld, "hidden_act", "silu");

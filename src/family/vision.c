@@ -18,9 +18,9 @@ int64_t vision_count(Loader *ld, const Json *object, const char *field, int64_t 
     return ok ? value->integer : absent;
 }
 
-static void read_three(Loader *ld, const Json *processor, const char *field, float absent, float out[3]) {
+static void read_three(Loader *ld, const Json *processor, const char *field, const float absent[3], float out[3]) {
     const Json *value = setting(processor, field), *item = value ? json_first(value) : NULL;
-    for (int i = 0; i < 3; i++) out[i] = absent;
+    for (int i = 0; i < 3; i++) out[i] = absent[i];
     if (!value) return;
     bool ok = value->type == JSON_ARRAY && value->size == 3;
     for (int i = 0; ok && i < 3; i++, item = json_next(item)) {
@@ -30,15 +30,46 @@ static void read_three(Loader *ld, const Json *processor, const char *field, flo
     load_require(ld, ok, "image preprocessing: %s must be three numbers", field);
 }
 
-ImageRule vision_rule(Loader *ld, ImageFilter filter) {
+void vision_expect_switch(Loader *ld, const char *field, bool value) {
+    const Json *given = setting(load_processor(ld), field);
+    load_require(ld, !given || (given->type == JSON_BOOL && given->boolean == value),
+        "image preprocessing: %s must be %s", field, value ? "true" : "false");
+}
+
+void vision_expect_count(Loader *ld, const char *field, int count) {
+    const int64_t given = vision_count(ld, load_processor(ld), field, count);
+    load_require(
+        ld, given == count, "image preprocessing: %s is %lld, but the model's %d", field, (long long)given, count);
+}
+
+/* Bytes become numbers from 0 to 1, less a mean, divided by a deviation. */
+static void read_colours(Loader *ld, VisionColours usual, ImageRule *rule) {
+    static const float means[][3] = {{0, 0, 0}, {0.5F, 0.5F, 0.5F}, {0.48145466F, 0.4578275F, 0.40821073F}};
+    static const float deviations[][3] = {{1, 1, 1}, {0.5F, 0.5F, 0.5F}, {0.26862954F, 0.26130258F, 0.27577711F}};
+    const Json *processor = load_processor(ld), *normalise = setting(processor, "do_normalize");
+    const Json *factor = setting(processor, "rescale_factor");
+    vision_expect_switch(ld, "do_rescale", true);
+    load_require(ld, !factor || (json_is_number(factor) && fabs(json_number(factor) * 255 - 1) < 1e-4),
+        "image preprocessing: rescale_factor must be 1/255");
+    read_three(ld, processor, "image_mean", means[usual], rule->mean);
+    read_three(ld, processor, "image_std", deviations[usual], rule->std);
+    for (int c = 0; c < 3; c++)
+        load_require(ld, rule->std[c] > 0, "image preprocessing: image_std[%d] is %g", c, (double)rule->std[c]);
+    load_require(
+        ld, !normalise || normalise->type == JSON_BOOL, "image preprocessing: do_normalize must be true or false");
+    for (int c = 0; c < 3 && normalise && !normalise->boolean; c++) {
+        rule->mean[c] = 0;
+        rule->std[c] = 1;
+    }
+}
+
+ImageRule vision_rule(Loader *ld, ImageFilter filter, VisionColours colours) {
     const Json *processor = load_processor(ld);
     ImageRule rule = {.filter = (ImageFilter)vision_count(ld, processor, "resample", filter)};
+    vision_expect_switch(ld, "do_resize", true);
     load_require(ld, rule.filter >= IMAGE_LANCZOS && rule.filter <= IMAGE_BICUBIC,
         "image preprocessing: resample %d is not supported; 1, 2 and 3 are", (int)rule.filter);
-    read_three(ld, processor, "image_mean", 0.5F, rule.mean);
-    read_three(ld, processor, "image_std", 0.5F, rule.std);
-    for (int c = 0; c < 3; c++)
-        load_require(ld, rule.std[c] > 0, "image preprocessing: image_std[%d] is %g", c, (double)rule.std[c]);
+    read_colours(ld, colours, &rule);
     return rule;
 }
 
@@ -47,10 +78,11 @@ void vision_check_rule(Loader *ld, const ImageRule *rule) {
     load_require(ld, rule->patch <= VISION_PATCH_MAX && unit <= IMAGE_SIDE_MAX,
         "image preprocessing: patches of %d pixels, %d on a side of a group, are not supported", rule->patch,
         rule->merge);
+    const int places = rule->patch ? rule->side / rule->patch : 0;
     if (rule->sizing == SIZING_FIXED)
-        load_require(ld, rule->side % unit == 0 && rule->side <= VISION_SIDE_MAX,
-            "image preprocessing: images of %d pixels, must be a multiple of %d up to %d", rule->side, (int)unit,
-            VISION_SIDE_MAX);
+        load_require(ld, places > 0 && places % rule->merge == 0 && rule->side <= VISION_SIDE_MAX,
+            "image preprocessing: images of %d pixels, must have a multiple of %d patches of %d, and at most %d pixels",
+            rule->side, rule->merge, rule->patch, VISION_SIDE_MAX);
     else if (rule->sizing == SIZING_WITHIN)
         load_require(ld, rule->side > 0 && rule->side <= VISION_SIDE_MAX,
             "image preprocessing: a longest side of %d pixels, must be 1 to %d", rule->side, VISION_SIDE_MAX);
@@ -72,14 +104,16 @@ void vision_check_rope(Loader *ld, const Spec *spec) {
     load_require(ld, ok, "a model that takes images needs mrope_section");
 }
 
-ImageRule vision_area_rule(Loader *ld, int patch, int merge) {
+ImageRule vision_area_rule(Loader *ld, int patch, int merge, int64_t min, int64_t max) {
     const Json *processor = load_processor(ld), *size = json_get(processor, "size");
-    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
+    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC, COLOURS_CLIP);
+    vision_expect_count(ld, "patch_size", patch);
+    vision_expect_count(ld, "merge_size", merge);
     rule.sizing = SIZING_AREA;
     rule.patch = patch;
     rule.merge = merge;
-    rule.pixels_min = vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", 56 * 56));
-    rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", 28 * 28 * 1280));
+    rule.pixels_min = vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", min));
+    rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", max));
     rule.pixels_low = (int64_t)VISION_TOKENS_LOW * patch * merge * patch * merge;
     vision_check_rule(ld, &rule);
     return rule;

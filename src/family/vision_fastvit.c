@@ -166,17 +166,14 @@ static void load_network(Tower *t) {
 
 static ImageRule load_rule(Loader *ld, int patch) {
     const Json *processor = load_processor(ld), *crop = json_get(processor, "crop_size");
-    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
-    for (int c = 0; c < 3; c++) { /* 0 and 1 where the settings have none */
-        if (!json_get(processor, "image_mean")) rule.mean[c] = 0;
-        if (!json_get(processor, "image_std")) rule.std[c] = 1;
-    }
+    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC, COLOURS_PLAIN);
     rule.sizing = SIZING_FIXED;
     rule.square = true;
     rule.patch = patch;
     rule.merge = 1;
     rule.side = (int)vision_count(ld, crop, "height", PIXELS_USUAL);
     load_require(ld, vision_count(ld, crop, "width", rule.side) == rule.side, "image preprocessing: no square");
+    load_require(ld, rule.side % patch == 0, "image preprocessing: crop_size must be a multiple of %d", patch);
     vision_check_rule(ld, &rule);
     return rule;
 }

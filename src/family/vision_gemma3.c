@@ -15,6 +15,7 @@ void vision_load_gemma3(Loader *ld, Spec *spec, int tokens) {
     const int side = s.pixels / s.patch, grid = (int)lround(sqrt(tokens)), hidden = s.d.hidden;
     load_require(ld, grid * grid == tokens && grid > 0 && side % grid == 0,
         "mm_tokens_per_image is %d, which is no square that divides %d × %d patches", tokens, side, side);
+    vision_expect_switch(ld, "do_pan_and_scan", false);
     vision->rule = siglip_fixed_rule(ld, &s, grid ? side / grid : 1, IMAGE_BILINEAR);
     vision->rule.order = PATCHES_SPREAD;
     siglip_tower(ld, vision, &s, POSITIONS_GRID);
@@ -22,8 +23,7 @@ void vision_load_gemma3(Loader *ld, Spec *spec, int tokens) {
     siglip_enter_projector(ld, "multi_modal_projector", "mm_input_projection_weight");
     vision->merger.average = 1;
     vision->merger.stage_count = 1;
-    vision->merger.stages[0] = (MergerStage){
-        .norm = load_rms_plus_one(ld, "mm_soft_emb_norm", hidden, 1e-6F), /* Gemma's default, whatever the tower's */
+    vision->merger.stages[0] = (MergerStage){.norm = load_rms_plus_one(ld, "mm_soft_emb_norm", hidden, s.eps),
         .weight = load_transposed(ld, "mm_input_projection_weight", spec->hidden, hidden),
         .activation = {.kind = ACT_NONE}};
     vision->bidirectional = true;

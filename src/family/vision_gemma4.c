@@ -11,6 +11,7 @@ static void load_embedder(Loader *ld, VisionSpec *vision) {
     load_expect_int(ld, "output_proj_dims", hidden);
     load_ignore(ld, "num_soft_tokens", "patch_size", "pooling_kernel_size", NULL);
     vision->tower.hidden = hidden;
+    vision_expect_count(ld, "model_patch_size", patch);
     vision->rule = gemma4_rule(ld, patch, 1, places, 0, 1);
     vision->pixel_norm = load_layer_norm(ld, "patch_ln1", values, eps);
     vision->patch = load_linear(ld, "patch_dense", hidden, values, true);

@@ -7,7 +7,7 @@
 
 ImageRule gemma4_rule(Loader *ld, int patch, int merge, int places, float mean, float std) {
     const Json *processor = load_processor(ld), *normalise = json_get(processor, "do_normalize");
-    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC);
+    ImageRule rule = vision_rule(ld, IMAGE_BICUBIC, COLOURS_PLAIN);
     const int64_t tokens = vision_count(ld, processor, "max_soft_tokens", GEMMA4_TOKENS_USUAL),
                   unit = (int64_t)patch * merge;
     bool possible = false, plain = true;
@@ -113,6 +113,8 @@ void gemma4_load_tower(Loader *ld, VisionSpec *vision) {
     t.rope = load_grid_rope(ld, t.d.head_dim, 100, false);
     vision->tower.hidden = t.d.hidden;
     vision->tower.layer_count = load_int_or(ld, "num_hidden_layers", 16);
+    vision_expect_count(ld, "patch_size", patch);
+    vision_expect_count(ld, "pooling_kernel_size", merge);
     vision->rule = gemma4_rule(ld, patch, merge, places, 0.5F, 0.5F);
     const int side = vision->rule.side / patch;
     vision->patch = load_linear(ld, "patch_embedder.input_proj", t.d.hidden, (int64_t)patch * patch * 3, false);

@@ -2,17 +2,21 @@
  * models/glm_ocr/modeling_glm_ocr.py and models/glm46v/image_processing_pil_glm46v.py. */
 #include "family/vision_parts.h"
 
-enum { FRAMES = 2 }; /* the processor counts the pixels of an image twice, as a video's */
+enum {
+    FRAMES = 2, /* the processor counts the pixels of an image twice, as a video's */
+    AREA_MIN = 112 * 112,
+    AREA_MAX = 28 * 28 * 15000, /* limits of both, where files say nothing */
+};
 
 typedef struct Tower {
     Dims d;
     int glu_size;
-    bool bias, head_norms;
+    bool qkv_bias, bias, head_norms; /* bias: of the other products */
     const Rope *rope;
 } Tower;
 
 static ImageRule load_rule(Loader *ld, int patch, int merge) {
-    ImageRule rule = vision_area_rule(ld, patch, merge);
+    ImageRule rule = vision_area_rule(ld, patch, merge, AREA_MIN, AREA_MAX);
     rule.pixels_min /= FRAMES;
     rule.pixels_max /= FRAMES;
     rule.enlarge = true;
@@ -24,7 +28,7 @@ static void load_block(Loader *ld, VisionSpec *vision, int i, const Tower *t) {
     const Dims *d = &t->d;
     Layer *layer = &vision->tower.layers[i];
     load_scope(ld, "blocks.%d.", i);
-    AttentionComponent a = family_fused_attention(ld, d, "attn.qkv", "attn.proj", t->rope, t->bias, t->bias);
+    AttentionComponent a = family_fused_attention(ld, d, "attn.qkv", "attn.proj", t->rope, t->qkv_bias, t->bias);
     if (t->head_norms) {
         a.op.q_norm = load_rms(ld, "attn.q_norm", d->head_dim, d->eps);
         a.op.k_norm = load_rms(ld, "attn.k_norm", d->head_dim, d->eps);
@@ -81,9 +85,10 @@ void vision_load_glm(Loader *ld, Spec *spec) {
                    .heads = load_int(ld, "num_heads"),
                    .intermediate_size = load_int(ld, "intermediate_size"),
                    .eps = load_positive_or(ld, "rms_norm_eps", 1e-5)},
-        .bias = load_bool_or(ld, "attention_bias", !learned),
+        .qkv_bias = load_bool_or(ld, "attention_bias", !learned),
         .head_norms = load_has(ld, "blocks.0.attn.q_norm.weight")};
     t.d.kv_heads = t.d.heads;
+    t.bias = t.qkv_bias && !learned;
     const int out = load_int_or(ld, "out_hidden_size", spec->hidden), channels = load_int_or(ld, "in_channels", 3);
     const int patch = load_int_or(ld, "patch_size", 14), merge = load_int_or(ld, "spatial_merge_size", 2);
     const int side = load_int_or(ld, "image_size", 336) / patch;

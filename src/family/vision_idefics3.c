@@ -7,7 +7,10 @@ static ImageRule load_tiled_rule(Loader *ld, const Siglip *s, int merge) {
     const Json *processor = load_processor(ld), *split = json_get(processor, "do_image_splitting");
     ImageRule rule = siglip_fixed_rule(ld, s, merge, IMAGE_LANCZOS);
     const int side = rule.side;
-    rule.longest = (int)vision_count(ld, json_get(processor, "size"), "longest_edge", 4 * 364);
+    const Json *size = json_get(processor, "size");
+    load_require(ld, !json_get(size, "height") && !json_get(size, "width"),
+        "image preprocessing: size must have longest_edge alone");
+    rule.longest = (int)vision_count(ld, size, "longest_edge", 4 * 364);
     rule.tiles = !split || split->type != JSON_BOOL || split->boolean;
     const int64_t tile = vision_count(ld, json_get(processor, "max_image_size"), "longest_edge", side);
     load_require(ld, tile == side, "image preprocessing: max_image_size must be %d, as the tower's images", side);

@@ -15,7 +15,9 @@ static void check_splitting(Loader *ld, const Json *processor, bool raw) {
 static ImageRule load_lfm2_rule(Loader *ld, const Siglip *s, int merge, bool raw) {
     const Json *processor = load_processor(ld), *tolerance = json_get(processor, "max_pixels_tolerance");
     const int64_t area = (int64_t)s->patch * merge * s->patch * merge;
-    ImageRule rule = vision_rule(ld, IMAGE_BILINEAR);
+    ImageRule rule = vision_rule(ld, IMAGE_BILINEAR, COLOURS_HALF);
+    vision_expect_count(ld, "encoder_patch_size", s->patch);
+    vision_expect_count(ld, "downsample_factor", merge);
     rule.sizing = SIZING_AREA;
     rule.patch = s->patch;
     rule.merge = merge;

@@ -46,6 +46,15 @@ static Merger load_projector(Loader *ld, int merge, int in, int out, float eps, 
     return merger;
 }
 
+/* Pixels that no side exceeds; files have one number, or the same for both sides. */
+static int load_longest(Loader *ld, int absent) {
+    const Json *size = json_get(load_processor(ld), "size");
+    const int64_t height = vision_count(ld, size, "height", absent), width = vision_count(ld, size, "width", height);
+    load_require(ld, height == width || json_get(size, "longest_edge"),
+        "image preprocessing: size must be a square, or have longest_edge");
+    return (int)vision_count(ld, size, "longest_edge", height);
+}
+
 void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias) {
     const LoadPlace root = load_place(ld);
     VisionSpec *vision = load_vision_part(ld);
@@ -62,12 +71,12 @@ void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias) {
     load_expect_text(ld, "hidden_act", "silu");
     vision->tower.hidden = d.hidden;
     vision->tower.layer_count = load_int_or(ld, "num_hidden_layers", 24);
-    vision->rule = vision_rule(ld, IMAGE_BICUBIC);
+    vision->rule = vision_rule(ld, IMAGE_BICUBIC, COLOURS_CLIP);
+    vision_expect_switch(ld, "do_center_crop", false);
     vision->rule.sizing = SIZING_WITHIN;
     vision->rule.patch = load_int_or(ld, "patch_size", 16);
     vision->rule.merge = merge ? merge : 1;
-    vision->rule.side = (int)vision_count(
-        ld, json_get(load_processor(ld), "size"), "longest_edge", load_int_or(ld, "image_size", 1024));
+    vision->rule.side = load_longest(ld, load_int_or(ld, "image_size", 1024));
     vision_check_rule(ld, &vision->rule);
     load_tower(ld, vision, &d);
     load_return(ld, &root);

@@ -16,7 +16,8 @@ static VisionSpec *open_vision(Loader *ld, const Spec *spec, Dims *d, const char
         ld, out == spec->hidden, "%s is %d, but the text model's hidden_size %d", out_field, out, spec->hidden);
     load_require(ld, load_int_or(ld, "in_channels", load_int_or(ld, "in_chans", 3)) == 3, "in_channels must be 3");
     load_ignore(ld, "in_chans", "spatial_patch_size", NULL);
-    vision->rule = vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2));
+    vision->rule =
+        vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2), VISION_AREA_MIN, VISION_AREA_MAX);
     vision->grid_positions = true;
     vision->placeholder = vision->token = "<|image_pad|>";
     vision->before = vision->after = "";

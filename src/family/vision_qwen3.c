@@ -67,7 +67,8 @@ void vision_load_qwen3(Loader *ld, Spec *spec) {
     load_require(ld, side * side == places, "num_position_embeddings is %d, not a square", places);
     load_require(ld, load_int_or(ld, "in_channels", 3) == 3, "in_channels must be 3");
     load_expect_text(ld, "hidden_act", "gelu_pytorch_tanh");
-    vision->rule = vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2));
+    vision->rule =
+        vision_area_rule(ld, patch, load_int_or(ld, "spatial_merge_size", 2), VISION_AREA_MIN, VISION_AREA_MAX);
     vision->patch = load_patch_convolution(
         ld, "patch_embed.proj", d.hidden, patch, load_int_or(ld, "temporal_patch_size", 2), true, &vision->pair);
     vision->positions = (PositionTable){POSITIONS_CORNERS, side, load_array(ld, "pos_embed.weight", places, d.hidden)};

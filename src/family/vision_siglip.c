@@ -12,12 +12,11 @@ Siglip siglip_fields(Loader *ld, const Siglip *usual, bool places) {
         .patch = load_int_or(ld, "patch_size", usual->patch),
         .eps = load_positive_or(ld, "layer_norm_eps", 1e-6)};
     s.d.kv_heads = s.d.heads;
-    s.pixels = s.patch *
-        (places ? (int)lround(sqrt(load_int_or(ld, "num_patches", 256)))
-                : load_int_or(ld, "image_size", usual->pixels) / s.patch);
+    s.pixels = places ? s.patch * (int)lround(sqrt(load_int_or(ld, "num_patches", 256)))
+                      : load_int_or(ld, "image_size", usual->pixels);
     family_check(ld, &s.d);
     load_require(ld, load_int_or(ld, "num_channels", 3) == 3, "num_channels must be 3");
-    load_require(ld, s.pixels > 0, "images are smaller than a patch");
+    load_require(ld, s.pixels >= s.patch, "images are smaller than a patch");
     load_expect_text(ld, "hidden_act", "gelu_pytorch_tanh");
     load_expect_bool(ld, "vision_use_head", false);
     return s;
@@ -52,10 +51,16 @@ void siglip_tower(Loader *ld, VisionSpec *vision, const Siglip *s, PositionKind 
 }
 
 ImageRule siglip_fixed_rule(Loader *ld, const Siglip *s, int merge, ImageFilter filter) {
-    ImageRule rule = vision_rule(ld, filter);
+    ImageRule rule = vision_rule(ld, filter, COLOURS_HALF);
+    const Json *size = json_get(load_processor(ld), "size");
+    vision_expect_switch(ld, "do_center_crop", false);
+    load_require(ld,
+        vision_count(ld, size, "height", s->pixels) == s->pixels &&
+            vision_count(ld, size, "width", s->pixels) == s->pixels,
+        "image preprocessing: size must be %d × %d, as the tower's images", s->pixels, s->pixels);
     rule.sizing = SIZING_FIXED;
     rule.patch = s->patch;
-    rule.side = s->pixels / s->patch * s->patch;
+    rule.side = s->pixels;
     rule.merge = merge;
     vision_check_rule(ld, &rule);
     return rule;

@@ -164,6 +164,11 @@ static void test_config(void) {
     expect_refusal(
         &f, 0, "\"text_config\":{", "\"text_config\":{\"quantization_config\":{\"quant_method\":\"awq\"},", "awq");
     fixture_close(&f);
+    if (!fixture_open(&f, "../vision/qwen3-vl-moe")) return;
+    expect_refusal(
+        &f, 0, "\"mrope_interleaved\":true", "\"mrope_interleaved\":false", "mrope_interleaved must be true");
+    expect_refusal(&f, 0, "\"norm_topk_prob\":true", "\"norm_topk_prob\":false", "norm_topk_prob");
+    fixture_close(&f);
     if (!fixture_open(&f, "qwen2-window")) return;
     expect_refusal(&f, 0, "\"max_window_layers\":1", "\"max_window_layers\":-1", "max_window_layers is -1");
     fixture_close(&f);

@@ -99,7 +99,8 @@ typedef struct RopeOptions {
     bool interleaved;
     bool alpha;    /* dynamic scaling has a constant factor (Hunyuan), instead of one that grows with the text */
     bool unscaled; /* rope_scaling does not apply to these layers */
-    bool mrope;    /* positions have three dimensions where the file has mrope_section; mrope_interleaved applies */
+    bool mrope;    /* positions have three dimensions where the file has mrope_section */
+    bool mrope_interleaved; /* pairs take the dimensions in turn; a file whose mrope_interleaved differs is refused */
     const char *layer_type; /* key of rope_parameters, if the file has them by layer type; NULL: none */
     double proportional;    /* part of the pairs that rotates ("proportional") where the file says nothing; 0: all */
     int original_positions; /* longrope: default; 0: the file must have it */

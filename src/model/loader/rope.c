@@ -193,7 +193,7 @@ static void fill_dynamic(const Scaling *s, Rope *rope, float *out, float theta) 
 static bool is_longrope(Slice kind) { return slice_is(kind, "longrope") || slice_is(kind, "su"); }
 
 /* Pairs of each position dimension. */
-static void read_sections(const Scaling *s, Rope *rope) {
+static void read_sections(const Scaling *s, bool in_turn, Rope *rope) {
     const Json *sections = loader_get(s->ld, s->fields, "mrope_section");
     const Json *interleaved = loader_get(s->ld, s->fields, "mrope_interleaved");
     int pairs = 0, dim = 0;
@@ -206,9 +206,9 @@ static void read_sections(const Scaling *s, Rope *rope) {
         }
     load_require(s->ld, ok && pairs <= rope->dims / 2,
         "%smrope_section must be three numbers whose sum is at most %d, the pairs of a head", s->where, rope->dims / 2);
-    load_require(
-        s->ld, !interleaved || interleaved->type == JSON_BOOL, "%smrope_interleaved must be true or false", s->where);
-    rope->mrope_interleaved = interleaved && interleaved->type == JSON_BOOL && interleaved->boolean;
+    load_require(s->ld, !interleaved || (interleaved->type == JSON_BOOL && interleaved->boolean == in_turn),
+        "%smrope_interleaved must be %s", s->where, in_turn ? "true" : "false");
+    rope->mrope_interleaved = in_turn;
 }
 
 static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope *rope, float *out, float theta) {
@@ -304,7 +304,7 @@ const Rope *load_rope(Loader *ld, const RopeOptions *options) {
     }
     const bool interleaved = options->interleaved && !is_longrope(kind); /* SuScaledRoPE rotates halves, always */
     *rope = (Rope){.dims = dims, .interleaved = interleaved, .frequencies = frequencies};
-    if (options->mrope) read_sections(&scaling, rope);
+    if (options->mrope) read_sections(&scaling, options->mrope_interleaved, rope);
     rope->scale = fill(&scaling, kind, options, rope, frequencies, theta);
     for (int i = 0; options->backwards && i < dims / 2; i++) frequencies[i] = -frequencies[i];
     return rope;
