@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/json_lex.h"
+#include "base/json_python.h"
 #include "base/map.h"
 #include "base/utf8.h"
 
@@ -35,7 +36,8 @@ typedef struct Reader {
     char *unescaped;       /* where the next string with escapes goes; there is room for all of the text */
     Frame frame[JSON_DEPTH_MAX];
     int depth;
-    KeySlot *keys; /* scratch for large objects */
+    bool constants; /* Infinity, -Infinity and NaN are values */
+    KeySlot *keys;  /* scratch for large objects */
     size_t keys_capacity;
     Error *error;
 } Reader;
@@ -325,6 +327,19 @@ static const char *read_word(const Reader *reader, const char *at, Slice word) {
     return at + word.size;
 }
 
+/* What Python's json module writes for numbers that JSON lacks. */
+static const char *read_constant(const Reader *reader, const char *at, Json *node) {
+    static const char *const words[] = {"Infinity", "-Infinity", "NaN"};
+    const Slice rest = {at, (size_t)(reader->end - at)};
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        const size_t size = strlen(words[i]);
+        if (!slice_starts(rest, slice_of(words[i]))) continue;
+        *node = (Json){.type = JSON_LONG, .size = (uint32_t)size, .string = at};
+        return at + size;
+    }
+    return NULL;
+}
+
 /* A key and its colon; at: where the key should begin. */
 static inline const char *read_key(Reader *reader, const char *at) {
     at = json_skip_space(at, reader->end);
@@ -374,6 +389,7 @@ static inline const char *read_value(Reader *reader, const char *at) {
     if (at == reader->end) return fail_expected(reader, at, "a value");
     Json *node = push(reader);
     if (!node) return fail_room(reader, at);
+    const char *end;
     switch (*at) {
     case '"': return read_string(reader, at + 1, node);
     case '{':
@@ -382,6 +398,7 @@ static inline const char *read_value(Reader *reader, const char *at) {
     case 'f': *node = (Json){.type = JSON_BOOL}; return read_word(reader, at, SLICE("false"));
     case 'n': *node = (Json){.type = JSON_NULL}; return read_word(reader, at, SLICE("null"));
     default:
+        if (reader->constants && (end = read_constant(reader, at, node))) return end;
         if (*at != '-' && !is_digit(at, reader->end)) return fail_expected(reader, at, "a value");
         node->size = 0;
         return read_number(reader, at, node);
@@ -436,7 +453,7 @@ static size_t nodes_max(const Arena *arena, size_t text_size, size_t unescaped) 
     return nodes < left ? nodes : left;
 }
 
-const Json *json_parse(Arena *arena, Slice text, Error *error) {
+static const Json *parse(Arena *arena, Slice text, bool constants, Error *error) {
     if (text.size >= UINT32_MAX) {
         fail(error, ERROR_LIMIT, "the JSON text has %zu bytes; at most 4 GiB can be read", text.size);
         return NULL;
@@ -456,6 +473,7 @@ const Json *json_parse(Arena *arena, Slice text, Error *error) {
         .node = root,
         .node_end = root + nodes,
         .unescaped = block,
+        .constants = constants,
         .error = error};
     bool ok = read_document(&reader);
     free(reader.keys);
@@ -463,6 +481,9 @@ const Json *json_parse(Arena *arena, Slice text, Error *error) {
     if (ok && !kept) fail(error, ERROR_LIMIT, "the document needs more memory than it may have");
     return ok && kept ? root : NULL;
 }
+
+const Json *json_parse(Arena *arena, Slice text, Error *error) { return parse(arena, text, false, error); }
+const Json *json_parse_python(Arena *arena, Slice text, Error *error) { return parse(arena, text, true, error); }
 
 /* --- Access --------------------------------------------------------------------------------------------------- */
 

@@ -26,9 +26,14 @@ static float listed(Loader *ld, const char *field, int count, int i) {
 }
 
 static Mamba2 load_sizes(Loader *ld, const Dims *d, bool raw) {
+    const int heads = load_int(ld, "mamba_n_heads"), expand = load_int_or(ld, "mamba_expand", 2);
+    const bool wide = (int64_t)expand * d->hidden > MATRIX_COLS_MAX;
+    load_require(ld, !wide, "mamba_expand is %d, at most %d channels can be", expand, MATRIX_COLS_MAX);
+    const int absent = wide || !load_null(ld, "mamba_d_ssm") ? 1024 : expand * d->hidden;
+    const int inner = load_int_or(ld, "mamba_d_ssm", absent);
     Mamba2 m = {.hidden = d->hidden,
-        .heads = load_int(ld, "mamba_n_heads"),
-        .head_dim = load_int(ld, "mamba_d_head"),
+        .heads = heads,
+        .head_dim = family_mamba2_head_dim(ld, "mamba_d_head", inner, heads),
         .state = load_int(ld, "mamba_d_state"),
         .groups = load_int_or(ld, "mamba_n_groups", 1),
         .taps = load_int_or(ld, "mamba_d_conv", 4),
@@ -37,7 +42,6 @@ static Mamba2 load_sizes(Loader *ld, const Dims *d, bool raw) {
         .conv_bias = load_bool_or(ld, "mamba_conv_bias", true),
         .eps = d->eps,
         .norm_first = load_bool_or(ld, "mamba_norm_before_gate", true)};
-    const int inner = load_int(ld, "mamba_d_ssm");
     family_mamba2_check(ld, &m);
     load_require(
         ld, inner == (int64_t)m.heads * m.head_dim, "mamba_d_ssm is %d, not mamba_n_heads · mamba_d_head", inner);
@@ -82,7 +86,7 @@ static Falcon load_fields(Loader *ld, Spec *spec) {
     load_require(ld, raw || !has_biases(&f) || has_no_multipliers(ld),
         "biases in a file whose weights contain the multipliers, which MLX's converter does not apply to biases");
     load_expect_text(ld, "hidden_act", "silu");
-    load_ignore(ld, "attn_layer_indices", "mamba_chunk_size", "mamba_expand", "mamba_use_mlp", "mlp_expansion_factor",
+    load_ignore(ld, "attn_layer_indices", "mamba_chunk_size", "mamba_use_mlp", "mlp_expansion_factor",
         "num_logits_to_keep", NULL);
     const float embedding = load_positive_or(ld, "embedding_multiplier", 1);
     const float head = load_positive_or(ld, "lm_head_multiplier", 1);

@@ -40,9 +40,12 @@ static Component load_dense(Loader *ld, const Dims *d, int shared) {
 }
 
 static Mamba2 load_mamba(Loader *ld, const Dims *d) {
+    const int heads = load_int(ld, "mamba_n_heads"), expand = load_int_or(ld, "mamba_expand", 2);
+    const bool wide = (int64_t)expand * d->hidden > MATRIX_COLS_MAX;
+    load_require(ld, !wide, "mamba_expand is %d, at most %d channels can be", expand, MATRIX_COLS_MAX);
     Mamba2 m = {.hidden = d->hidden,
-        .heads = load_int(ld, "mamba_n_heads"),
-        .head_dim = load_int(ld, "mamba_d_head"),
+        .heads = heads,
+        .head_dim = family_mamba2_head_dim(ld, "mamba_d_head", wide ? heads : expand * d->hidden, heads),
         .state = load_int(ld, "mamba_d_state"),
         .groups = load_int_or(ld, "mamba_n_groups", 1),
         .taps = load_int_or(ld, "mamba_d_conv", 4),

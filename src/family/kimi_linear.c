@@ -79,6 +79,27 @@ static Component load_delta(Loader *ld, const Kimi *k) {
     return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};
 }
 
+/* Of an object of their own, as publishers have them, or beside the others, as transformers saves them. */
+static void load_delta_fields(Loader *ld, Kimi *k) {
+    const LoadPlace place = load_place(ld);
+    if (load_has_field(ld, "linear_attn_config")) {
+        load_enter(ld, "linear_attn_config", "");
+        k->heads = load_int(ld, "num_heads");
+        k->head_dim = load_int(ld, "head_dim");
+        k->taps = load_int_or(ld, "short_conv_kernel_size", 4);
+        k->delta_layers = load_list(ld, "kda_layers", -1);
+        load_ignore(ld, "full_attn_layers", NULL);
+        load_return(ld, &place);
+    } else {
+        k->heads = load_int(ld, "linear_num_heads");
+        k->head_dim = load_int(ld, "linear_head_dim");
+        k->taps = load_int_or(ld, "linear_conv_kernel_dim", 4);
+    }
+    load_require(ld, k->delta_layers || k->types, "kda_layers is missing, and layer_types too");
+    family_check_recurrence(ld, "delta attention", k->heads, k->heads, k->head_dim, k->head_dim);
+    family_check_taps(ld, k->taps);
+}
+
 static Kimi load_fields(Loader *ld, Spec *spec) {
     Kimi k = {.d = {.hidden = load_int(ld, "hidden_size"),
                   .intermediate_size = load_int(ld, "intermediate_size"),
@@ -94,22 +115,12 @@ static Kimi load_fields(Loader *ld, Spec *spec) {
     spec->vocab = load_int(ld, "vocab_size");
     spec->positions = load_int_or(ld, "model_max_length", load_int_or(ld, "max_position_embeddings", 1 << 20));
     k.types = load_list(ld, "layer_types", spec->layer_count);
-    const LoadPlace place = load_place(ld);
-    load_enter(ld, "linear_attn_config", "");
-    k.heads = load_int(ld, "num_heads");
-    k.head_dim = load_int(ld, "head_dim");
-    k.taps = load_int_or(ld, "short_conv_kernel_size", 4);
-    k.delta_layers = load_list(ld, "kda_layers", -1);
-    load_ignore(ld, "full_attn_layers", NULL);
-    load_require(ld, k.delta_layers || k.types, "kda_layers is missing, and layer_types too");
-    family_check_recurrence(ld, "delta attention", k.heads, k.heads, k.head_dim, k.head_dim);
-    family_check_taps(ld, k.taps);
-    load_return(ld, &place);
+    load_delta_fields(ld, &k);
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "mla_use_nope", true);
     load_require(ld, load_count_or(ld, "q_lora_rank", 0) == 0, "q_lora_rank is not supported");
     load_ignore(ld, "num_key_value_heads", "rope_theta", "rope_scaling", "moe_layer_freq", "use_grouped_topk",
-        "num_nextn_predict_layers", "q_lora_rank", NULL);
+        "first_k_dense_replace", "num_nextn_predict_layers", "q_lora_rank", NULL);
     load_skip(ld, "model.mtp");
     return k;
 }
@@ -127,22 +138,34 @@ static Moe load_moe(Loader *ld, const Kimi *k) {
     return moe;
 }
 
+/* transformers saves it with the name that the publisher's files have for experts. */
+static Component load_dense(Loader *ld, const Kimi *k) {
+    const char *home = load_has(ld, "block_sparse_moe.gate_proj.weight") ? "block_sparse_moe" : "mlp";
+    return (Component){.kind = COMPONENT_GLU,
+        .glu = family_glu(ld, home, k->d.hidden, k->d.intermediate_size, (Activation){.kind = ACT_SILU}, false)};
+}
+
 static void load(Loader *ld, Spec *spec) {
     const Kimi k = load_fields(ld, spec);
     Moe moe = load_moe(ld, &k);
     const int dense = load_count_or(ld, "first_k_dense_replace", 0), every = load_int_or(ld, "moe_layer_freq", 1);
+    const Json *mlps = load_list(ld, "mlp_layer_types", spec->layer_count);
     family_ends(ld, spec, &k.d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
         const bool delta = k.delta_layers
             ? family_listed(k.delta_layers, i + 1)
-            : family_is_recurrent(ld, "layer_types", k.types, i, "linear_attention", "full_attention");
+            : k.types && family_is_recurrent(ld, "layer_types", k.types, i, "linear_attention", "full_attention");
+        const bool mixture =
+            mlps ? family_kind(ld, "mlp_layer_types", mlps, i, "sparse", "dense") : i >= dense && i % every == 0;
         const Component mixer = delta ? load_delta(ld, &k) : load_latent(ld, &k);
         moe.names = load_has(ld, "block_sparse_moe.gate.weight") ? published : moe_usual;
         if (!moe.names.bias) moe.names.bias = "e_score_correction_bias";
+        const Component dense_ffn = mixture ? (Component){0} : load_dense(ld, &k);
         family_block(ld, spec, i,
-            &(Block){.dims = &k.d, .attention = &mixer, .moe = i >= dense && i % every == 0 ? &moe : NULL});
+            &(Block){
+                .dims = &k.d, .attention = &mixer, .ffn = mixture ? NULL : &dense_ffn, .moe = mixture ? &moe : NULL});
     }
 }
 

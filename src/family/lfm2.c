@@ -1,5 +1,6 @@
 /* LFM2: gated short convolutions, and attention in some layers; dense or, as LFM2-MoE, with experts behind the first
- * layers. The output matrix is always the embedding. References: mlx_lm/models/lfm2.py, lfm2_moe.py. */
+ * layers. The output matrix is the embedding, unless the config says otherwise and the file has one. References:
+ * mlx_lm/models/lfm2.py, lfm2_moe.py; a matrix of its own: transformers/models/lfm2. */
 #include "family/gguf/models.h"
 #include "family/recurrent.h"
 #include "family/vision.h"
@@ -30,9 +31,11 @@ static Lfm2 load_fields(Loader *ld, Spec *spec) {
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
         "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "eos_token_id", "use_pos_enc",
-        "theta", "num_heads", "output_router_logits", "router_aux_loss_coef", "tie_embedding", "tie_word_embeddings",
-        NULL);
-    family_ends_as(ld, spec, &m.d, "model.embed_tokens", "model.embedding_norm", load_rms, true);
+        "theta", "num_heads", "output_router_logits", "router_aux_loss_coef", NULL);
+    load_scope(ld, "%s", "");
+    const bool tied = load_bool_or(ld, "tie_embedding", load_bool_or(ld, "tie_word_embeddings", true));
+    family_ends_as(ld, spec, &m.d, "model.embed_tokens", "model.embedding_norm", load_rms,
+        tied || !load_has(ld, "lm_head.weight"));
     load_layers(ld, spec);
     return m;
 }

@@ -9,8 +9,11 @@ static void load_normalised(Loader *ld, Spec *spec, bool normalised) {
     spec->layer_count = load_int(ld, "num_hidden_layers");
     spec->vocab = load_int(ld, "vocab_size");
     spec->positions = load_int_or(ld, "max_position_embeddings", 1 << 20); /* it has none */
+    const int expand = load_int_or(ld, "expand", 2);
+    const bool wide = (int64_t)expand * d.hidden > MATRIX_COLS_MAX;
+    load_require(ld, !wide, "expand is %d, at most %d channels can be", expand, MATRIX_COLS_MAX);
     const Mamba1 sizes = {.hidden = d.hidden,
-        .inner = load_int_or(ld, "intermediate_size", 2 * d.hidden),
+        .inner = load_int_or(ld, "intermediate_size", wide ? d.hidden : expand * d.hidden),
         .state = load_int_or(ld, "state_size", 16),
         .rank = family_mamba_rank(ld, "time_step_rank", d.hidden),
         .taps = load_int_or(ld, "conv_kernel", 4),
@@ -19,10 +22,10 @@ static void load_normalised(Loader *ld, Spec *spec, bool normalised) {
         .norms = normalised || load_bool_or(ld, "use_bcdt_rms", false),
         .eps = load_positive_or(ld, "mixer_rms_eps", 1e-6)};
     load_expect_text(ld, "hidden_act", "silu");
-    load_ignore(ld, "chunk_size", "d_inner", "d_model", "expand", "fused_add_norm", "n_layer",
-        "pad_vocab_size_multiple", "rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "ssm_cfg",
-        "time_step_floor", "time_step_init_scheme", "time_step_max", "time_step_min", "time_step_scale",
-        "use_associative_scan", "use_mambapy", "use_falcon_mambapy", NULL);
+    load_ignore(ld, "chunk_size", "d_inner", "d_model", "fused_add_norm", "n_layer", "pad_vocab_size_multiple",
+        "rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "ssm_cfg", "time_step_floor",
+        "time_step_init_scheme", "time_step_max", "time_step_min", "time_step_scale", "use_associative_scan",
+        "use_mambapy", "use_falcon_mambapy", NULL);
     load_body(ld, "backbone.");
     family_ends_named(ld, spec, &d, "model.embeddings", "model.norm_f");
     load_layers(ld, spec);

@@ -95,10 +95,11 @@ static void load_mtp_head(Loader *ld, Spec *spec, const Qwen *q, const Moe *moe)
         ld, mtp, mtp->layers, &(Block){.dims = &q->d, .norms = &q->norms, .attention = &attention, .moe = moe});
 }
 
-static Moe load_moe(Loader *ld, const Qwen *q, bool norm_topk_prob) {
+/* always: the weights of the chosen experts have the sum 1, and a file that says otherwise is refused. */
+static Moe load_moe(Loader *ld, const Qwen *q, bool always) {
     Moe moe = family_moe_fields(ld, &moe_usual, q->d.hidden, "num_experts");
-    moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", norm_topk_prob);
-    if (norm_topk_prob) load_expect_bool(ld, "norm_topk_prob", true); /* as Qwen3-VL's mixtures */
+    moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);
+    if (always) load_expect_bool(ld, "norm_topk_prob", true); /* as Qwen3-VL's mixtures */
     moe.names.shared = "shared_expert";
     moe.names.shared_gate = "shared_expert_gate";
     moe.shared = load_int(ld, "shared_expert_intermediate_size");
@@ -115,9 +116,9 @@ static void load_dense(Loader *ld, Spec *spec) {
     vision_load_qwen3(ld, spec);
 }
 
-static void load_mixture(Loader *ld, Spec *spec, bool norm_topk_prob) {
+static void load_mixture(Loader *ld, Spec *spec, bool always) {
     const Qwen q = load_fields(ld, spec, 1);
-    const Moe moe = load_moe(ld, &q, norm_topk_prob);
+    const Moe moe = load_moe(ld, &q, always);
     const Json *dense = load_list(ld, "mlp_only_layers", -1);
     const int every = load_int_or(ld, "decoder_sparse_step", 1);
     for (int i = 0; i < spec->layer_count; i++)

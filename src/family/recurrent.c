@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 void family_check_recurrence(Loader *ld, const char *what, int key_heads, int value_heads, int key_dim, int value_dim) {
     load_require(ld, key_dim <= RECURRENT_DIM_MAX && value_dim <= RECURRENT_DIM_MAX,
@@ -17,12 +18,19 @@ void family_check_taps(Loader *ld, int taps) {
     load_require(ld, taps <= CONV_TAPS_MAX, "a convolution over %d positions, at most %d can be", taps, CONV_TAPS_MAX);
 }
 
+/* Whether a layer has this kind, or what transformers calls the same since its version 5. */
+static bool is_kind(Slice name, const char *kind) {
+    const bool mamba = strcmp(kind, "mamba") == 0, attention = strcmp(kind, "attention") == 0;
+    return slice_is(name, kind) || (mamba && slice_is(name, "linear_attention")) ||
+        (attention && slice_is(name, "full_attention"));
+}
+
 bool family_is_recurrent(
     Loader *ld, const char *field, const Json *types, int i, const char *recurrent, const char *attention) {
     const Json *type = family_item(types, i);
     const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};
-    const bool is = slice_is(name, recurrent);
-    load_require(ld, is || slice_is(name, attention), "%s[%d] is \"%.*s\", must be %s or %s", field, i,
+    const bool is = is_kind(name, recurrent);
+    load_require(ld, is || is_kind(name, attention), "%s[%d] is \"%.*s\", must be %s or %s", field, i,
         SLICE_SHOWN(name), recurrent, attention);
     return is;
 }
@@ -136,19 +144,32 @@ Component family_delta_net(Loader *ld, const DeltaNet *n) {
 
 /* ---- Mamba-2 ---- */
 
+/* A number, or {"__float__": "Infinity"}, as transformers writes what JSON lacks; else −1. */
+static double limit_of(const Json *value) {
+    const Json *tagged = json_get(value, "__float__");
+    if (tagged && tagged->type == JSON_STRING && slice_is(json_slice(tagged), "Infinity")) return INFINITY;
+    return json_is_number(value) ? json_number(value) : -1;
+}
+
 void family_mamba2_check(Loader *ld, Mamba2 *m) {
     const Json *limits = load_list(ld, "time_step_limit", 2);
     m->dt_max = INFINITY;
     if (limits) {
-        const Json *low = json_first(limits), *high = family_item(limits, 1);
-        load_require(ld, json_is_number(low) && json_is_number(high) && json_number(low) >= 0,
-            "time_step_limit must be two numbers from 0 on");
-        m->dt_min = (float)json_number(low);
-        m->dt_max = (float)json_number(high);
+        const double low = limit_of(json_first(limits)), high = limit_of(family_item(limits, 1));
+        load_require(
+            ld, low >= 0 && high >= low, "time_step_limit must be two numbers from 0 on, the smaller one first");
+        m->dt_min = (float)low;
+        m->dt_max = (float)high;
     }
     m->in_scale = m->z_scale = m->x_scale = m->b_scale = m->c_scale = m->dt_scale = 1;
     family_check_recurrence(ld, "Mamba-2", m->groups, m->heads, m->state, m->head_dim);
     family_check_taps(ld, m->taps);
+}
+
+int family_mamba2_head_dim(Loader *ld, const char *field, int inner, int heads) {
+    if (load_has_field(ld, field) && !load_text_is(ld, field, "auto")) return load_int(ld, field);
+    load_require(ld, inner % heads == 0, "Mamba-2 has %d channels, not a multiple of its %d heads", inner, heads);
+    return inner / heads > 0 ? inner / heads : 1;
 }
 
 /* Scales one part's weights, not its biases, which the scales do not reach. */

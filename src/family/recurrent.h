@@ -6,7 +6,8 @@
 void family_check_recurrence(Loader *ld, const char *what, int key_heads, int value_heads, int key_dim, int value_dim);
 void family_check_taps(Loader *ld, int taps);
 
-/* Whether layer i is `recurrent`; otherwise it must be `attention`. types: layer_types of that field, counted. */
+/* Whether layer i is `recurrent`; otherwise it must be `attention`. types: layer_types of that field, counted. What is
+ * called mamba and attention may also be called linear_attention and full_attention. */
 bool family_is_recurrent(
     Loader *ld, const char *field, const Json *types, int i, const char *recurrent, const char *attention);
 
@@ -41,6 +42,8 @@ typedef struct Mamba2 {
 
 /* time_step_limit into dt_min and dt_max, absent: no limits; and all scales 1. Checks the sizes. */
 void family_mamba2_check(Loader *ld, Mamba2 *m);
+/* A field that is a number or "auto", which is also what its absence means: inner / heads. */
+int family_mamba2_head_dim(Loader *ld, const char *field, int inner, int heads);
 /* HOME.in_proj [z, x, B, C, dt], conv1d [x, B, C], A_log, D, dt_bias, norm, out_proj. */
 Component family_mamba2(Loader *ld, const char *home, const Mamba2 *m);
 

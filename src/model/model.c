@@ -1,4 +1,5 @@
 /* Opening a model: config.json → family → Spec. */
+#include "base/json_python.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -28,7 +29,7 @@ static bool read_json(Model *model, const char *directory, const char *name, boo
     if (!file_read(path, CONFIG_BYTES_MAX, text, error)) {
         return false;
     }
-    *out = json_parse(&model->arena, buffer_view(text), error);
+    *out = json_parse_python(&model->arena, buffer_view(text), error);
     if (!*out) {
         return fail_while(error, "%s", name);
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/json_python.h"
 #include "base/json_scan.h"
 #include "base/utf8.h"
 #include "test.h"
@@ -108,6 +109,30 @@ static void test_values(void) {
         pairs += key->type == JSON_STRING && value == json_get(root, arena_copy(&arena, json_slice(key)));
     TEST(pairs == 9);
     TEST(strcmp(json_type_name(NULL), "nothing") == 0 && strcmp(json_type_name(root), "an object") == 0);
+    arena_free(&arena);
+}
+
+/* What Python's json module writes for numbers that are not finite: read on request, and written again as it was. */
+static void test_constants(void) {
+    static const char text[] = "[Infinity,-Infinity,NaN,{\"a\":Infinity},0]";
+    static const char *const wrong[] = {"Infinit", "[-Inf]", "nan", "[InfinityX]", "+Infinity", "NaNs"};
+    Arena arena = {0};
+    Error error = {0};
+    Buffer out = {0};
+    TEST(json_parse(&arena, SLICE(text), &error) == NULL && error.code == ERROR_FORMAT);
+    error = (Error){0};
+    const Json *root = json_parse_python(&arena, SLICE(text), &error), *first = root ? json_first(root) : NULL;
+    TEST_MSG(root && root->size == 5, "%s", error.text);
+    if (!root) return;
+    TEST(json_is_number(first) && json_number(first) == INFINITY && json_number(first + 1) == -INFINITY);
+    TEST(isnan(json_number(first + 2)));
+    json_write(&out, root);
+    TEST_MSG(slice_is(buffer_view(&out), text), "%.*s", SLICE_SHOWN(buffer_view(&out)));
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        error = (Error){0};
+        TEST_MSG(!json_parse_python(&arena, slice_of(wrong[i]), &error) && error.code == ERROR_FORMAT, "%s", wrong[i]);
+    }
+    buffer_free(&out);
     arena_free(&arena);
 }
 
@@ -371,6 +396,7 @@ static void test_random_texts(void) {
 int main(void) {
     test_cases();
     test_values();
+    test_constants();
     test_numbers();
     test_messages();
     test_scan();

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/json_python.h"
 #include "import/checkpoint/internal.h"
 #include "import/partial.h"
 #include "model/model.h"
@@ -23,7 +24,7 @@ static const Json *read_object(Conversion *c, const char *name, bool required, B
     snprintf(path, sizeof path, "%s/%s", c->source, name);
     if (!required && !file_exists(path)) return NULL;
     *ok = file_read(path, TEXT_BYTES_MAX, text, error);
-    const Json *root = *ok ? json_parse(&c->arena, buffer_view(text), error) : NULL;
+    const Json *root = *ok ? json_parse_python(&c->arena, buffer_view(text), error) : NULL;
     if (*ok && (!root || root->type != JSON_OBJECT)) {
         *ok = false;
         if (root)

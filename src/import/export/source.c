@@ -1,6 +1,7 @@
 /* The source's JSON files. */
 #include <stdio.h>
 
+#include "base/json_python.h"
 #include "import/export/internal.h"
 #include "import/partial.h"
 
@@ -19,7 +20,7 @@ const Json *export_read(Export *e, const char *name, bool *ok) {
         if (*ok) *ok = fail(e->error, ERROR_MEMORY, "no memory for %s", name);
         return NULL;
     }
-    const Json *root = json_parse(&e->arena, (Slice){copy, size}, e->error);
+    const Json *root = json_parse_python(&e->arena, (Slice){copy, size}, e->error);
     if (!root) *ok = fail_while(e->error, "%s", path);
     return root;
 }

@@ -37,6 +37,13 @@ static bool scaling_flag(const Scaling *s, const char *field, bool absent) {
     return value && value->type == JSON_BOOL ? value->boolean : absent;
 }
 
+/* original_max_position_embeddings; where it is absent, the model was trained for max_position_embeddings, as
+ * transformers has it. absent: where that is absent as well. */
+static double trained_positions(const Scaling *s, int absent) {
+    const double positions = load_int_or(s->ld, "max_position_embeddings", absent);
+    return scaling_number(s, "original_max_position_embeddings", positions);
+}
+
 /* The factor on the rotated values: the file's own, else what other fields give. */
 static float attention_factor(const Scaling *s, float computed) {
     return loader_get(s->ld, s->fields, "attention_factor") ? (float)scaling_number(s, "attention_factor", 0)
@@ -76,7 +83,7 @@ static void fill_llama3(const Scaling *s, float *out, int dims, float theta) {
     const float factor = (float)scaling_number(s, "factor", 0);
     const float low = (float)scaling_number(s, "low_freq_factor", 1),
                 high = (float)scaling_number(s, "high_freq_factor", 4);
-    const float trained = (float)scaling_number(s, "original_max_position_embeddings", 8192);
+    const float trained = (float)trained_positions(s, 8192);
     const float low_wave = trained / low, high_wave = trained / high;
     for (int i = 0; i < dims / 2; i++) {
         float p = period(theta, i, dims);
@@ -96,7 +103,7 @@ static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1
 /* Peng et al. 2023, arXiv 2309.00071. Returns the factor on the rotated values. */
 static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
     const double factor = scaling_number(s, "factor", 0);
-    const double trained = scaling_number(s, "original_max_position_embeddings", 4096);
+    const double trained = trained_positions(s, 4096);
     const double fast = scaling_number(s, "beta_fast", 32), slow = scaling_number(s, "beta_slow", 1);
     const Json *all = loader_get(s->ld, s->fields, "mscale_all_dim");
     const double mscale_all = json_is_number(all) ? json_number(all) : 0; /* 0 is a value that files have */
@@ -154,7 +161,7 @@ static float fill_longrope(const Scaling *s, float *out, int dims, float theta, 
         i++;
     }
     load_require(ld, trained > 1, "longrope needs original_max_position_embeddings above 1");
-    const double factor = positions / trained;
+    const double factor = scaling_number(s, "factor", positions / trained);
     const float scale = (float)(factor <= 1 ? 1 : sqrt(1 + log(factor) / log(trained)));
     loader_get(ld, s->fields, "short_mscale");
     if (loader_get(ld, s->fields, "long_mscale"))
@@ -274,10 +281,10 @@ float load_yarn_attention(Loader *ld) {
 }
 
 int load_rotary_dims(Loader *ld, int head_dim, double absent) {
-    const Json *parameters = loader_object(ld, ld->fields, "rope_parameters", ld->where);
-    const Json *nested = loader_get(ld, parameters, "partial_rotary_factor");
+    const Scaling s = find_scaling(ld, &(RopeOptions){0});
+    const Json *nested = loader_get(ld, s.fields, "partial_rotary_factor");
     const Json *own = loader_get(ld, ld->fields, "partial_rotary_factor");
-    const Json *part = own ? own : nested;
+    const Json *part = nested ? nested : own; /* as rope_theta */
     const double factor = part ? loader_positive(ld, part, ld->where, "partial_rotary_factor") : absent;
     load_require(ld, factor <= 1, "partial_rotary_factor is %g, must be at most 1", factor);
     const int dims = (int)(head_dim * fmin(factor, 1));
