@@ -35,12 +35,17 @@ static const NormNames norms_of_gemma = {
 
 static void load_gemma(Loader *ld, Spec *spec) { load(ld, spec, (Dense){.norms = &norms_of_gemma}); }
 
+/* null: there is none. */
+static float softcap_of(Loader *ld, const char *field, double absent) {
+    return load_null(ld, field) ? 0 : load_positive_or(ld, field, absent);
+}
+
 static void load_gemma2(Loader *ld, Spec *spec) {
     static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
         "pre_feedforward_layernorm", "post_feedforward_layernorm"};
     const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 256));
-    const float softcap = load_positive_or(ld, "attn_logit_softcapping", 50);
-    spec->logit_softcap = load_positive_or(ld, "final_logit_softcapping", 30);
+    const float softcap = softcap_of(ld, "attn_logit_softcapping", 50);
+    spec->logit_softcap = softcap_of(ld, "final_logit_softcapping", 30);
     load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
     for (int i = 0; i < spec->layer_count; i++) {
         Attention *op = &spec->layers[i].components[0].attention.op;

@@ -14,8 +14,8 @@ static const MoeNames published = {"block_sparse_moe", "gate", "switch_mlp", "w1
 typedef struct Kimi {
     Dims d;
     HeadSizes sizes;
-    int extra;                        /* elements of a head's query that all heads compare with one key */
-    int heads, head_dim, taps;        /* sizes of delta attention */
+    int extra; /* elements of a head's query that all heads compare with one key */
+    DeltaAttention delta;
     const Json *delta_layers, *types; /* numbers from 1 on; or names */
 } Kimi;
 
@@ -34,70 +34,26 @@ static Component load_latent(Loader *ld, const Kimi *k) {
     return (Component){.kind = COMPONENT_MLA, .mla = mla};
 }
 
-/* MLX has the convolutions as q_conv.conv, the publisher as q_conv1d. */
-static ConvPart load_part_conv(Loader *ld, const Kimi *k, const char *of, int64_t width) {
-    char name[48];
-    snprintf(name, sizeof name, "self_attn.%s_conv1d.weight", of);
-    const bool raw = load_has(ld, name);
-    snprintf(name, sizeof name, raw ? "self_attn.%s_conv1d" : "self_attn.%s_conv.conv", of);
-    return family_conv(ld, name, k->taps, false, &width, 1).part[0];
-}
-
-static Component load_delta(Loader *ld, const Kimi *k) {
-    const int64_t width = (int64_t)k->heads * k->head_dim, hidden = k->d.hidden;
-    const float size = (float)k->head_dim;
-    const Norm *l2 = load_rms(ld, NULL, k->head_dim, 1e-6f / size);
-    RecurrentComponent c = {.op = {.kind = RECURRENCE_DELTA,
-                                .channel_decay = true,
-                                .key_heads = k->heads,
-                                .value_heads = k->heads,
-                                .key_dim = k->head_dim,
-                                .value_dim = k->head_dim,
-                                .q_norm = l2,
-                                .k_norm = l2,
-                                .q_scale = 1 / size,
-                                .k_scale = 1 / sqrtf(size),
-                                .dt_scale = 1,
-                                .dt_max = INFINITY},
-        .conv = {.taps = k->taps,
-            .silu = true,
-            .part = {load_part_conv(ld, k, "q", width), load_part_conv(ld, k, "k", width),
-                load_part_conv(ld, k, "v", width)}},
-        .gated_norm = {.group = k->head_dim, .eps = k->d.eps, .gate_kind = GATE_SIGMOID, .gate_scale = 1},
-        .q = load_linear(ld, "self_attn.q_proj", width, hidden, false),
-        .k = load_linear(ld, "self_attn.k_proj", width, hidden, false),
-        .v = load_linear(ld, "self_attn.v_proj", width, hidden, false),
-        .a_low = load_linear(ld, "self_attn.f_a_proj", k->head_dim, hidden, false),
-        .a = load_linear(ld, "self_attn.f_b_proj", width, k->head_dim, false),
-        .b = load_linear(ld, "self_attn.b_proj", k->heads, hidden, false),
-        .gate_low = load_linear(ld, "self_attn.g_a_proj", k->head_dim, hidden, false),
-        .gate = load_linear(ld, "self_attn.g_b_proj", width, k->head_dim, false),
-        .o = load_linear(ld, "self_attn.o_proj", hidden, width, false)};
-    c.op.rate = load_rate(ld, "self_attn.", k->heads, 1);
-    c.op.dt_bias = load_array(ld, "self_attn.dt_bias", width, 1);
-    c.gated_norm.weight = load_repeated(ld, "self_attn.o_norm.weight", k->head_dim, k->heads);
-    return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};
-}
-
-/* Of an object of their own, as publishers have them, or beside the others, as transformers saves them. */
+/* Publishers have the sizes in an object of their own, transformers saves them beside the others. */
 static void load_delta_fields(Loader *ld, Kimi *k) {
     const LoadPlace place = load_place(ld);
     if (load_has_field(ld, "linear_attn_config")) {
         load_enter(ld, "linear_attn_config", "");
-        k->heads = load_int(ld, "num_heads");
-        k->head_dim = load_int(ld, "head_dim");
-        k->taps = load_int_or(ld, "short_conv_kernel_size", 4);
+        k->delta.heads = load_int(ld, "num_heads");
+        k->delta.head_dim = load_int(ld, "head_dim");
+        k->delta.taps = load_int_or(ld, "short_conv_kernel_size", 4);
         k->delta_layers = load_list(ld, "kda_layers", -1);
         load_ignore(ld, "full_attn_layers", NULL);
         load_return(ld, &place);
     } else {
-        k->heads = load_int(ld, "linear_num_heads");
-        k->head_dim = load_int(ld, "linear_head_dim");
-        k->taps = load_int_or(ld, "linear_conv_kernel_dim", 4);
+        k->delta.heads = load_int(ld, "linear_num_heads");
+        k->delta.head_dim = load_int(ld, "linear_head_dim");
+        k->delta.taps = load_int_or(ld, "linear_conv_kernel_dim", 4);
     }
     load_require(ld, k->delta_layers || k->types, "kda_layers is missing, and layer_types too");
-    family_check_recurrence(ld, "delta attention", k->heads, k->heads, k->head_dim, k->head_dim);
-    family_check_taps(ld, k->taps);
+    family_check_recurrence(
+        ld, "delta attention", k->delta.heads, k->delta.heads, k->delta.head_dim, k->delta.head_dim);
+    family_check_taps(ld, k->delta.taps);
 }
 
 static Kimi load_fields(Loader *ld, Spec *spec) {
@@ -105,6 +61,7 @@ static Kimi load_fields(Loader *ld, Spec *spec) {
                   .intermediate_size = load_int(ld, "intermediate_size"),
                   .eps = load_positive_or(ld, "rms_norm_eps", 1e-5)},
         .extra = load_int_or(ld, "qk_rope_head_dim", 64)};
+    k.delta = (DeltaAttention){.hidden = k.d.hidden, .eps = k.d.eps};
     const int head_dim = load_int_or(ld, "head_dim", 128);
     k.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
         .nope_dim = load_int_or(ld, "qk_nope_head_dim", head_dim),
@@ -151,6 +108,8 @@ static void load(Loader *ld, Spec *spec) {
     const int dense = load_count_or(ld, "first_k_dense_replace", 0), every = load_int_or(ld, "moe_layer_freq", 1);
     const Json *mlps = load_list(ld, "mlp_layer_types", spec->layer_count);
     family_ends(ld, spec, &k.d);
+    /* transformers never ties */
+    if (spec->tied && load_has(ld, "lm_head.weight")) family_head(ld, spec, &k.d, false);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
@@ -159,7 +118,7 @@ static void load(Loader *ld, Spec *spec) {
             : k.types && family_is_recurrent(ld, "layer_types", k.types, i, "linear_attention", "full_attention");
         const bool mixture =
             mlps ? family_kind(ld, "mlp_layer_types", mlps, i, "sparse", "dense") : i >= dense && i % every == 0;
-        const Component mixer = delta ? load_delta(ld, &k) : load_latent(ld, &k);
+        const Component mixer = delta ? family_delta_attention(ld, &k.delta) : load_latent(ld, &k);
         moe.names = load_has(ld, "block_sparse_moe.gate.weight") ? published : moe_usual;
         if (!moe.names.bias) moe.names.bias = "e_score_correction_bias";
         const Component dense_ffn = mixture ? (Component){0} : load_dense(ld, &k);

@@ -142,6 +142,53 @@ Component family_delta_net(Loader *ld, const DeltaNet *n) {
     return (Component){.kind = COMPONENT_RECURRENT, .recurrent = net};
 }
 
+/* ---- Kimi delta attention ---- */
+
+/* MLX has the convolutions as q_conv.conv, the publisher as q_conv1d. */
+static ConvPart load_part_conv(Loader *ld, int taps, const char *of, int64_t width) {
+    char name[48];
+    snprintf(name, sizeof name, "self_attn.%s_conv1d.weight", of);
+    const bool raw = load_has(ld, name);
+    snprintf(name, sizeof name, raw ? "self_attn.%s_conv1d" : "self_attn.%s_conv.conv", of);
+    return family_conv(ld, name, taps, false, &width, 1).part[0];
+}
+
+Component family_delta_attention(Loader *ld, const DeltaAttention *k) {
+    const int64_t width = (int64_t)k->heads * k->head_dim, hidden = k->hidden;
+    const float size = (float)k->head_dim;
+    const Norm *l2 = load_rms(ld, NULL, k->head_dim, 1e-6f / size);
+    RecurrentComponent c = {.op = {.kind = RECURRENCE_DELTA,
+                                .channel_decay = true,
+                                .key_heads = k->heads,
+                                .value_heads = k->heads,
+                                .key_dim = k->head_dim,
+                                .value_dim = k->head_dim,
+                                .q_norm = l2,
+                                .k_norm = l2,
+                                .q_scale = 1 / size,
+                                .k_scale = 1 / sqrtf(size),
+                                .dt_scale = 1,
+                                .dt_max = INFINITY},
+        .conv = {.taps = k->taps,
+            .silu = true,
+            .part = {load_part_conv(ld, k->taps, "q", width), load_part_conv(ld, k->taps, "k", width),
+                load_part_conv(ld, k->taps, "v", width)}},
+        .gated_norm = {.group = k->head_dim, .eps = k->eps, .gate_kind = GATE_SIGMOID, .gate_scale = 1},
+        .q = load_linear(ld, "self_attn.q_proj", width, hidden, false),
+        .k = load_linear(ld, "self_attn.k_proj", width, hidden, false),
+        .v = load_linear(ld, "self_attn.v_proj", width, hidden, false),
+        .a_low = load_linear(ld, "self_attn.f_a_proj", k->head_dim, hidden, false),
+        .a = load_linear(ld, "self_attn.f_b_proj", width, k->head_dim, false),
+        .b = load_linear(ld, "self_attn.b_proj", k->heads, hidden, false),
+        .gate_low = load_linear(ld, "self_attn.g_a_proj", k->head_dim, hidden, false),
+        .gate = load_linear(ld, "self_attn.g_b_proj", width, k->head_dim, false),
+        .o = load_linear(ld, "self_attn.o_proj", hidden, width, false)};
+    c.op.rate = load_rate(ld, "self_attn.", k->heads, 1);
+    c.op.dt_bias = load_array(ld, "self_attn.dt_bias", width, 1);
+    c.gated_norm.weight = load_repeated(ld, "self_attn.o_norm.weight", k->head_dim, k->heads);
+    return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};
+}
+
 /* ---- Mamba-2 ---- */
 
 /* A number, or {"__float__": "Infinity"}, as transformers writes what JSON lacks; else −1. */

@@ -28,6 +28,17 @@ DeltaNet family_delta_net_open(Loader *ld, const Dims *dims);
  * out_proj. */
 Component family_delta_net(Loader *ld, const DeltaNet *net);
 
+/* ---- Kimi delta attention ---- */
+
+typedef struct DeltaAttention {
+    int hidden, heads, head_dim, taps;
+    float eps;
+} DeltaAttention;
+
+/* self_attn: q_proj, k_proj and v_proj with a convolution each, f_a_proj and f_b_proj (decays), b_proj, g_a_proj and
+ * g_b_proj (gate), A_log, dt_bias, o_norm, o_proj. The decay is of each element of a key. */
+Component family_delta_attention(Loader *ld, const DeltaAttention *attention);
+
 /* ---- Mamba-2 ---- */
 
 typedef struct Mamba2 {
