@@ -165,14 +165,15 @@ static float *guarded_out(int64_t count) {
 
 static const int ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 24, 25, 64, 70};
 
-static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const float *expected, const char *name) {
+/* Products with up to `most` activation rows. */
+static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const float *expected, int most) {
     const Weight *w = &s->weight;
-    for (size_t i = 0; i < COUNT_OF(ROWS) && ROWS[i] <= most_rows; i++) {
+    for (size_t i = 0; i < COUNT_OF(ROWS) && ROWS[i] <= most; i++) {
         float *out = guarded_out(ROWS[i] * w->rows);
         cpu_matmul(&cpu->base, &(Matmul){.rows = ROWS[i], .x = x, .count = 1, .weight = {w}, .out = {out}});
         TEST_MSG(compare(out, expected, ROWS[i], w->rows), "%s: %s bits %d group %d %s, %lldx%lld, %d rows, %d threads",
-            name, quant_name(w->quant), w->bits, w->group, dtype_name(w->dtype), (long long)w->rows, (long long)w->cols,
-            ROWS[i], pool_threads(cpu->pool));
+            cpu->kernels->name, quant_name(w->quant), w->bits, w->group, dtype_name(w->dtype), (long long)w->rows,
+            (long long)w->cols, ROWS[i], pool_threads(cpu->pool));
         free(out);
     }
 }
@@ -240,7 +241,7 @@ static void test_kinds(CpuBackend *cpus, int count) {
             float *x = random_rows(MOST_ROWS, cols), *expected = malloc((size_t)(MOST_ROWS * rows) * sizeof *expected);
             for (int t = 0; t < most_rows; t++)
                 for (int64_t r = 0; r < rows; r++) expected[t * rows + r] = spec_product(&s.weight, r, x + t * cols);
-            for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
+            for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, most_rows);
             if (GROUPS[g] == 35 && rows >= 16) { /* fewer results may all be near zero */
                 /* a step of at most 20 / 127, rounded: (20/127)² / 12 of a mean square of 2.4; plain ones only round */
                 double error = relative_error(&s.weight, x + 5 * cols, expected + 5 * rows);
@@ -275,7 +276,7 @@ static void test_ternary(CpuBackend *cpus, int count) {
                 expected[t * OUT + r] = spec_product(&s.weight, r, x + t * COLS[c]);
                 TEST(same_bits(expected[t * OUT + r], spec_product(&affine, r, x + t * COLS[c])));
             }
-        for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
+        for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, most_rows);
         sample_free(&s);
         free(scales);
         free(x);
@@ -295,11 +296,31 @@ static void test_short(CpuBackend *cpus, int count) {
                   *expected = malloc((size_t)(MOST_ROWS * rows) * sizeof *expected);
             for (int t = 0; t < most_rows; t++)
                 for (int64_t r = 0; r < rows; r++) expected[t * rows + r] = spec_product(&s.weight, r, x + t * COLS[c]);
-            for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
+            for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, most_rows);
             sample_free(&s);
             free(x);
             free(expected);
         }
+}
+
+/* Quantised rows of few columns, as the matrices of MLA's heads have: several rows of one and two activation rows. */
+static void test_few_groups(CpuBackend *cpus, int count) {
+    static const int BITS[] = {2, 3, 4, 5, 6, 8}, GROUPS[] = {1, 2, 3, 4, 5, 6, 8, 9};
+    static const DType DTYPES[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32};
+    for (size_t b = 0; b < COUNT_OF(BITS); b++)
+        for (size_t g = 0; g < COUNT_OF(GROUPS); g++)
+            for (int group = 32; group <= 128; group *= 2) {
+                if (most_rows == SHORT_ROWS && (b + g + (size_t)group / 32) % 3) continue;
+                const int64_t rows = 64 + (int64_t)(random_bits() % 80), cols = (int64_t)GROUPS[g] * group;
+                Sample s = sample_make(rows, cols, QUANT_AFFINE, BITS[b], group, DTYPES[(b + g) % 3], g & 1);
+                float *x = random_rows(2, cols), *expected = malloc((size_t)(2 * rows) * sizeof *expected);
+                for (int64_t i = 0; i < 2 * rows; i++)
+                    expected[i] = spec_product(&s.weight, i % rows, x + i / rows * cols);
+                for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, 2);
+                sample_free(&s);
+                free(x);
+                free(expected);
+            }
 }
 
 /* Fused forms: three weights of different kinds with a norm, glu, matmul_add with and without a norm. */
@@ -491,6 +512,7 @@ int main(int argument_count, char **arguments) {
     test_kinds(cpus, count);
     test_ternary(cpus, count);
     test_short(cpus, count);
+    test_few_groups(cpus, count);
     for (int i = 0; i < set_count && !is_short; i++) { /* many threads take turns on few cores: a product or two */
         CpuBackend many = open_cpu(sets[i], MANY_THREADS);
         test_chunks(&many);

@@ -10,6 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX512F__)
+#include "backend/cpu/trees_avx512.h"
+#endif
+
 #define VEC_INLINE static inline __attribute__((always_inline))
 
 /* Prefetches into the second-level cache: the first has no room for data that far ahead. */
@@ -251,6 +255,19 @@ VEC_INLINE float vec_most(Vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 #endif
+
+/* vec_sum() of 16 vectors. */
+VEC_INLINE Vec vec_sums(float lanes[16][16]) {
+#if defined(__AVX512F__)
+    Vec v[16];
+    for (int i = 0; i < 16; i++) v[i] = vec_load(lanes[i]);
+    return tree_sums(v);
+#else
+    float sums[16];
+    for (int i = 0; i < 16; i++) sums[i] = vec_sum(vec_load(lanes[i]));
+    return vec_load(sums);
+#endif
+}
 
 /* eˣ to about 2 ulp for x < 88; 0 below −87. x = n·ln2 + r, |r| ≤ ln2/2, Taylor polynomial of degree 6 in r. */
 VEC_INLINE Vec vec_exp_falling(Vec x) {

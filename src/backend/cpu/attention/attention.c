@@ -10,10 +10,12 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/math.h"
 
 enum {
     ITEMS_PER_THREAD = 4, /* tiles per thread below which spans are distributed */
     FEW_ROWS = 4,
+    CUT_LEAST = 4,            /* least queries of a part of a tile: each part reads the keys and values again */
     ALONE_PRODUCTS = 1 << 17, /* one thread computes so many products before it could wake another: about 5 µs */
 };
 
@@ -201,7 +203,7 @@ static void prepare_rows(const Job *job, int index, int count) {
 /* ---- tiles ---- */
 
 static int blocks_of(const Job *job, const SequenceChunk *chunk) {
-    return (chunk->rows * job->group + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+    return (chunk->rows * job->group + job->tile_queries - 1) / job->tile_queries;
 }
 
 static Place find_tile(const Job *job, int64_t item) {
@@ -209,8 +211,8 @@ static Place find_tile(const Job *job, int64_t item) {
     for (int64_t own; item >= (own = (int64_t)blocks_of(job, chunk) * job->layout->kv_heads); chunk++) item -= own;
     /* Later rows see more keys: they are computed first, so that the threads end together. */
     const int blocks = blocks_of(job, chunk), block = blocks - 1 - (int)(item / job->layout->kv_heads);
-    const int first = block * ATTENTION_QUERIES, left = chunk->rows * job->group - first;
-    const int count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES;
+    const int first = block * job->tile_queries, left = chunk->rows * job->group - first;
+    const int count = left < job->tile_queries ? left : job->tile_queries;
     return (Place){chunk, (int)(item % job->layout->kv_heads), first, count};
 }
 
@@ -477,6 +479,28 @@ static void attention_task(void *argument, int index, int count) {
         merge_query(job, i / job->op->heads, i % job->op->heads, &space);
 }
 
+static int64_t count_tiles(const Job *job) {
+    const Step *step = &job->cpu->step;
+    int64_t tiles = 0;
+    for (int i = 0; i < step->chunk_count; i++)
+        tiles += (int64_t)blocks_of(job, &step->chunks[i]) * job->layout->kv_heads;
+    return tiles;
+}
+
+/* Cuts the queries of tiles that would leave threads without work: those of latent attention are all of one kv head.
+ * Spans differ in length, so there are more of them than threads. */
+static void cut_tiles(Job *job) {
+    const int64_t wanted = (int64_t)pool_threads(job->cpu->pool) * (job->shared ? 2 : 1);
+    int most = 0; /* queries of a kv head */
+    for (int i = 0; i < job->cpu->step.chunk_count; i++)
+        most = max_int(most, job->cpu->step.chunks[i].rows * job->group);
+    most = min_int(most, ATTENTION_QUERIES);
+    const int parts = min_int((int)((wanted + job->items - 1) / job->items), most / CUT_LEAST);
+    if (parts <= 1) return;
+    job->tile_queries = (most + parts - 1) / parts;
+    job->items = count_tiles(job) * (job->shared ? job->spans : 1);
+}
+
 /* Divides the work; returns the number of products of query and key elements. */
 static int64_t plan_job(Job *job) {
     const Step *step = &job->cpu->step;
@@ -491,8 +515,8 @@ static int64_t plan_job(Job *job) {
         first = begin < first ? begin : first;
         last = end > last ? end : last;
         visits += (int64_t)chunk->rows * (end - begin);
-        job->items += (int64_t)blocks_of(job, chunk) * job->layout->kv_heads;
     }
+    job->items = count_tiles(job);
     job->first_span = first / ATTENTION_SPAN;
     job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;
     const int64_t queries = (int64_t)step->rows * job->op->heads, partials = queries * job->spans * partial_floats(job),
@@ -514,12 +538,14 @@ void cpu_attention(Backend *backend, const Attention *op) {
         .layout = layout,
         .kernels = cpu->kernels->attention,
         .group = op->heads / layout->kv_heads,
+        .tile_queries = ATTENTION_QUERIES,
         .value_stride = attention_value_stride(layout->value_dim)};
     if (op->rope) job.rope = attention_angles(cpu, op->rope);
     codes_plan(&job);
-    const int64_t products = plan_job(&job);
+    const bool alone = plan_job(&job) < ALONE_PRODUCTS;
+    if (!alone) cut_tiles(&job);
     pool_share(cpu->pool, 0, job.items);
-    if (products < ALONE_PRODUCTS)
+    if (alone)
         attention_task(&job, 0, 1);
     else
         pool_run(cpu->pool, attention_task, &job);

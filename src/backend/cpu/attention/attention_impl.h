@@ -89,33 +89,76 @@ VEC_INLINE void add_tile(const int queries, const DType dtype, int stride, const
         add_columns(queries, COLUMN_REGS, dtype, stride, p, v, column, next, from, to, o);
 }
 
-/* p[query][j] += latent query · value of j, for adjacent queries. */
-VEC_INLINE void add_latents(
-    const int queries, const DType dtype, int64_t stride, const float *latent, const uint8_t *value, float *p) {
-    Reg sum[4][COLUMN_REGS];
-    for (int i = 0; i < queries; i++)
-        for (int r = 0; r < COLUMN_REGS; r++) sum[i][r] = reg_zero();
+/* Latent queries and values that are multiplied together: enough sums to hide the latency of an addition. */
+#if defined(__AVX512F__)
+enum { LATENT_QUERIES = 6, LATENT_KEYS = 4 };
+#else
+enum { LATENT_QUERIES = 4, LATENT_KEYS = 1 };
+#endif
+
+/* Lanes whose sum is the product of a latent query and the value of a position: [query][position of a block][lane]. */
+typedef float LatentLanes[16][16];
+
+/* lanes of adjacent queries and values. */
+VEC_INLINE void multiply_latents(const int queries, const int keys, const DType dtype, int64_t stride,
+    const float *latent, const uint8_t *value, LatentLanes *lanes, int key) {
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    Reg sum[LATENT_KEYS][LATENT_QUERIES][COLUMN_REGS];
+    for (int j = 0; j < keys; j++)
+        for (int i = 0; i < queries; i++)
+            for (int r = 0; r < COLUMN_REGS; r++) sum[j][i][r] = reg_zero();
     for (int64_t column = 0; column < stride; column += 16)
         for (int r = 0; r < COLUMN_REGS; r++) {
-            const Reg v = load_kv(value, column + r * REG_LANES, dtype);
-            for (int i = 0; i < queries; i++)
-                sum[i][r] = reg_fma(reg_load(latent + i * stride + column + r * REG_LANES), v, sum[i][r]);
+            Reg v[LATENT_KEYS];
+            for (int j = 0; j < keys; j++) v[j] = load_kv(value + j * stride * size, column + r * REG_LANES, dtype);
+            for (int i = 0; i < queries; i++) {
+                const Reg x = reg_load(latent + i * stride + column + r * REG_LANES);
+                for (int j = 0; j < keys; j++) sum[j][i][r] = reg_fma(x, v[j], sum[j][i][r]);
+            }
         }
-    for (int i = 0; i < queries; i++) {
-        float lanes[16];
-        for (int r = 0; r < COLUMN_REGS; r++) reg_store(lanes + r * REG_LANES, sum[i][r]);
-        p[i * PAGE] += vec_sum(vec_load(lanes));
+    for (int i = 0; i < queries; i++)
+        for (int j = 0; j < keys; j++)
+            for (int r = 0; r < COLUMN_REGS; r++) reg_store(lanes[i][key + j] + r * REG_LANES, sum[j][i][r]);
+}
+
+VEC_INLINE void multiply_tile(const int keys, const DType dtype, int queries, int64_t stride, const float *latent,
+    const uint8_t *value, LatentLanes *lanes, int key) {
+    const int parts = (queries + LATENT_QUERIES - 1) / LATENT_QUERIES;
+    for (int part = 0; part < parts; part++) {
+        const int first = queries * part / parts, count = queries * (part + 1) / parts - first;
+        const float *own = latent + first * stride;
+        LatentLanes *to = lanes + first;
+        if (count == 1) multiply_latents(1, keys, dtype, stride, own, value, to, key);
+        if (count == 2) multiply_latents(2, keys, dtype, stride, own, value, to, key);
+        if (count == 3) multiply_latents(3, keys, dtype, stride, own, value, to, key);
+        if (count == 4) multiply_latents(4, keys, dtype, stride, own, value, to, key);
+#if defined(__AVX512F__)
+        if (count == 5) multiply_latents(5, keys, dtype, stride, own, value, to, key);
+        if (count == 6) multiply_latents(6, keys, dtype, stride, own, value, to, key);
+#endif
     }
 }
 
+/* p[query][j] += latent query · value of j for from ≤ j < to. */
 VEC_INLINE void latent_tile(
     const DType dtype, int queries, int64_t stride, const float *latent, const uint8_t *v, int from, int to, float *p) {
     const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
-    for (int j = from; j < to; j++) {
-        const uint8_t *value = v + j * stride * size;
-        int i = 0;
-        for (; i + 4 <= queries; i += 4) add_latents(4, dtype, stride, latent + i * stride, value, p + i * PAGE + j);
-        for (; i < queries; i++) add_latents(1, dtype, stride, latent + i * stride, value, p + i * PAGE + j);
+    _Alignas(64) LatentLanes lanes[TILE];
+    for (int at = from; at < to; at += 16) {
+        const int count = to - at < 16 ? to - at : 16;
+        const uint8_t *values = v + at * stride * size;
+        int key = 0;
+        for (; key + LATENT_KEYS <= count; key += LATENT_KEYS)
+            multiply_tile(LATENT_KEYS, dtype, queries, stride, latent, values + key * stride * size, lanes, key);
+        for (; LATENT_KEYS > 1 && key < count; key++)
+            multiply_tile(1, dtype, queries, stride, latent, values + key * stride * size, lanes, key);
+        for (int i = 0; i < queries; i++) {
+            float *to_add = p + i * PAGE + at;
+            if (count == 16)
+                vec_store(to_add, vec_add(vec_load(to_add), vec_sums(lanes[i])));
+            else
+                for (int j = 0; j < count; j++) to_add[j] += vec_sum(vec_load(lanes[i][j]));
+        }
     }
 }
 

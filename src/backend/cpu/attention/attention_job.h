@@ -14,6 +14,7 @@ typedef struct Job {
     const RopeTable *rope;
     int group; /* query heads per kv head */
     int value_stride;
+    int tile_queries; /* most queries of a tile, at most ATTENTION_QUERIES */
     int first_span, spans;
     bool shared; /* spans are distributed over threads */
     int64_t items;

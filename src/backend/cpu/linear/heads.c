@@ -27,24 +27,22 @@ static void heads_task(void *argument, int index, int count) {
         }
 }
 
-static Product product_of(const HeadProducts *op, int head, int first) {
-    return (Product){.x = op->x + head * op->x_head + first * op->x_row,
-        .x_stride = op->x_row,
-        .count = 1,
-        .weight = {&op->weight[head]},
-        .out = {op->out + head * op->out_head + first * op->out_row},
-        .out_stride = op->out_row,
-        .finish = FINISH_STORE};
+/* Sets the places of a head's product, whose rows begin with `first`. */
+static void use_head(Product *p, const HeadProducts *op, int head, int first) {
+    p->x = op->x + head * op->x_head + first * op->x_row;
+    p->weight[0] = &op->weight[head];
+    p->out[0] = op->out + head * op->out_head + first * op->out_row;
 }
 
-/* Rows [first, first + rows) of some heads. */
-static void multiply(Heads *heads, const HeadProducts *op, int head, int count, int first, int rows) {
+/* Rows [first, first + rows) of some heads. one: the product of any head, begun for so many rows. */
+static void multiply(
+    Heads *heads, const HeadProducts *op, const Product *one, int head, int count, int first, int rows) {
     uint8_t *space = heads->cpu->work;
     heads->count = count;
     for (int i = 0; i < count; i++) {
         Product *p = &heads->product[i];
-        *p = product_of(op, head + i, first);
-        (void)product_begin(p, heads->cpu, rows);
+        *p = *one;
+        use_head(p, op, head + i, first);
         space += product_place(p, rows, space);
     }
     heads->items = product_items(&heads->product[0]);
@@ -56,12 +54,14 @@ static void multiply_heads(Backend *backend, const HeadProducts *op) {
     Heads heads; /* products are set before they are used */
     heads.cpu = cpu_backend(backend);
     for (int first = 0, rows; first < op->rows; first += rows) {
-        Product one = product_of(op, 0, first);
+        Product one = {.x_stride = op->x_row, .count = 1, .out_stride = op->out_row, .finish = FINISH_STORE};
+        use_head(&one, op, 0, first);
         rows = product_begin(&one, heads.cpu, op->rows - first);
+        product_begin(&one, heads.cpu, rows); /* fewer rows may use another method */
         const int64_t room = (int64_t)(PRODUCT_SPACE_BYTES / (product_place(&one, rows, NULL) + 1));
         const int most = (int)min_i64(HEADS_TOGETHER, room > 1 ? room : 1);
         for (int head = 0; head < op->heads; head += most)
-            multiply(&heads, op, head, min_int(most, op->heads - head), first, rows);
+            multiply(&heads, op, &one, head, min_int(most, op->heads - head), first, rows);
     }
 }
 

@@ -1,6 +1,7 @@
 /* Shared by the products with AVX-512: floats of every kind, the tree over the lanes. */
 #pragma once
 #include "backend/cpu/linear/linear_x86.h"
+#include "backend/cpu/trees_avx512.h"
 
 enum { PANEL = 32, FEW_BLOCK = 8 };
 
@@ -27,25 +28,6 @@ INLINE float add_tree(__m512 v) {
 /* 128-bit lanes: of a, then of b, neighbours added. */
 INLINE __m512i add_lanes(__m512i a, __m512i b) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
-}
-
-/* add_tree() of 16 vectors at once, which is shorter than one after the other. */
-INLINE __m512 add_trees(const __m512 v[16]) {
-    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
-    __m512 a[8], b[4], c[2];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const __m512d x = _mm512_castps_pd(b[i]), y = _mm512_castps_pd(b[i + 2]);
-        c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    }
-    const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
-    return _mm512_permutexvar_ps(order, sums);
 }
 
 /* ---- scales of 16 activation groups ---- */

@@ -135,7 +135,7 @@ INLINE void block_rows(
             }
         }
         const __mmask16 mask = (__mmask16)((1u << exist) - 1);
-        for (int t = 0; t < rows; t++) _mm512_mask_storeu_ps(y + t * y_stride + r, mask, add_trees(done[t]));
+        for (int t = 0; t < rows; t++) _mm512_mask_storeu_ps(y + t * y_stride + r, mask, tree_sums(done[t]));
     }
 }
 

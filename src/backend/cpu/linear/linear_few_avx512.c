@@ -135,13 +135,92 @@ INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, con
     }
 }
 
+/* ---- short rows, as the matrices of the heads of latent attention have ---- */
+
+enum { SHORT_GROUPS = 8, SHORT_BYTES = SHORT_GROUPS * 64 /* most bytes of a row */ };
+
+/* How many rows of so many groups have room in the 16 lanes of a vector. */
+INLINE int rows_together(int groups) { return groups > 4 ? 2 : groups > 2 ? 4 : 8; }
+
+/* Products of one activation row with tiles of 16 rows, `together` of which share each vector of groups: alone, a short
+ * row would leave most lanes of few_finish() empty. Each row has 16 / together lanes; those of missing groups are
+ * zeros. Returns how many rows are done. */
+INLINE int64_t short_rows(const Few *f, int64_t first, int64_t count, float *y, const Kind k, const int together) {
+    const int lanes = k.group / (4 * planes_of(k)), step = 8 * k.bits * planes_of(k), codes = 64 * planes_of(k);
+    const int vectors = lanes / together, own = 16 / together, most = ((1 << k.bits) - 1) * 127 * 4 * planes_of(k);
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    const int groups = f->tail_groups;
+    const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
+    const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
+    const uint8_t *biases = (const uint8_t *)f->w->biases + (size_t)first * scale_bytes;
+    Weight w = *f->w;
+    w.quant = k.quant; /* now a constant */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i group = _mm512_and_si512(lane, _mm512_set1_epi32(own - 1));
+    const __m512i row = _mm512_srli_epi32(lane, (unsigned)__builtin_ctz((unsigned)own));
+    const __m512i scale = _mm512_add_epi32(_mm512_mullo_epi32(row, _mm512_set1_epi32(groups)), group);
+    const __mmask16 some = _mm512_cmplt_epi32_mask(group, _mm512_set1_epi32(groups));
+    const __m512 d = _mm512_permutexvar_ps(group, _mm512_loadu_ps(f->scales));
+    const __m512 z = _mm512_permutexvar_ps(group, _mm512_loadu_ps(f->sums));
+    int64_t r = 0;
+    for (; r + 16 <= count; r += 16) {
+        uint8_t copy[16 * SHORT_BYTES + 64]; /* the last row is read past its end */
+        __m512 acc[8];
+        for (size_t i = 0; i < 16 * row_bytes; i += 64) few_prefetch(p + i, k, 64);
+        for (size_t i = 0; i < 16; i += 8) {
+            few_prefetch_scales(scales + i * scale_bytes, 8 * scale_bytes);
+            few_prefetch_scales(biases + i * scale_bytes, 8 * scale_bytes);
+        }
+        const uint8_t *from = p;
+        if (f->end - p < (int64_t)row_bytes * 15 + vectors * step) from = memcpy(copy, p, 16 * row_bytes);
+        for (int a = 0; a < own; a++) {
+            __m512i v[16];
+            __m512 s, b;
+#pragma GCC unroll 16
+            for (int i = 0; i < lanes; i++) {
+                const int at = i % vectors;
+                v[i] = _mm512_setzero_si512();
+                if (at < f->tail_vectors)
+                    few_vector(f, from + (size_t)(i / vectors) * row_bytes + at * step, f->q + at * codes, k, 1, &v[i]);
+            }
+            load_scales(&w, scales, biases, 0, together * groups, &s, &b);
+            s = _mm512_maskz_permutexvar_ps(some, scale, s);
+            b = _mm512_maskz_permutexvar_ps(some, scale, b);
+            const __m512 sums = _mm512_cvtepi32_ps(add_groups(v, lanes, most)), zero = _mm512_setzero_ps();
+            acc[a] = _mm512_fmadd_ps(b, z, _mm512_fmadd_ps(_mm512_mul_ps(s, d), sums, zero));
+            acc[a] = _mm512_add_ps(acc[a], zero); /* as the tree adds missing lanes: −0 becomes 0 */
+            from += (size_t)together * row_bytes;
+            scales += (size_t)together * scale_bytes;
+            biases += (size_t)together * scale_bytes;
+        }
+        p += 16 * row_bytes;
+        _mm512_storeu_ps(y + r, tree_shared_sums(acc, together));
+    }
+    return r;
+}
+
+/* The rows that can be done so, of all `count`. */
+INLINE int64_t few_short(const Few *f, int64_t first, int64_t count, float *y, const Kind k) {
+    const int lanes = k.group / (4 * planes_of(k)), together = rows_together(f->tail_groups);
+    if (k.quant != QUANT_AFFINE || f->w->cols > SHORT_GROUPS * k.group) return 0;
+    if (together == 2) return short_rows(f, first, count, y, k, 2);
+    if (together == 4 && lanes >= 4) return short_rows(f, first, count, y, k, 4);
+    if (together == 8 && lanes >= 8) return short_rows(f, first, count, y, k, 8);
+    return 0;
+}
+
+/* ---- any rows ---- */
+
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int lanes = k.group / (4 * planes_of(k)), step = 8 * k.bits * planes_of(k), codes = 64 * planes_of(k);
     Weight w = *f->w;
     w.quant = k.quant; /* now a constant */
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
-    const int64_t whole = f->w->cols / k.group / 16 * 16;
+    const int64_t whole = f->w->cols / k.group / 16 * 16, done_rows = rows == 1 ? few_short(f, first, count, y, k) : 0;
+    first += done_rows;
+    count -= done_rows;
+    y += done_rows;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
@@ -183,7 +262,7 @@ INLINE void few_rows(
             const __mmask16 mask = (__mmask16)((2u << r % 16) - 1);
 #pragma GCC unroll 4
             for (int t = 0; t < rows; t++)
-                _mm512_mask_storeu_ps(y + t * y_stride + r / 16 * 16, mask, add_trees(done[t]));
+                _mm512_mask_storeu_ps(y + t * y_stride + r / 16 * 16, mask, tree_sums(done[t]));
         }
         p += row_bytes;
         scales += scale_bytes;

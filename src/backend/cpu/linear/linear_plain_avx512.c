@@ -148,7 +148,7 @@ INLINE void short_row(const Plain kind, const Weight *w, int64_t first, const fl
 #pragma GCC unroll 16
         for (int r = 0; r < 16; r++) acc[r] = _mm512_fmadd_ps(v[r], xt, acc[r]);
     }
-    _mm512_storeu_ps(y, add_trees(acc));
+    _mm512_storeu_ps(y, tree_sums(acc));
 }
 
 /* The same of many activation rows: lanes are rows of the weight, and the tree adds whole vectors. */

@@ -13,6 +13,7 @@ enum {
     UNIT_ROWS = 16,       /* weight rows shared out together, few activation rows */
     SINGLE_UNIT_ROWS = 4, /* units of work for one or two rows */
     LOW_RANK = 64,        /* plain weights of so few rows, as A of adapters, are shared out in such units, too */
+    SHORT_COLS = 512,     /* columns of short rows */
     GRAIN_BYTES = 98304,  /* weights that a thread takes at a time */
     CALL_ROWS = 128,      /* weight rows per kernel call: results wait in L1 for their epilogue */
     CHUNK_LEAST = 64,     /* lines of activations that meet a panel, unless there are fewer */
@@ -290,10 +291,10 @@ static int64_t units_of(const Product *p, int64_t unit_rows) {
     return units;
 }
 
-/* Kernels for more than two lines, and for the short rows of updates, take weight rows together. */
+/* Kernels for more than two lines, and for short rows, also of updates, take weight rows together. */
 static int64_t few_unit(const Product *p) {
     if (p->weight[0]->rows <= LOW_RANK && !linear_is_integer(p->weight[0])) return SINGLE_UNIT_ROWS;
-    return p->rows * p->planes > 2 || p->updates ? UNIT_ROWS : SINGLE_UNIT_ROWS;
+    return p->rows * p->planes > 2 || p->updates || p->cols <= SHORT_COLS ? UNIT_ROWS : SINGLE_UNIT_ROWS;
 }
 
 static void few_items(const Product *p, int64_t unit, int64_t units) {
