@@ -4,8 +4,8 @@
 
 static const float norm_eps = 1e-5F; /* epsilon of the tower, whatever the config says */
 
-static void load_layer(Loader *ld, VisionSpec *vision, Layer *layer, const Dims *d, const Rope *rope) {
-    const Activation silu = {.kind = ACT_SILU};
+static void load_layer(
+    Loader *ld, VisionSpec *vision, Layer *layer, const Dims *d, const Rope *rope, Activation activation) {
     AttentionComponent a = family_attention_op(d, rope);
     a.q = load_linear(ld, "attention.q_proj", d->hidden, d->hidden, false);
     a.k = load_linear(ld, "attention.k_proj", d->hidden, d->hidden, false);
@@ -14,10 +14,10 @@ static void load_layer(Loader *ld, VisionSpec *vision, Layer *layer, const Dims 
     vision_component(vision, layer, COMPONENT_ATTENTION, load_rms(ld, "attention_norm", d->hidden, norm_eps))
         ->attention = a;
     vision_component(vision, layer, COMPONENT_GLU, load_rms(ld, "ffn_norm", d->hidden, norm_eps))->glu =
-        family_glu(ld, "feed_forward", d->hidden, d->intermediate_size, silu, false);
+        family_glu(ld, "feed_forward", d->hidden, d->intermediate_size, activation, false);
 }
 
-static void load_tower(Loader *ld, VisionSpec *vision, const Dims *d) {
+static void load_tower(Loader *ld, VisionSpec *vision, const Dims *d, Activation activation) {
     const char *home = load_has(ld, "vision_model.ln_pre.weight") ? "vision_model." : "";
     const Rope *rope = load_grid_rope(ld, d->head_dim, 10000, true);
     load_scope(ld, "%s", home);
@@ -26,7 +26,7 @@ static void load_tower(Loader *ld, VisionSpec *vision, const Dims *d) {
     load_layers(ld, &vision->tower);
     for (int i = 0; i < vision->tower.layer_count; i++) {
         load_scope(ld, "%stransformer.layers.%d.", home, i);
-        load_layer(ld, vision, &vision->tower.layers[i], d, rope);
+        load_layer(ld, vision, &vision->tower.layers[i], d, rope, activation);
     }
 }
 
@@ -68,7 +68,8 @@ void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias) {
     load_require(ld, d.head_dim * d.heads == d.hidden, "head_dim is %d, but %d heads have %d elements", d.head_dim,
         d.heads, d.hidden);
     load_require(ld, load_int_or(ld, "num_channels", 3) == 3, "num_channels must be 3");
-    load_expect_text(ld, "hidden_act", "silu");
+    const bool silu = load_text_is(ld, "hidden_act", "silu"), gelu = load_text_is(ld, "hidden_act", "gelu");
+    load_require(ld, silu || gelu || !load_has_field(ld, "hidden_act"), "hidden_act must be silu or gelu, the default");
     vision->tower.hidden = d.hidden;
     vision->tower.layer_count = load_int_or(ld, "num_hidden_layers", 24);
     vision->rule = vision_rule(ld, IMAGE_BICUBIC, COLOURS_CLIP);
@@ -78,7 +79,7 @@ void vision_load_pixtral(Loader *ld, Spec *spec, int merge, bool bias) {
     vision->rule.merge = merge ? merge : 1;
     vision->rule.side = load_longest(ld, load_int_or(ld, "image_size", 1024));
     vision_check_rule(ld, &vision->rule);
-    load_tower(ld, vision, &d);
+    load_tower(ld, vision, &d, (Activation){.kind = silu ? ACT_SILU : ACT_GELU});
     load_return(ld, &root);
     const bool raw = load_has(ld, "model.multi_modal_projector.linear_1.weight");
     load_scope(ld, "%smulti_modal_projector.", raw ? "model." : "");
