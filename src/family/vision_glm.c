@@ -3,9 +3,8 @@
 #include "family/vision_parts.h"
 
 enum {
-    FRAMES = 2, /* the processor counts the pixels of an image twice, as a video's */
-    AREA_MIN = 112 * 112,
-    AREA_MAX = 28 * 28 * 15000, /* limits of both, where files say nothing */
+    AREA_MIN = 112 * 112, /* limits of an image's frames, where files say nothing */
+    AREA_MAX = 28 * 28 * 15000,
 };
 
 typedef struct Tower {
@@ -15,10 +14,12 @@ typedef struct Tower {
     const Rope *rope;
 } Tower;
 
-static ImageRule load_rule(Loader *ld, int patch, int merge) {
+/* frames: how often the processor counts the pixels of an image, as those of a video with so many frames. */
+static ImageRule load_rule(Loader *ld, int patch, int merge, int frames) {
     ImageRule rule = vision_area_rule(ld, patch, merge, AREA_MIN, AREA_MAX);
-    rule.pixels_min /= FRAMES;
-    rule.pixels_max /= FRAMES;
+    vision_expect_count(ld, "temporal_patch_size", frames);
+    rule.pixels_min = (rule.pixels_min + frames - 1) / frames;
+    rule.pixels_max /= frames;
     rule.enlarge = true;
     vision_check_rule(ld, &rule);
     return rule;
@@ -91,7 +92,7 @@ void vision_load_glm(Loader *ld, Spec *spec) {
     t.bias = t.qkv_bias && !learned;
     const int out = load_int_or(ld, "out_hidden_size", spec->hidden), channels = load_int_or(ld, "in_channels", 3);
     const int patch = load_int_or(ld, "patch_size", 14), merge = load_int_or(ld, "spatial_merge_size", 2);
-    const int side = load_int_or(ld, "image_size", 336) / patch;
+    const int side = load_int_or(ld, "image_size", 336) / patch, frames = load_int_or(ld, "temporal_patch_size", 2);
     family_check(ld, &t.d);
     load_require(
         ld, out == spec->hidden, "out_hidden_size is %d, but the text model's hidden_size %d", out, spec->hidden);
@@ -101,9 +102,8 @@ void vision_load_glm(Loader *ld, Spec *spec) {
     t.rope = load_grid_rope(ld, t.d.head_dim, 10000, false);
     vision->tower.hidden = t.d.hidden;
     vision->tower.layer_count = load_int(ld, "depth");
-    vision->rule = load_rule(ld, patch, merge);
-    vision->patch = load_patch_convolution(
-        ld, "patch_embed.proj", t.d.hidden, patch, load_int_or(ld, "temporal_patch_size", 2), true, &vision->pair);
+    vision->rule = load_rule(ld, patch, merge, frames);
+    vision->patch = load_patch_convolution(ld, "patch_embed.proj", t.d.hidden, patch, frames, true, &vision->pair);
     if (learned) load_positions(ld, vision, &t, side);
     load_layers(ld, &vision->tower);
     for (int i = 0; i < vision->tower.layer_count; i++) load_block(ld, vision, i, &t);

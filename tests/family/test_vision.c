@@ -552,7 +552,7 @@ int main(int count, char **arguments) {
         "glm4v-moe", "glm-ocr", "fastvlm", "fastvlm-b", "lfm2-vl", "lfm2-vl-tiles", "paligemma", "paligemma2",
         "gemma3-b", "qwen2-vl-b", "qwen2-5-vl-b", "qwen3-vl-b", "mistral3-b", "idefics3-b", "glm4v-b", "qwen2-vl-video",
         "qwen2-5-vl-video", "qwen3-vl-video", "qwen3-5-video", "glm4v-video", "gemma4-e-video", "gemma4-31b-video",
-        "smolvlm-video", "qwen3-vl-c", "gemma3-c", "smolvlm-c", "glm4v-c", "mistral3-c"};
+        "smolvlm-video", "qwen3-vl-c", "gemma3-c", "smolvlm-c", "glm4v-c", "mistral3-c", "glm46v-c"};
     bool here[FIXTURE_CPUS];
     for (size_t c = 0; c < FIXTURE_CPUS; c++) here[c] = fixture_cpu_due(fixture_cpus[c]);
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);
