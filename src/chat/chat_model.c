@@ -40,6 +40,41 @@ static void make_fingerprint(ChatModel *m) {
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%010llx", (unsigned long long)(hash & 0xFFFFFFFFFFu));
 }
 
+/* Whether the template shows the three texts of a conversation whose contents have this form. pairs: of the special
+ * tokens. False with ERROR_MEMORY in `error`: not known. */
+static bool shows_texts(const Template *template, const char *before, const char *behind, Slice pairs, Error *error) {
+    static const char *const texts[] = {"first probe", "second probe", "third probe"};
+    Arena arena = {0};
+    Buffer text = {0};
+    Rendered rendered = {0};
+    Error why = {0};
+    buffer_text(&text, "{\"messages\":[");
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        buffer_printf(&text, "%s{\"role\":\"%s\",\"content\":%s\"%s\"%s}", i ? "," : "", i % 2 ? "assistant" : "user",
+            before, texts[i], behind);
+    buffer_text(&text, "],\"add_generation_prompt\":true");
+    buffer_append(&text, pairs.data, pairs.size);
+    buffer_byte(&text, '}');
+    const Json *variables = text.failed ? NULL : json_parse(&arena, buffer_view(&text), &why);
+    bool shown = variables && template_render(template, variables, &rendered, &why);
+    for (size_t i = 0; shown && i < COUNT_OF(texts); i++)
+        shown = memmem(rendered.text.data, rendered.text.size, texts[i], strlen(texts[i]));
+    if (text.failed || why.code == ERROR_MEMORY) fail(error, ERROR_MEMORY, "no memory for a chat template");
+    rendered_free(&rendered);
+    buffer_free(&text);
+    arena_free(&arena);
+    return shown;
+}
+
+/* Whether texts are shown as lists of parts, and not as strings. False with an error: no memory. */
+static bool find_text_parts(ChatModel *m, Slice pairs, Error *error) {
+    Error why = {0};
+    m->text_parts = !shows_texts(m->template, "", "", pairs, &why) && why.code == ERROR_NONE &&
+        shows_texts(m->template, "[{\"type\":\"text\",\"text\":", "}]", pairs, &why);
+    if (why.code != ERROR_NONE && error) *error = why;
+    return why.code == ERROR_NONE;
+}
+
 /* The template's part of the directory. */
 static bool open_template(ChatModel *m, const char *directory, Error *error) {
     Error why = {0};
@@ -60,7 +95,8 @@ static bool open_template(ChatModel *m, const char *directory, Error *error) {
         m->reasoning = reasoning_format_of(template_source(m->template));
     }
     Buffer pairs = {0}, object = {0};
-    bool ok = template_token_variables(directory, &pairs, error);
+    bool ok = template_token_variables(directory, &pairs, error) &&
+        (!m->template || find_text_parts(m, buffer_view(&pairs), error));
     if (ok) {
         buffer_printf(&object, "{%s}", pairs.size ? pairs.data + 1 : ""); /* without the comma in front */
         char *text = object.failed ? NULL : arena_copy(&m->arena, buffer_view(&object));

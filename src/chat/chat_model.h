@@ -23,6 +23,7 @@ typedef struct ChatModel {
     Engine *engine;
     Tokenizer *tokenizer;
     Template *template;               /* NULL: the model has no chat template */
+    bool text_parts;                  /* the template shows texts only as parts of a list (SmolVLM, Idefics 3) */
     const CallFormat *calls;          /* the template's call format; NULL: none */
     const ReasoningFormat *reasoning; /* the template's reasoning format; NULL: none */
     MediaFiles *media_files;          /* NULL: the model takes neither images nor audio */

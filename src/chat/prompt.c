@@ -15,23 +15,24 @@ static const Spelling spellings[] = {
     {false, false, false}, {true, false, false}, {false, true, false}, {true, true, false}};
 
 /* A message with its parts joined, as templates of text models expect it. Messages with images, audio or videos stay
- * lists of parts. */
+ * lists of parts, and all others where the template shows no texts but those of parts. */
 typedef struct Flat {
     const ChatMessage *message;
     Slice content, reasoning; /* data NULL: none */
-    size_t call_count, media_count;
+    size_t call_count;
+    bool listed;
 } Flat;
 
-static const Flat *flatten(const ChatPrompt *p, Arena *arena, Error *error) {
+static const Flat *flatten(const ChatModel *m, const ChatPrompt *p, Arena *arena, Error *error) {
     Flat *flat = arena_alloc(arena, p->message_count, sizeof *flat);
     if (!flat) fail(error, arena_failure(arena), "no memory for %zu messages", p->message_count);
     for (size_t i = 0; i < p->message_count && flat; i++) {
         const ChatMessage *message = &p->messages[i];
-        flat[i] = (Flat){
-            .message = message, .call_count = message_call_count(message), .media_count = message_media_count(message)};
+        flat[i] = (Flat){.message = message, .call_count = message_call_count(message)};
         if (!message_text(message, arena, &flat[i].content, error) ||
             !message_reasoning(message, arena, &flat[i].reasoning, error))
             return NULL;
+        flat[i].listed = message_media_count(message) > 0 || (m->text_parts && flat[i].content.data);
     }
     return flat;
 }
@@ -94,7 +95,7 @@ static Json *put_message(Json *at, const Flat *flat, Spelling spelling, bool fir
     uint32_t pairs = 2;
     const bool as_user = spelling.systems_as_user && !first && !strcmp(message->role, "system");
     at = json_put_pair(at, SLICE("role"), slice_of(as_user ? "user" : message->role));
-    if (flat->media_count > 0) {
+    if (flat->listed) {
         at = put_parts(json_put_string(at, SLICE("content")), message);
     } else {
         at = json_put_pair(at, SLICE("content"), flat->content.data ? flat->content : SLICE(""));
@@ -118,7 +119,7 @@ static bool count_nodes(const Flat *flat, size_t *count) {
     const Slice texts[] = {flat->content, message->name, flat->reasoning, message->call_id};
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i].size > UINT32_MAX) return false;
-    size_t all = NODES_PER_MESSAGE + (flat->media_count > 0 ? NODES_PER_PART * message->part_count : 0);
+    size_t all = NODES_PER_MESSAGE + (flat->listed ? NODES_PER_PART * message->part_count : 0);
     for (size_t i = 0; i < message->part_count; i++) {
         const ChatCall *call = &message->parts[i].call;
         if (message->parts[i].kind != CONTENT_TOOL_CALL) continue;
@@ -248,7 +249,7 @@ bool chat_prompt(
     const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, PromptMedia *media, Error *error) {
     *media = (PromptMedia){0};
     if (!m->template) return fail(error, ERROR_UNSUPPORTED, "the model '%s' has no chat template", m->name);
-    const Flat *flat = flatten(p, arena, error);
+    const Flat *flat = flatten(m, p, arena, error);
     if (!flat) return false;
     Rendered rendered = {0};
     const bool ok = prompt_media_open(media, m, p->messages, p->message_count, arena, error) &&

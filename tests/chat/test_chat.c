@@ -79,10 +79,47 @@ static void test_prompt(void) {
     chat_fixture_open(&fixture, false);
     model = chat_open(&fixture, 1, 1);
     TEST(!chat_prompt(model, &prompt, &arena, &tokens, &media, &error) && error.code == ERROR_UNSUPPORTED);
-    TEST(!strcmp(model->name, "fake") && model->sampling.temperature == 1 && chat_model_vocab(model) == CHAT_VOCAB);
+    TEST(!model->text_parts && !strcmp(model->name, "fake") && model->sampling.temperature == 1 &&
+        chat_model_vocab(model) == CHAT_VOCAB);
     chat_model_close(model);
     chat_fixture_close(&fixture);
     arena_free(&arena);
+}
+
+/* A template that looks for parts in each content (SmolVLM, Idefics 3) gets lists of parts, also of plain texts. */
+static void test_text_parts(void) {
+    static const char source[] =
+        "{% for m in messages %}{{ m.role }}{% if m.content[0]['type'] == 'image' %}:{% else %}: {% endif %}"
+        "{% for c in m.content %}{% if c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %}{{ eos_token }}"
+        "{% endfor %}";
+    const ChatMessage messages[] = {{.role = "system", CHAT_TEXT(SLICE("Be"))},
+        {.role = "user", CHAT_TEXT(SLICE("Hi"))}, {.role = "assistant", CHAT_TEXT(SLICE(""))},
+        {.role = "user",
+            .parts =
+                (ContentPart[]){{.kind = CONTENT_TEXT, .text = SLICE("a")}, {.kind = CONTENT_TEXT, .text = SLICE("b")}},
+            .part_count = 2}};
+    const ChatPrompt prompt = {.messages = messages, .message_count = COUNT_OF(messages)};
+    ChatFixture fixture;
+    Buffer json = {0};
+    Arena arena = {0};
+    PromptMedia media;
+    Tokens tokens = {0};
+    Error error = {0};
+    char text[200] = "";
+    chat_fixture_open(&fixture, false);
+    buffer_text(&json, "{\"eos_token\":\"<|end|>\",\"chat_template\":");
+    json_write_string(&json, slice_of(source));
+    buffer_byte(&json, '}');
+    chat_write(&fixture, "tokenizer_config.json", &json);
+    ChatModel *model = chat_open(&fixture, 1, 1);
+    TEST(model->text_parts);
+    TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &media, &error), "%s", error.text);
+    spell(&tokens, text, sizeof text);
+    TEST_MSG(!strcmp(text, "system: Be[E]user: Hi[E]assistant: [E]user: ab[E]"), "%s", text);
+    tokens_free(&tokens);
+    arena_free(&arena);
+    chat_model_close(model);
+    chat_fixture_close(&fixture);
 }
 
 /* Tools and calls as templates see them; as plain text for templates that do not. */
@@ -382,6 +419,7 @@ static void test_parsed(void) {
 int main(void) {
     log_set_level(LOG_ERROR);
     test_prompt();
+    test_text_parts();
     test_tool_prompt();
     test_parsed();
     test_answers();
