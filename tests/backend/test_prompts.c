@@ -84,12 +84,16 @@ static double error_of(const Shape *s, const float *out) {
     return worst;
 }
 
-static void check(Backend *b, const Kind *kind, int64_t cols) {
+/* uniform: in a step with Step.uniform_matmul, whose sums have eight chains instead of two. */
+static void check(Backend *b, const Kind *kind, int64_t cols, bool uniform) {
     static const int pieces[] = {1, 7, 33, 64, 65, 129, 300, 700};
     const int64_t count = (int64_t)most_rows * WEIGHT_ROWS;
     Shape s = shape_make(kind, cols);
     float *whole[2] = {random_floats(count, 0), random_floats(count, 0)},
           *cut[2] = {random_floats(count, 0), random_floats(count, 0)};
+    Step step = *step_of_rows(most_rows, 0);
+    step.uniform_matmul = uniform;
+    b->ops->begin(b, &step);
     for (Way way = 0; way < WAYS; way++) {
         run(b, &s, way, 0, most_rows, whole[0], whole[1]);
         if (way == STORE) { /* inputs, scales and weights made of them are rounded to f16: 2^-11 of a term each */
@@ -103,10 +107,12 @@ static void check(Backend *b, const Kind *kind, int64_t cols) {
             const bool second = way == STORE || way == NORMED;
             TEST_MSG(same_bits(whole[0], cut[0], end * WEIGHT_ROWS) &&
                     (!second || same_bits(whole[1], cut[1], end * WEIGHT_ROWS)),
-                "%s %d bits, %d columns, %s: pieces of %d rows", quant_name(kind->quant), kind->bits, (int)cols,
-                way_names[way], pieces[i]);
+                "%s %d bits, %d columns, %s%s: pieces of %d rows", quant_name(kind->quant), kind->bits, (int)cols,
+                way_names[way], uniform ? ", uniform" : "", pieces[i]);
         }
     }
+    Error error = {0};
+    TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
     for (int i = 0; i < 2; i++) {
         free(whole[i]);
         free(cut[i]);
@@ -211,14 +217,12 @@ int main(int argc, char **argv) {
     if (!b) return test_done();
     if (argc > 1) most_rows = (int)strtol(argv[1], NULL, 10);
     const bool all = argc < 2;
-    b->ops->begin(b, step_of_rows(most_rows, 0));
-    for (size_t i = 0; i < (all ? COUNT_OF(kinds) : 1); i++) check(b, &kinds[i], all ? 64 * 22 : 64 * 5);
-    if (all) {
-        check(b, &kinds[0], 64 * 150);
-        check(b, &kinds[0], 64);
+    for (int uniform = 0; uniform < 2; uniform++) {
+        for (size_t i = 0; i < (all ? COUNT_OF(kinds) : 1); i++) check(b, &kinds[i], all ? 64 * 22 : 64 * 5, uniform);
+        if (!all) continue;
+        check(b, &kinds[0], 64 * 150, uniform);
+        check(b, &kinds[0], 64, uniform);
     }
-    Error error = {0};
-    TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
     backend_close(b);
     check_passed();
     return test_done();

@@ -13,7 +13,7 @@ typedef struct Case {
     const char *name;
     int64_t anchor_width, row_width, work_width;
     int64_t out_width;
-    bool aligned; /* the operation's part of an anchor begins at a multiple of 64 bytes */
+    bool aligned; /* the operation's parts of an anchor and of a row begin at multiples of 64 bytes */
     int64_t width[INPUTS_MAX];
     float *in[INPUTS_MAX];
     void (*run)(
@@ -38,7 +38,8 @@ typedef struct Text {
 /* Offsets that are not 0, as behind the part of another operation. */
 static Text text_open(Backend *backend, const Case *c, int tokens) {
     Text t = {.backend = backend, .c = c, .pages = TEXTS_MAX * (tokens / C + 2)};
-    const int64_t anchor_at = c->aligned ? 16 : 5, anchor = c->anchor_width + anchor_at, row = c->row_width + 3;
+    const int64_t anchor_at = c->aligned ? 16 : 5, anchor = c->anchor_width + anchor_at;
+    const int64_t row_at = c->aligned ? 16 : 3, row = c->row_width + row_at;
     Error error;
     t.kv.layout = (KvLayout){
         .dtype = DTYPE_F32, .anchor_bytes = (size_t)anchor * sizeof(float), .row_bytes = (size_t)row * sizeof(float)};
@@ -50,7 +51,7 @@ static Text text_open(Backend *backend, const Case *c, int tokens) {
     t.table = malloc((size_t)t.pages * sizeof *t.table);
     if (!t.kv.base || !t.table) abort();
     memset(t.kv.base, 0xff, bytes); /* NaN */
-    t.place = (RecurrentPart){t.kv, anchor_at, 3};
+    t.place = (RecurrentPart){t.kv, anchor_at, row_at};
     return t;
 }
 
@@ -537,12 +538,14 @@ static void check_convs(void) {
         const char *name;
         int taps, parts;
         int channels[3];
-        bool silu, bias, gates;
-    } shapes[] = {{"conv of three", 4, 3, {32, 17, 48}, true, false, false},
-        {"gated conv", 3, 1, {41}, false, true, true}, {"conv 8", 8, 1, {16}, true, true, false},
-        {"conv 1", 1, 1, {16}, false, true, false}};
+        bool silu, bias, gates, aligned;
+    } shapes[] = {{"conv of three", 4, 3, {32, 17, 48}, true, false, false, false},
+        {"gated conv", 3, 1, {41}, false, true, true, false}, {"conv 8", 8, 1, {16}, true, true, false, false},
+        {"conv 1", 1, 1, {16}, false, true, false, false},
+        {"conv of three, aligned", 4, 3, {32, 64, 48}, true, false, false, true},
+        {"gated conv, aligned", 3, 1, {44}, true, true, true, true}};
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
-        Case c = {.name = shapes[i].name, .run = run_conv};
+        Case c = {.name = shapes[i].name, .run = run_conv, .aligned = shapes[i].aligned};
         c.conv = (Conv){.taps = shapes[i].taps, .silu = shapes[i].silu, .part_count = shapes[i].parts};
         for (int n = 0; n < shapes[i].parts; n++) {
             c.conv.part[n] = (ConvPart){

@@ -15,6 +15,8 @@ struct WgmmaRing {
     int band;                      /* blocks' weights that stay in the L2 while all inputs pass */
     float *partials;               /* splits > 1: [chain][row of inputs][tile row of all weights, row] */
     int chain;                     /* slices of a chain of multiplications, whose sum is added to the next one's */
+    int slots;                     /* gemm_small_n.cu: slots of weights */
+    int together;                  /* gemm_small_n.cu: 1: the parts of the slices are a cluster, each one chain */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -73,12 +73,103 @@ __global__ void conv_kernel(const __grid_constant__ ConvArgs a, int each) {
     }
 }
 
+constexpr int DECODE_CONV_BLOCK = 128; /* threads, of four channels each */
+
+__device__ static void multiply_by(float4 &v, const float *gate) {
+    const float4 g = __ldcg((const float4 *)gate);
+    v = make_float4(v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w);
+}
+
+/* Chunks of single rows, as in decoding: a thread has four channels, a block some of a row. Sums have the
+ * order of the kernel above. What a row needs is loaded in two rounds: the numbers of its page, then all inputs. */
+template <int TAPS>
+__global__ void __launch_bounds__(DECODE_CONV_BLOCK) conv_decode_kernel(const __grid_constant__ ConvArgs a) {
+    const ConvPart &p = a.op.part[blockIdx.z];
+    const int channel = ((int)blockIdx.x * DECODE_CONV_BLOCK + (int)threadIdx.x) * 4, row = (int)blockIdx.y;
+    let_next_begin();
+    const int32_t *table = a.pages.tables + (int64_t)__ldcg(a.step.chunks + row) * a.pages.table_stride;
+    const int position = __ldcg(a.step.places + row);
+    const int32_t before = __ldcg(table), last = __ldcg(table + 1);
+    const bool on = channel < p.channels;
+    int at = channel, channels = 0;
+#pragma unroll
+    for (int i = 0; i < CONV_PARTS_MAX; i++) {
+        if (i >= a.op.part_count) break;
+        at += i < (int)blockIdx.z ? (int)a.op.part[i].channels : 0;
+        channels += (int)a.op.part[i].channels;
+    }
+    /* Steps before this one have written these. */
+    float4 in[TAPS], weight[TAPS];
+    const int begin = (position - 1) / PAGE * PAGE;
+#pragma unroll
+    for (int i = 0; i < TAPS - 1; i++) {
+        const int from = position - (TAPS - 1 - i);
+        in[i] = make_float4(0, 0, 0, 0);
+        if (!on || position == 0) continue;
+        const float *old = from >= begin ? tail_row(a.pages, before, from - begin)
+                                         : anchor_of(a.pages, before) + (int64_t)(from - begin + TAPS - 1) * channels;
+        in[i] = __ldcg((const float4 *)(old + at));
+    }
+#pragma unroll
+    for (int i = 0; i < TAPS; i++)
+        weight[i] = on ? __ldg((const float4 *)(p.weight + (int64_t)channel * TAPS) + i) : make_float4(0, 0, 0, 0);
+    wait_for_previous();
+    if (!on) return;
+    const int64_t place = (int64_t)row * p.channels + channel;
+    in[TAPS - 1] = __ldcg((const float4 *)(p.x + place));
+    if (a.op.in_gate) multiply_by(in[TAPS - 1], a.op.in_gate + place);
+    const float4 bias = p.bias ? __ldg((const float4 *)(p.bias + channel)) : make_float4(0, 0, 0, 0);
+    float sums[4] = {bias.x, bias.y, bias.z, bias.w};
+    const float *weights = (const float *)weight; /* [channel][tap] */
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        const float inputs[4] = {in[i].x, in[i].y, in[i].z, in[i].w};
+#pragma unroll
+        for (int k = 0; k < 4; k++) sums[k] = fmaf(weights[k * TAPS + i], inputs[k], sums[k]);
+    }
+    if (last >= 0) {
+        *(float4 *)(tail_row(a.pages, last, position % PAGE) + at) = in[TAPS - 1];
+        if (position % PAGE == 0)
+#pragma unroll
+            for (int i = 0; i < TAPS - 1; i++)
+                *(float4 *)(anchor_of(a.pages, last) + (int64_t)i * channels + at) = in[i];
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (a.op.silu) sums[k] = sums[k] / (1.0f + expf(-sums[k]));
+    float4 out = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    if (a.op.out_gate) multiply_by(out, a.op.out_gate + place);
+    *(float4 *)(p.out + place) = out;
+}
+
+static bool is_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
+
+/* Whether conv_decode_kernel takes the operation. */
+static bool conv_decode_fits(const ConvArgs &a) {
+    const StatePages &pages = a.pages;
+    bool fits = a.chunks == a.op.rows && (a.op.taps == 3 || a.op.taps == 4) && is_aligned(a.op.in_gate) &&
+        is_aligned(a.op.out_gate) && pages.stride % 4 == 0 && pages.row % 4 == 0 && pages.anchor % 4 == 0 &&
+        pages.row_at % 4 == 0 && pages.anchor_at % 4 == 0 && is_aligned(pages.pages);
+    for (int i = 0; i < a.op.part_count; i++) {
+        const ConvPart &p = a.op.part[i];
+        fits = fits && p.channels % 4 == 0 && is_aligned(p.x) && is_aligned(p.out) && is_aligned(p.weight) &&
+            (!p.bias || is_aligned(p.bias));
+    }
+    return fits;
+}
+
 extern "C" cudaError_t recurrent_conv(cudaStream_t stream, const ConvArgs *args) {
     constexpr int EACH = 16; /* rows of a thread, where chunks are as long */
     const int rows = args->op.rows, each = rows / args->chunks >= EACH ? EACH : 1;
     int64_t most = 0;
     for (int i = 0; i < args->op.part_count; i++)
         most = args->op.part[i].channels > most ? args->op.part[i].channels : most;
+    if (conv_decode_fits(*args)) {
+        const dim3 decode_grid((unsigned)((most / 4 + DECODE_CONV_BLOCK - 1) / DECODE_CONV_BLOCK), (unsigned)rows,
+            (unsigned)args->op.part_count);
+        return launch(stream, args->op.taps == 3 ? conv_decode_kernel<3> : conv_decode_kernel<4>, decode_grid,
+            DECODE_CONV_BLOCK, 0, *args);
+    }
     const dim3 grid((unsigned)((most + CONV_BLOCK - 1) / CONV_BLOCK), (unsigned)((rows + each - 1) / each),
         (unsigned)args->op.part_count);
     return launch(stream, conv_kernel, grid, CONV_BLOCK, 0, *args, each);

@@ -8,19 +8,18 @@
 constexpr int EACH = RECURRENT_DIM_MAX / 32; /* elements of a head in a lane, at most */
 constexpr int COLS = 32;                     /* columns of a state in a block */
 constexpr int HEAD_BLOCK = 32 * HEAD_WARPS;
-constexpr int PRODUCT_WARPS = 8;
+constexpr int PRODUCT_WARPS = 8, ROUNDS = PAGE / PRODUCT_WARPS;
+constexpr int KEY_EACH = 4; /* elements in a lane of a head of the usual width, at most 128 */
 
 /* ---- heads of q and k ---- */
 
-/* A warp for q and one for k of a key head of a row. */
-__global__ void __launch_bounds__(64) prepare_kernel(const __grid_constant__ RecurrenceArgs a) {
-    __shared__ float heads[2][RECURRENT_DIM_MAX];
-    let_next_begin();
-    wait_for_previous();
+/* q or k of a key head of a row, by a warp. x: memory for the head, which the result is left in as well. */
+__device__ static void prepare_head(
+    const RecurrenceArgs &a, const Chunk &c, int row, int key_head, int is_k, float *x) {
     const Recurrence &op = a.op;
-    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, is_k = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32;
     const RowNorm &norm = is_k ? a.k_norm : a.q_norm;
-    float *head = (is_k ? op.k : op.q) + ((int64_t)row * op.key_heads + key_head) * op.key_dim, *x = heads[is_k];
+    float *head = (is_k ? op.k : op.q) + ((int64_t)row * op.key_heads + key_head) * op.key_dim;
     float square = 0;
     for (int i = lane; i < op.key_dim; i += 32) {
         x[i] = load(head + i);
@@ -40,16 +39,28 @@ __global__ void __launch_bounds__(64) prepare_kernel(const __grid_constant__ Rec
         x[second] = one * sine + other * cosine;
     }
     __syncwarp();
-    const Chunk c = chunk_of_row(a.step, a.pages, row);
     const int position = c.position + row - c.row;
     const int32_t page = page_of(c, position);
     float *stored = is_k && page >= 0 ? row_key(op, tail_row(a.pages, page, position % PAGE), key_head) : nullptr;
     for (int i = lane; i < op.key_dim; i += 32) {
         const float v = x[i] * (is_k ? op.k_scale : op.q_scale);
-        head[i] = v;
+        head[i] = x[i] = v;
         if (stored) stored[i] = v;
     }
+}
+
+/* A warp for q and one for k of a key head of a row. */
+__global__ void __launch_bounds__(64) prepare_kernel(const __grid_constant__ RecurrenceArgs a) {
+    __shared__ float heads[2][RECURRENT_DIM_MAX];
+    let_next_begin();
+    wait_for_previous();
+    const Recurrence &op = a.op;
+    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, is_k = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Chunk c = chunk_of_row(a.step, a.pages, row);
+    prepare_head(a, c, row, key_head, is_k, heads[is_k]);
     if (!op.channel_decay || !is_k) return; /* as many value heads as key heads */
+    const int position = c.position + row - c.row;
+    const int32_t page = page_of(c, position);
     for (int i = lane; i < op.key_dim; i += 32) {
         const int64_t index = (int64_t)key_head * op.key_dim + i, count = (int64_t)op.value_heads * op.key_dim;
         const float log_decay = __ldg(op.rate + key_head) * time_step(op, row, index, count);
@@ -88,12 +99,32 @@ __device__ static float warp_sums(float (&v)[8]) {
     return sum + __shfl_xor_sync(~0u, sum, 1);
 }
 
-/* `each` rows of a key head. A warp has every eighth key of the page. E: elements of a head in a lane. */
+/* A row's products with the keys up to its own, number t of its page. A warp has every eighth key; E: elements of a
+ * head in a lane. */
+template <int E>
+__device__ static void store_products(
+    const Recurrence &op, const float (&keys)[ROUNDS][E], const float (&q)[E], const float (&k)[E], int t, float *out) {
+    static_assert(2 * ROUNDS == 8, "products of a row's q and k in a warp");
+    const int lane = threadIdx.x % 32;
+    float with[2 * ROUNDS]; /* q, k in turn */
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++) {
+        with[2 * n] = with[2 * n + 1] = 0;
+#pragma unroll
+        for (int i = 0; i < E; i++) {
+            with[2 * n] = fmaf(keys[n][i], q[i], with[2 * n]);
+            with[2 * n + 1] = fmaf(keys[n][i], k[i], with[2 * n + 1]);
+        }
+    }
+    const float sum = warp_sums(with);
+    const int number = lane / 4, which = number % 2, j = (int)threadIdx.x / 32 + number / 2 * PRODUCT_WARPS;
+    if (lane % 4 == 0 && j <= t && which < product_kinds(op)) out[which * PAGE + j] = sum;
+}
+
+/* `each` rows of a key head. */
 template <int E>
 __global__ void __launch_bounds__(32 * PRODUCT_WARPS)
     products_kernel(const __grid_constant__ RecurrenceArgs a, int each) {
-    constexpr int ROUNDS = PAGE / PRODUCT_WARPS;
-    static_assert(2 * ROUNDS == 8, "products of a row's q and k in a warp");
     let_next_begin();
     wait_for_previous();
     const Recurrence &op = a.op;
@@ -125,20 +156,43 @@ __global__ void __launch_bounds__(32 * PRODUCT_WARPS)
                     keys[n][i] = key && lane + 32 * i < op.key_dim ? load(key + lane + 32 * i) : 0;
             }
         }
-        float with[2 * ROUNDS]; /* q, k in turn */
-#pragma unroll
-        for (int n = 0; n < ROUNDS; n++) {
-            with[2 * n] = with[2 * n + 1] = 0;
-#pragma unroll
-            for (int i = 0; i < E; i++) {
-                with[2 * n] = fmaf(keys[n][i], q[i], with[2 * n]);
-                with[2 * n + 1] = fmaf(keys[n][i], k[i], with[2 * n + 1]);
-            }
-        }
-        const float sum = warp_sums(with);
-        const int number = lane / 4, which = number % 2, j = warp + number / 2 * PRODUCT_WARPS;
-        if (lane % 4 == 0 && j <= t && (!which || delta)) products_of(op, row, key_head)[which * PAGE + j] = sum;
+        store_products(op, keys, q, k, t, products_of(op, row, key_head));
     }
+}
+
+/* Chunks of single rows, as in decoding: a block prepares q and k of a key head of a row and takes the products, with
+ * keys that were on their way before. */
+__global__ void __launch_bounds__(32 * PRODUCT_WARPS) prepare_decode_kernel(const __grid_constant__ RecurrenceArgs a) {
+    constexpr int E = KEY_EACH;
+    __shared__ float heads[2][32 * E];
+    let_next_begin();
+    const Recurrence &op = a.op;
+    const int key_head = (int)blockIdx.x, row = (int)blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Chunk c = chunk_of_row(a.step, a.pages, row);
+    const int t = c.position % PAGE;
+    float keys[ROUNDS][E], q[E], k[E];
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++) {
+        const int j = warp + n * PRODUCT_WARPS;
+        const float *key = j < t ? row_key(op, tail_row(a.pages, c.before, j), key_head) : nullptr;
+#pragma unroll
+        for (int i = 0; i < E; i++) keys[n][i] = key && lane + 32 * i < op.key_dim ? load(key + lane + 32 * i) : 0;
+    }
+    wait_for_previous();
+    if (warp < 2) prepare_head(a, c, row, key_head, warp, heads[warp]);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        const bool in = lane + 32 * i < op.key_dim;
+        q[i] = in ? heads[0][lane + 32 * i] : 0;
+        k[i] = in ? heads[1][lane + 32 * i] : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++)
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            if (warp + n * PRODUCT_WARPS == t) keys[n][i] = k[i];
+    store_products(op, keys, q, k, t, products_of(op, row, key_head));
 }
 
 /* With a decay per channel: Σ_i k_j[i]·x[i]·e^(log decays behind j up to the row). */
@@ -510,18 +564,20 @@ extern "C" cudaError_t recurrent_recurrence(cudaStream_t stream, const Recurrenc
     const bool single = args->chunks == op.rows; /* every chunk is one row */
     const bool decode = single && recurrence_decode_fits(*args);
     const int each = !op.channel_decay && op.rows / args->chunks >= ROWS_EACH ? ROWS_EACH : 1;
-    /* The kernel that follows loads states while these run beside it. */
-    cudaError_t error = decode ? allow_beside(prepare_kernel) : cudaSuccess;
-    const auto products = op.channel_decay ? channel_products_kernel
-        : op.key_dim <= 128                ? products_kernel<4>
-                                           : products_kernel<EACH>;
     const unsigned heads = (unsigned)op.key_heads, rows = (unsigned)op.rows;
-    if (!error && decode) error = allow_beside(products);
-    if (!error) error = launch(stream, prepare_kernel, dim3(heads, rows), 64, 0, *args);
+    if (decode) {
+        /* The kernel that follows loads states while this one runs beside it. */
+        cudaError_t error = allow_beside(prepare_decode_kernel);
+        if (!error) error = launch(stream, prepare_decode_kernel, dim3(heads, rows), 32 * PRODUCT_WARPS, 0, *args);
+        return error ? error : recurrence_decode(stream, *args);
+    }
+    const auto products = op.channel_decay ? channel_products_kernel
+        : op.key_dim <= 32 * KEY_EACH      ? products_kernel<KEY_EACH>
+                                           : products_kernel<EACH>;
+    cudaError_t error = launch(stream, prepare_kernel, dim3(heads, rows), 64, 0, *args);
     if (!error)
         error = launch(stream, products, dim3(heads, (rows + each - 1) / each), 32 * PRODUCT_WARPS, 0, *args, each);
     if (error) return error;
-    if (decode) return recurrence_decode(stream, *args);
     if (!single && recurrence_prefill_fits(*args)) return recurrence_prefill(stream, *args);
     if (op.key_dim <= 128) return single ? run_heads<16, 1>(stream, *args) : run_heads<16, PAGE>(stream, *args);
     return single ? run_heads<32, 1>(stream, *args) : run_heads<32, PAGE>(stream, *args);

@@ -34,14 +34,15 @@ __device__ static inline float *channel_decays(const Recurrence &op, int64_t row
     return op.work + row * work_width(op) + (int64_t)op.key_heads * PAGE * product_kinds(op) + head * op.key_dim;
 }
 
-/* a: the element of op.a. */
-__device__ static inline float time_step_of(const Recurrence &op, float a, int64_t index) {
-    if (!op.a) return 1;
-    const float bias = op.dt_bias ? __ldg(op.dt_bias + index) : 0;
-    return fminf(fmaxf(softplus(fmaf(op.dt_scale, a, bias)), op.dt_min), op.dt_max);
+__device__ static inline float dt_bias_of(const Recurrence &op, int64_t index) {
+    return op.dt_bias ? __ldg(op.dt_bias + index) : 0;
+}
+/* a, bias: the elements of op.a and op.dt_bias. */
+__device__ static inline float time_step_of(const Recurrence &op, float a, float bias) {
+    return op.a ? fminf(fmaxf(softplus(fmaf(op.dt_scale, a, bias)), op.dt_min), op.dt_max) : 1;
 }
 __device__ static inline float time_step(const Recurrence &op, int64_t row, int64_t index, int64_t count) {
-    return time_step_of(op, op.a ? load(op.a + row * count + index) : 0, index);
+    return time_step_of(op, op.a ? load(op.a + row * count + index) : 0, dt_bias_of(op, index));
 }
 
 /* Whether anchors can be read and written in pieces of 16 bytes. */

@@ -26,4 +26,13 @@ __device__ __forceinline__ void cluster_store(uint32_t at, float v) {
 __device__ __forceinline__ void cluster_store(uint32_t at, float2 v) {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
 }
+/* From such an address. */
+__device__ __forceinline__ float4 cluster_load4(uint32_t at) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
 #endif
