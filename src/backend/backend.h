@@ -255,7 +255,7 @@ struct Rope {
  * operations only. */
 void rope_angles(const Rope *rope, const Step *step, int row, float *angles);
 
-enum { MATMUL_MAX = 4 };
+enum { MATMUL_MAX = 6 };
 
 /* Several matrices with one input: out[i] = W[i] · norm(x) + bias[i]. Every W[i] has cols = width of x. */
 typedef struct Matmul {
@@ -619,7 +619,8 @@ static inline int64_t logit_sums_at(int64_t logits) { return (logits + 15) / 16 
 typedef enum MemoryOwner { MEMORY_WEIGHTS, MEMORY_CACHE, MEMORY_STEP } MemoryOwner;
 
 typedef struct BackendOps {
-    const char *name; /* "ref", "avx2", "avx512", "amx", "neon", "plan" */
+    const char *name;   /* "ref", "avx2", "avx512", "amx", "neon", "plan" */
+    bool one_precision; /* Matmul.coarse and fine change nothing */
 
     /* ---- memory: never in a step ---- */
 

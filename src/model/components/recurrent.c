@@ -104,8 +104,8 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
     Matmul project = {.rows = call->rows, .decode_rows = call->decode_rows, .x = call->x, .norm = call->norm};
     for (int i = 0; i < INPUTS; i++) component_project(call, &project, inputs[i], x[i]);
     component_project(call, &project, low_gate ? &recurrent->gate_low : &recurrent->gate, low_gate ? gate_low : gate);
-    component_project(call, &project, NULL, NULL);
     /* An error of a decay grows with the text. */
+    if (!ops->one_precision) component_project(call, &project, NULL, NULL);
     project.fine = true;
     component_project(call, &project, low_a ? &recurrent->a_low : &recurrent->a, low_a ? a_low : a);
     component_project(call, &project, &recurrent->b, b);

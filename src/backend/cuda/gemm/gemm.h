@@ -42,7 +42,7 @@ cudaError_t tiles_pack(cudaStream_t stream, const RawRows *raw, const Tiles *til
 
 /* ---- products ---- */
 
-enum { PRODUCTS_MAX = 4, GEMV_ROWS_MAX = 8, DECODE_ROWS_MAX = 32, PRODUCT_PARTIAL_BYTES = 32 << 20 };
+enum { PRODUCTS_MAX = 6, GEMV_ROWS_MAX = 8, DECODE_ROWS_MAX = 32, PRODUCT_PARTIAL_BYTES = 32 << 20 };
 /* Widths of gated products that can leave their result as f16 inputs of the next product: multiples of HANDED_COLS, at
  * most HANDED_COLS_MAX. */
 enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };

@@ -173,6 +173,7 @@ static void cuda_close(Backend *backend) {
 
 static const BackendOps cuda_ops = {
     .name = "cuda",
+    .one_precision = true,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .commit = cuda_commit,
