@@ -169,10 +169,17 @@ typedef struct Room {
     int rows;
     int decode_rows; /* at most this many of them may be decode rows */
     int media_rows;  /* at most this many may be of prompts with images or audio */
+    bool answers;    /* the step has rows of running choices */
 } Room;
 
 static bool is_media_prompt(const StepCandidate *candidate) {
     return !candidate->choice && candidate->request->media_count > 0;
+}
+
+/* Whether these rows of a prompt are the text in front of an image that is not encoded yet. */
+static bool lead_to_media(const Scheduler *s, const Request *r, int from, int rows) {
+    const MediaSpan *next = request_media_from(r, from);
+    return next && next->begin == from + rows && !media_cache_rows(s->media, next->item);
 }
 
 /* Gives the candidate up to `most` further rows. */
@@ -183,6 +190,8 @@ static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *r
     if (candidate->request->media_count > 0 || candidate->request->whole_prompt) {
         const int from = sequence_of(candidate->request, candidate->choice)->length;
         rows = max_int(media_rows(s, candidate->request, from, candidate->rows + rows) - candidate->rows, 0);
+        /* A step for them alone would cost as much as they do together with the image. */
+        if (!room->answers && candidate->rows == 0 && lead_to_media(s, candidate->request, from, rows)) rows = 0;
     }
     candidate->rows += rows;
     room->rows -= rows;
@@ -254,7 +263,7 @@ static void share_prefill(Scheduler *s) {
     if (s->prefill_count == 0) return;
     while (!oldest->prefill) oldest++;
     const int answers = s->candidate_count - s->prefill_count;
-    Room room = {prefill_limit(s, oldest), s->decode_rows_max - answers, media_limit(s, answers)};
+    Room room = {prefill_limit(s, oldest), s->decode_rows_max - answers, media_limit(s, answers), answers > 0};
     oldest->rows = whole_rows(s, oldest); /* an image fits the step, if not always the limit of the time */
     room.rows = max_int(room.rows - oldest->rows, 0);
     const int half = room.rows - room.rows / 2, decode_half = room.decode_rows - room.decode_rows / 2;
