@@ -42,6 +42,7 @@ static void load_cohere(Loader *ld, Spec *spec) {
 static void load_cohere2(Loader *ld, Spec *spec) {
     Dense row = usual;
     row.theta = 10000;
+    row.window = 4096;
     row.full_every = 4;
     row.full_unrotated = true;
     load_expect_bool(ld, "use_qk_norm", false);

@@ -26,7 +26,7 @@ static Windows load_windows(Loader *ld, const Spec *spec, const Dense *dense) {
         windows.pattern = load_string(ld, "sliding_window_pattern");
         if (!windows.pattern.size) windows.full_every = load_int_or(ld, "sliding_window_pattern", dense->full_every);
     }
-    if (used) windows.width = load_int_or(ld, "sliding_window", 0);
+    if (used) windows.width = load_int_or(ld, "sliding_window", load_null(ld, "sliding_window") ? 0 : dense->window);
     return windows;
 }
 

@@ -34,6 +34,7 @@ typedef struct Dense {
     const char *activation_text;  /* NULL: "silu" */
     bool parallel;                /* both parts read the same normalised residual */
     bool window_everywhere;       /* sliding_window holds in all layers, unless layer_types says otherwise */
+    int window;                   /* default of sliding_window, which null takes away; 0: none */
     int full_every;               /* every so manieth layer has no window, unless layer_types says otherwise */
     bool full_unrotated;          /* layers without a window have no rotary embedding, if there are others */
     bool window_unscaled;         /* rope_scaling does not apply to layers with a window */

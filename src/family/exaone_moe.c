@@ -1,12 +1,20 @@
 /* EXAONE MoE (K-EXAONE): norms on q and k, windows; only layers with a window rotate, unless there is none.
- * Reference: mlx_lm/models/exaone_moe.py. */
+ * References: mlx_lm/models/exaone_moe.py; fields that a config lacks: transformers/models/exaone_moe. */
 #include "family/family.h"
 #include "family/gguf/models.h"
 
-static bool has_experts(Loader *ld, const Json *list, int i) {
-    const Json *item = list ? family_item(list, i) : NULL;
-    load_require(ld, item && item->type == JSON_BOOL, "is_moe_layer[%d] must be true or false", i);
-    return item && item->boolean;
+/* Which layers have experts: the first list that is there says so, else all but the first ones do. */
+typedef struct Sparse {
+    const Json *kinds, *flags; /* mlp_layer_types, is_moe_layer; or NULL */
+    int dense;                 /* first_k_dense_replace */
+} Sparse;
+
+static bool has_experts(Loader *ld, const Sparse *sparse, int i) {
+    if (sparse->kinds) return family_kind(ld, "mlp_layer_types", sparse->kinds, i, "sparse", "dense");
+    if (!sparse->flags) return i >= sparse->dense;
+    const Json *item = family_item(sparse->flags, i);
+    load_require(ld, item->type == JSON_BOOL, "is_moe_layer[%d] must be true or false", i);
+    return item->type == JSON_BOOL && item->boolean;
 }
 
 static void load(Loader *ld, Spec *spec) {
@@ -17,12 +25,14 @@ static void load(Loader *ld, Spec *spec) {
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     const Windows windows = {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};
-    const Json *experts = load_list(ld, "is_moe_layer", spec->layer_count);
+    const Sparse sparse = {.kinds = load_list(ld, "mlp_layer_types", spec->layer_count),
+        .flags = load_list(ld, "is_moe_layer", spec->layer_count),
+        .dense = load_count_or(ld, "first_k_dense_replace", 1)};
     bool slides = false;
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");
-    load_ignore(ld, "num_nextn_predict_layers", "first_k_dense_replace", "first_last_k_dense_replace",
-        "sliding_window_pattern", "output_router_logits", "router_aux_loss_coef", NULL);
+    load_ignore(ld, "num_nextn_predict_layers", "first_last_k_dense_replace", "sliding_window_pattern",
+        "output_router_logits", "router_aux_loss_coef", NULL);
     load_require(ld, windows.types, "layer_types is missing");
     load_skip(ld, "mtp.");
     family_ends(ld, spec, &d);
@@ -38,7 +48,7 @@ static void load(Loader *ld, Spec *spec) {
                 .window = window,
                 .q_norm = "q_norm",
                 .k_norm = "k_norm",
-                .moe = has_experts(ld, experts, i) ? &moe : NULL});
+                .moe = has_experts(ld, &sparse, i) ? &moe : NULL});
     }
 }
 

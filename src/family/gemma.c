@@ -46,7 +46,8 @@ static void load_gemma2(Loader *ld, Spec *spec) {
     const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 256));
     const float softcap = softcap_of(ld, "attn_logit_softcapping", 50);
     spec->logit_softcap = softcap_of(ld, "final_logit_softcapping", 30);
-    load(ld, spec, (Dense){.norms = &norms, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
+    load(ld, spec,
+        (Dense){.norms = &norms, .window = 4096, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
     for (int i = 0; i < spec->layer_count; i++) {
         Attention *op = &spec->layers[i].components[0].attention.op;
         op->scale = scale;

@@ -32,6 +32,7 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "attention_bias", true);
     load_require(ld, load_positive_or(ld, "swiglu_limit", 7) == 7, "swiglu_limit must be 7");
+    load_require(ld, load_positive_or(ld, "swiglu_alpha", 1.702) == 1.702f, "swiglu_alpha must be 1.702");
     load_ignore(
         ld, "experts_per_token", "initial_context_length", "output_router_logits", "router_aux_loss_coef", NULL);
     family_ends(ld, spec, &d);

@@ -24,7 +24,7 @@ static const LoadName halves[HALVES][5] = {
 static void load_moe_fields(Loader *ld, Moe *moe) {
     moe->names = experts;
     moe->moe.identities = load_count_or(ld, "zero_expert_num", 0);
-    moe->moe.scale = load_positive_or(ld, "routed_scaling_factor", 1);
+    moe->moe.scale = load_positive_or(ld, "routed_scaling_factor", 6);
     moe->moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     moe->moe.epsilon = 1e-20f;
     moe->router_bias = load_bool_or(ld, "router_bias", false);

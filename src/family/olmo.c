@@ -52,6 +52,8 @@ static void load_olmo3(Loader *ld, Spec *spec) {
         .norm_full = true,
         .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false},
+        .theta = 500000,
+        .window = 4096,
         .full_every = 4,
         .window_unscaled = true};
     dense_load(ld, spec, &row);
