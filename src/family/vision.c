@@ -104,16 +104,22 @@ void vision_check_rope(Loader *ld, const Spec *spec) {
     load_require(ld, ok, "a model that takes images needs mrope_section");
 }
 
+/* A limit of an area, which older files have within `size`, or beside it. */
+static int64_t area_limit(Loader *ld, const Json *processor, const char *field, const char *edge, int64_t absent) {
+    const Json *size = json_get(processor, "size");
+    return vision_count(ld, processor, field, vision_count(ld, size, edge, vision_count(ld, size, field, absent)));
+}
+
 ImageRule vision_area_rule(Loader *ld, int patch, int merge, int64_t min, int64_t max) {
-    const Json *processor = load_processor(ld), *size = json_get(processor, "size");
+    const Json *processor = load_processor(ld);
     ImageRule rule = vision_rule(ld, IMAGE_BICUBIC, COLOURS_CLIP);
     vision_expect_count(ld, "patch_size", patch);
     vision_expect_count(ld, "merge_size", merge);
     rule.sizing = SIZING_AREA;
     rule.patch = patch;
     rule.merge = merge;
-    rule.pixels_min = vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", min));
-    rule.pixels_max = vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", max));
+    rule.pixels_min = area_limit(ld, processor, "min_pixels", "shortest_edge", min);
+    rule.pixels_max = area_limit(ld, processor, "max_pixels", "longest_edge", max);
     rule.pixels_low = (int64_t)VISION_TOKENS_LOW * patch * merge * patch * merge;
     vision_check_rule(ld, &rule);
     return rule;
@@ -128,17 +134,15 @@ static double positive_setting(Loader *ld, const Json *object, const char *field
 }
 
 VideoRule vision_video_rule(Loader *ld, const VideoRule *usual) {
-    const Json *processor = load_video_processor(ld), *size = json_get(processor, "size");
+    const Json *processor = load_video_processor(ld);
     VideoRule rule = *usual;
     ImageRule *frame = &rule.frame;
     if (rule.fps > 0) rule.fps = positive_setting(ld, processor, "fps", rule.fps);
     rule.frames_min = (int)vision_count(ld, processor, "min_frames", rule.frames_min);
     rule.frames_max = (int)vision_count(ld, processor, "max_frames", rule.frames_max);
     if (frame->sizing == SIZING_AREA) {
-        frame->pixels_min =
-            vision_count(ld, processor, "min_pixels", vision_count(ld, size, "shortest_edge", frame->pixels_min));
-        frame->pixels_max =
-            vision_count(ld, processor, "max_pixels", vision_count(ld, size, "longest_edge", frame->pixels_max));
+        frame->pixels_min = area_limit(ld, processor, "min_pixels", "shortest_edge", frame->pixels_min);
+        frame->pixels_max = area_limit(ld, processor, "max_pixels", "longest_edge", frame->pixels_max);
     }
     return rule;
 }

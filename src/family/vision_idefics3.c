@@ -8,7 +8,7 @@ static ImageRule load_tiled_rule(Loader *ld, const Siglip *s, int merge) {
     ImageRule rule = siglip_fixed_rule(ld, s, merge, IMAGE_LANCZOS);
     const int side = rule.side;
     const Json *size = json_get(processor, "size");
-    load_require(ld, !json_get(size, "height") && !json_get(size, "width"),
+    load_require(ld, vision_count(ld, size, "height", 0) == 0 && vision_count(ld, size, "width", 0) == 0,
         "image preprocessing: size must have longest_edge alone");
     rule.longest = (int)vision_count(ld, size, "longest_edge", 4 * 364);
     rule.tiles = !split || split->type != JSON_BOOL || split->boolean;

@@ -50,7 +50,7 @@ static Merger load_projector(Loader *ld, int merge, int in, int out, float eps, 
 static int load_longest(Loader *ld, int absent) {
     const Json *size = json_get(load_processor(ld), "size");
     const int64_t height = vision_count(ld, size, "height", absent), width = vision_count(ld, size, "width", height);
-    load_require(ld, height == width || json_get(size, "longest_edge"),
+    load_require(ld, height == width || vision_count(ld, size, "longest_edge", 0) > 0,
         "image preprocessing: size must be a square, or have longest_edge");
     return (int)vision_count(ld, size, "longest_edge", height);
 }

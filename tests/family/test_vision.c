@@ -478,45 +478,75 @@ static void check_backend(Fixture *f, const char *name, const char *directory, c
     fixture_run_close(&run);
 }
 
+/* A model with these settings of image preprocessing; NULL: it was refused. */
+static Model *open_with(const char *fixture, const char *settings, Error *error) {
+    Fixture f;
+    char path[128], directory[64];
+    Model *model = NULL;
+    *error = (Error){0};
+    snprintf(path, sizeof path, "../vision/%s", fixture);
+    if (!fixture_open(&f, path)) return NULL;
+    if (fixture_write_variant(&f, 0, directory)) {
+        TEST(fixture_write_text(directory, "preprocessor_config.json", slice_of(settings)));
+        const ModelOptions options = {.context = f.count, .warn = count_warning, .warn_context = f.name};
+        model = model_open(directory, &options, error);
+    }
+    snprintf(path, sizeof path, "%s/preprocessor_config.json", directory);
+    unlink(path);
+    fixture_remove(directory);
+    fixture_close(&f);
+    return model;
+}
+
 /* Settings that would change the pixels and that the family cannot honour. */
 static void check_refusals(void) {
     static const struct {
-        const char *fixture, *setting, *mention;
-    } cases[] = {{"qwen3-vl", "\"do_resize\": false", "do_resize must be true"},
-        {"gemma4-e", "\"max_frames\": 2, \"do_resize\": 0", "do_resize must be true"},
-        {"qwen2-vl", "\"do_rescale\": false", "do_rescale must be true"},
-        {"glm-ocr", "\"rescale_factor\": 0.0078431373", "rescale_factor must be 1/255"},
-        {"pixtral", "\"do_center_crop\": true", "do_center_crop must be false"},
-        {"gemma3", "\"do_pan_and_scan\": true", "do_pan_and_scan must be false"},
-        {"gemma3", "\"size\": {\"height\": 112, \"width\": 112}", "size must be 56 × 56"},
-        {"mistral3", "\"size\": {\"height\": 112, \"width\": 140}", "size must be a square"},
-        {"smolvlm", "\"size\": {\"height\": 64, \"width\": 64}", "longest_edge"},
-        {"qwen3-5", "\"patch_size\": 14", "patch_size is 14, but the model's 16"},
-        {"glm4v", "\"merge_size\": 1", "merge_size is 1, but the model's 2"},
-        {"lfm2-vl", "\"downsample_factor\": 4", "downsample_factor is 4, but the model's 2"},
-        {"gemma4-31b", "\"pooling_kernel_size\": 2", "pooling_kernel_size is 2, but the model's 3"},
-        {"gemma4-unified", "\"model_patch_size\": 48", "model_patch_size is 48, but the model's 24"}};
+        const char *fixture, *settings, *mention;
+    } cases[] = {{"qwen3-vl", "{\"do_resize\": false}", "do_resize must be true"},
+        {"gemma4-e", "{\"do_resize\": 0}", "do_resize must be true"},
+        {"qwen2-vl", "{\"do_rescale\": false}", "do_rescale must be true"},
+        {"glm-ocr", "{\"rescale_factor\": 0.0078431373}", "rescale_factor must be 1/255"},
+        {"pixtral", "{\"do_center_crop\": true}", "do_center_crop must be false"},
+        {"gemma3", "{\"do_pan_and_scan\": true}", "do_pan_and_scan must be false"},
+        {"gemma3", "{\"size\": {\"height\": 112, \"width\": 112}}", "size must be 56 × 56"},
+        {"mistral3", "{\"size\": {\"height\": 112, \"width\": 140}}", "size must be a square"},
+        {"smolvlm", "{\"size\": {\"height\": 64, \"width\": 64}}", "longest_edge"},
+        {"qwen3-5", "{\"patch_size\": 14}", "patch_size is 14, but the model's 16"},
+        {"glm4v", "{\"merge_size\": 1}", "merge_size is 1, but the model's 2"},
+        {"lfm2-vl", "{\"downsample_factor\": 4}", "downsample_factor is 4, but the model's 2"},
+        {"gemma4-31b", "{\"pooling_kernel_size\": 2}", "pooling_kernel_size is 2, but the model's 3"},
+        {"gemma4-unified", "{\"model_patch_size\": 48}", "model_patch_size is 48, but the model's 24"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        Fixture f;
-        char path[128], directory[64];
-        Buffer processor = {0};
-        Error error = {0};
-        snprintf(path, sizeof path, "../vision/%s", cases[i].fixture);
-        if (!fixture_open(&f, path)) continue;
-        buffer_printf(&processor, "{%s}", cases[i].setting);
-        if (fixture_write_variant(&f, 0, directory)) {
-            TEST(fixture_write_text(directory, "preprocessor_config.json", buffer_view(&processor)));
-            const ModelOptions options = {.context = f.count, .warn = count_warning, .warn_context = f.name};
-            Model *model = model_open(directory, &options, &error);
-            TEST_MSG(!model && strstr(error.text, cases[i].mention), "%s with %s: \"%s\" does not mention %s",
-                cases[i].fixture, cases[i].setting, error.text, cases[i].mention);
-            model_close(model);
-        }
-        snprintf(path, sizeof path, "%s/preprocessor_config.json", directory);
-        unlink(path);
-        fixture_remove(directory);
-        buffer_free(&processor);
-        fixture_close(&f);
+        Error error;
+        Model *model = open_with(cases[i].fixture, cases[i].settings, &error);
+        TEST_MSG(!model && strstr(error.text, cases[i].mention), "%s with %s: \"%s\" does not mention %s",
+            cases[i].fixture, cases[i].settings, error.text, cases[i].mention);
+        model_close(model);
+    }
+}
+
+/* Sizes as files spell them. */
+static void check_spellings(void) {
+    static const struct {
+        const char *fixture, *settings;
+        int64_t pixels; /* pixels_max, or the longest side */
+    } cases[] = {{"qwen2-vl", "{\"size\": {\"min_pixels\": 3136, \"max_pixels\": 15680}}", 15680},
+        {"qwen2-vl", "{\"size\": {\"shortest_edge\": 3136, \"longest_edge\": 15680}, \"max_pixels\": null}", 15680},
+        {"qwen2-vl", "{\"size\": {\"shortest_edge\": 3136, \"longest_edge\": 15680}, \"max_pixels\": 12544}", 12544},
+        {"glm4v", "{\"size\": {}}", 28 * 28 * 7500}, {"mistral3", "{\"size\": {\"height\": 112, \"width\": 112}}", 112},
+        {"pixtral", "{\"size\": {\"longest_edge\": 96, \"height\": null, \"width\": null}}", 96},
+        {"smolvlm", "{\"size\": {\"longest_edge\": 128, \"height\": null, \"width\": null}}", 128}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Error error;
+        Model *model = open_with(cases[i].fixture, cases[i].settings, &error);
+        TEST_MSG(model, "%s with %s: %s", cases[i].fixture, cases[i].settings, error.text);
+        if (!model) continue;
+        const ImageRule *rule = &model_spec(model)->vision->rule;
+        const int64_t found = rule->sizing == SIZING_AREA ? rule->pixels_max
+            : rule->longest                               ? rule->longest
+                                                          : rule->side;
+        TEST_MSG(found == cases[i].pixels, "%s with %s: %lld", cases[i].fixture, cases[i].settings, (long long)found);
+        model_close(model);
     }
 }
 
@@ -558,6 +588,7 @@ int main(int count, char **arguments) {
     for (int i = 1; i < count; i++) check_fixture(arguments[i], here);
     for (size_t i = 0; i < COUNT_OF(names) && count == 1; i++) check_fixture(names[i], here);
     if (count == 1) check_refusals();
+    if (count == 1) check_spellings();
     TEST(count > 1 || sliced_count > 0);
     return test_done();
 }
