@@ -54,6 +54,8 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 - images and sound: cogvlm, deepseek2-ocr, hunyuan_vl, paddleocr, pockettts, qwen3tts, wavtokenizer-dec; clip is what
   `--mmproj` reads;
 - drafts: dflash, eagle3.
+
+Of these, checkpoints of deepseek, falcon, gptj, granite_swa, jais2, nanbeige, spark2_5 and xverse are read.
 """
 
 

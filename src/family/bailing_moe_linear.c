@@ -13,37 +13,41 @@ typedef struct Ring {
     int group, norm_groups;
 } Ring;
 
-static Component load_lightning(Loader *ld, const Ring *r, int i, int layers) {
-    const Dims *d = &r->d;
-    const int size = d->hidden / d->heads;
+Component bailing_lightning(
+    Loader *ld, const Dims *d, const Bailing *b, int size, const Rope *rope, int norm_groups, double factor) {
     const int64_t width = (int64_t)d->heads * size;
-    const Weight qkv = load_linear(ld, "attention.query_key_value", 3 * width, d->hidden, r->b.qkv_bias);
+    const Weight qkv = load_linear(ld, "attention.query_key_value", 3 * width, d->hidden, b->qkv_bias);
     int regular = 1;
     while (2 * regular <= d->heads) regular *= 2;
-    const double place = (double)(i > 1 ? i - 1 : 0) / (layers > 2 ? layers - 1 : 1);
     RecurrentComponent c = {.op = {.kind = RECURRENCE_SSD,
                                 .key_heads = d->heads,
                                 .value_heads = d->heads,
                                 .key_dim = size,
                                 .value_dim = size,
-                                .rope = r->linear_rope,
+                                .rope = rope,
                                 .q_scale = 1 / sqrtf((float)size),
                                 .k_scale = 1,
                                 .dt_scale = 1,
                                 .dt_max = INFINITY},
-        .gated_norm = {.group = width / r->norm_groups, .eps = d->eps, .gate_kind = GATE_SIGMOID, .gate_scale = 1},
+        .gated_norm = {.group = width / norm_groups, .eps = d->eps, .gate_kind = GATE_SIGMOID, .gate_scale = 1},
         .q = load_part(&qkv, 0, width),
         .k = load_part(&qkv, width, width),
         .v = load_part(&qkv, 2 * width, width),
         .gate = load_linear(ld, "attention.g_proj", width, d->hidden, false),
-        .o = load_linear(ld, "attention.dense", d->hidden, width, r->b.bias)};
-    if (r->b.norms) {
+        .o = load_linear(ld, "attention.dense", d->hidden, width, b->bias)};
+    if (b->norms) {
         c.op.q_norm = load_rms(ld, "attention.query_layernorm", size, d->eps);
         c.op.k_norm = load_rms(ld, "attention.key_layernorm", size, d->eps);
     }
-    c.op.rate = family_slopes(ld, d->heads, regular, 1 - place + 1e-5);
+    c.op.rate = family_slopes(ld, d->heads, regular, factor);
     c.gated_norm.weight = load_vector(ld, "attention.g_norm.weight", width, 0);
     return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};
+}
+
+static Component load_lightning(Loader *ld, const Ring *r, int i, int layers) {
+    const double place = (double)(i > 1 ? i - 1 : 0) / (layers > 2 ? layers - 1 : 1);
+    return bailing_lightning(
+        ld, &r->d, &r->b, r->d.hidden / r->d.heads, r->linear_rope, r->norm_groups, 1 - place + 1e-5);
 }
 
 static void load(Loader *ld, Spec *spec) {

@@ -99,6 +99,36 @@ static void load_arcee(Loader *ld, Spec *spec) {
     dense_load(ld, spec, &row);
 }
 
+/* Jais 2. Reference: transformers/models/jais2. */
+static void load_jais2(Loader *ld, Spec *spec) {
+    static const NormNames norms = {
+        load_layer_norm, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
+    static const Dense row = {.eps_field = "layer_norm_eps",
+        .eps = 1e-5,
+        .norms = &norms,
+        .qkv_bias = {"attention_bias", true},
+        .out_bias = {"attention_bias", true},
+        .mlp_bias = {"mlp_bias", true},
+        .ffn = DENSE_MLP,
+        .activation = {.kind = ACT_RELU2},
+        .activation_text = "relu2"};
+    dense_load(ld, spec, &row);
+}
+
+/* IQuest-Coder: a llama; options of the publisher's code that no model has are refused. Reference:
+ * transformers/models/iquestcoder. */
+static void load_iquestcoder(Loader *ld, Spec *spec) {
+    static const Dense row = {.head_dim = 128,
+        .eps = 1e-5,
+        .qkv_bias = {"attention_bias", false},
+        .out_bias = {"attention_bias", false},
+        .mlp_bias = {"mlp_bias", false},
+        .ignored = {"sliding_window", "max_window_layers"}};
+    load_expect_bool(ld, "use_sliding_window", false);
+    load_require(ld, !load_has_field(ld, "clip_qkv"), "clip_qkv is not supported");
+    dense_load(ld, spec, &row);
+}
+
 static void load_telechat3(Loader *ld, Spec *spec) {
     static const Dense row = {
         .qkv_bias = {"attention_bias", false}, .out_bias = {"attention_bias", false}, .mlp_bias = {"mlp_bias", false}};
@@ -108,6 +138,8 @@ static void load_telechat3(Loader *ld, Spec *spec) {
 const Family seed_oss_family = {.load = load_seed_oss, .gguf = &seed_oss_gguf};
 const Family nemotron_family = {.load = load_nemotron, .gguf = &nemotron_gguf};
 const Family arcee_family = {.load = load_arcee, .gguf = &arcee_gguf};
+const Family iquestcoder_family = {.load = load_iquestcoder};
+const Family jais2_family = {.load = load_jais2};
 const Family telechat3_family = {.load = load_telechat3};
 const Family helium_family = {.load = load_helium};
 const Family mimo_family = {.load = load_mimo};

@@ -1,5 +1,6 @@
 /* Gemma, Gemma 2, and PaliGemma, which is one of the two behind SigLIP: norms whose weights are stored minus one,
  * embeddings times √hidden. Gemma 2: sandwich norms, scores and logits capped, every other layer with a window.
+ * VaultGemma: Gemma 2 without the norms behind both parts.
  * References: mlx_lm/models/gemma.py, gemma2.py, which has no window; transformers/models/gemma2; the activation:
  * transformers/models/gemma, where "gelu" means the tanh form, with which the models were trained and which is the
  * default; mlx-lm's Gemma computes the erf form. */
@@ -40,19 +41,29 @@ static float softcap_of(Loader *ld, const char *field, double absent) {
     return load_null(ld, field) ? 0 : load_positive_or(ld, field, absent);
 }
 
-static void load_gemma2(Loader *ld, Spec *spec) {
-    static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
-        "pre_feedforward_layernorm", "post_feedforward_layernorm"};
+static void load_capped(Loader *ld, Spec *spec, const NormNames *norms) {
     const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 256));
     const float softcap = softcap_of(ld, "attn_logit_softcapping", 50);
     spec->logit_softcap = softcap_of(ld, "final_logit_softcapping", 30);
     load(ld, spec,
-        (Dense){.norms = &norms, .window = 4096, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
+        (Dense){.norms = norms, .window = 4096, .full_every = 2, .ignored = {"hidden_act", "cache_implementation"}});
     for (int i = 0; i < spec->layer_count; i++) {
         Attention *op = &spec->layers[i].components[0].attention.op;
         op->scale = scale;
         op->softcap = softcap;
     }
+}
+
+static void load_gemma2(Loader *ld, Spec *spec) {
+    static const NormNames norms = {load_rms_plus_one, "input_layernorm", "post_attention_layernorm",
+        "pre_feedforward_layernorm", "post_feedforward_layernorm"};
+    load_capped(ld, spec, &norms);
+}
+
+static void load_vaultgemma(Loader *ld, Spec *spec) {
+    static const NormNames norms = {
+        load_rms_plus_one, .attention_input = "input_layernorm", .ffn_input = "pre_feedforward_layernorm"};
+    load_capped(ld, spec, &norms);
 }
 
 /* Fields beside the two parts tell the same again. */
@@ -73,5 +84,6 @@ static void load_images(Loader *ld, Spec *spec) {
 
 const Family paligemma_family = {.load = load_images};
 
+const Family vaultgemma_family = {.load = load_vaultgemma};
 const Family gemma_family = {.load = load_gemma, .gguf = &gemma_gguf};
 const Family gemma2_family = {.load = load_gemma2, .gguf = &gemma2_gguf};

@@ -3,39 +3,15 @@
  * of the time step, which a file without time_step_limit does not have, and the gated norm of each group, where mlx-lm
  * has one over all: transformers/models/granitemoehybrid. */
 #include "family/gguf/models.h"
+#include "family/granite.h"
 #include "family/recurrent.h"
-
-static const MoeNames names = {"block_sparse_moe", "router.layer", "switch_mlp", "gate_proj", "up_proj", "down_proj",
-    .fused = "input_linear", .fused_down = "output_linear"};
-
-/* Gate and up are one matrix, but not in files made from GGUF. */
-static GluComponent load_shared(Loader *ld, int hidden, int width) {
-    const Activation silu = {.kind = ACT_SILU};
-    if (!load_has(ld, "shared_mlp.gate_proj.weight"))
-        return family_fused_glu(ld, "shared_mlp.input_linear", "shared_mlp.output_linear", hidden, width, silu, false);
-    return (GluComponent){.gate = load_linear(ld, "shared_mlp.gate_proj", width, hidden, false),
-        .up = load_linear(ld, "shared_mlp.up_proj", width, hidden, false),
-        .down = load_linear(ld, "shared_mlp.output_linear", hidden, width, false),
-        .activation = silu};
-}
-
-static Component load_mixture(Loader *ld, const Moe *family, int shared_width) {
-    MoeComponent moe = family_moe(ld, family);
-    const GluComponent shared = load_shared(ld, family->hidden, shared_width);
-    if (!moe.gate || !moe.up || !moe.down) return (Component){.kind = COMPONENT_MOE}; /* loading has failed */
-    moe.shared = 1;
-    moe.gate[moe.experts] = shared.gate;
-    moe.up[moe.experts] = shared.up;
-    moe.down[moe.experts] = shared.down;
-    return (Component){.kind = COMPONENT_MOE, .moe = moe};
-}
 
 /* MLX calls the shared network of a model without experts mlp. */
 static Component load_dense(Loader *ld, const Dims *d, int shared) {
     const Activation silu = {.kind = ACT_SILU};
     return (Component){.kind = COMPONENT_GLU,
         .glu = load_has(ld, "shared_mlp.input_linear.weight")
-            ? load_shared(ld, d->hidden, shared)
+            ? granite_shared(ld, d->hidden, shared)
             : family_glu(ld, "mlp", d->hidden, d->intermediate_size, silu, false)};
 }
 
@@ -67,9 +43,9 @@ static void load(Loader *ld, Spec *spec) {
     const int shared = load_int_or(ld, "shared_intermediate_size", d.intermediate_size);
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
     Moe moe = {0};
-    if (experts) moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, experts, used);
+    if (experts) moe = family_moe_open(ld, &moe_granite, d.hidden, d.intermediate_size, experts, used);
     moe.moe.score = ROUTE_TOP_SOFTMAX;
-    moe.shared = shared; /* in one matrix, which this file loads */
+    moe.shared = shared;
     const bool turns = load_text_is(ld, "position_embedding_type", "rope");
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_require(ld, types, "layer_types is missing");
@@ -95,7 +71,7 @@ static void load(Loader *ld, Spec *spec) {
                 .attention = family_attention(ld, &d, "o_proj", turns ? rope : NULL, bias, bias)};
             mixer.attention.op.scale = scale;
         }
-        const Component ffn = experts ? load_mixture(ld, &moe, shared) : load_dense(ld, &d, shared);
+        const Component ffn = experts ? granite_mixture(ld, &moe) : load_dense(ld, &d, shared);
         family_block(ld, spec, i, &(Block){.dims = &d, .attention = &mixer, .ffn = &ffn, .residual_scale = residual});
     }
 }

@@ -48,18 +48,6 @@ static Component load_attention(Loader *ld, const Lfm2 *m) {
     return c;
 }
 
-static Component load_conv(Loader *ld, const Lfm2 *m) {
-    const int64_t hidden = m->d.hidden;
-    const Weight in = load_linear(ld, "conv.in_proj", 3 * hidden, hidden, m->conv_bias);
-    ShortConvComponent c = {.conv = family_conv(ld, "conv.conv", m->taps, m->conv_bias, &hidden, 1),
-        .in_gate = load_part(&in, 0, hidden),
-        .out_gate = load_part(&in, hidden, hidden),
-        .in = load_part(&in, 2 * hidden, hidden),
-        .o = load_linear(ld, "conv.out_proj", hidden, hidden, m->conv_bias)};
-    c.conv.silu = false;
-    return (Component){.kind = COMPONENT_SHORT_CONV, .short_conv = c};
-}
-
 /* w1, w3 and w2; MLX's LFM2-MoE calls them gate_proj, up_proj and down_proj. */
 static Component load_ffn(Loader *ld, const Lfm2 *m, int width) {
     const Activation silu = {.kind = ACT_SILU};
@@ -78,7 +66,7 @@ static void load_block(Loader *ld, Spec *spec, const Lfm2 *m, int i, int width, 
     family_layer(ld, spec, i);
     const bool conv = m->attention ? !family_listed(m->attention, i)
                                    : family_is_recurrent(ld, "layer_types", m->types, i, "conv", "full_attention");
-    const Component mixer = conv ? load_conv(ld, m) : load_attention(ld, m);
+    const Component mixer = conv ? family_short_conv(ld, m->d.hidden, m->taps, m->conv_bias) : load_attention(ld, m);
     const Component ffn = moe ? (Component){.kind = COMPONENT_MOE, .moe = family_moe(ld, moe)} : load_ffn(ld, m, width);
     family_block(ld, spec, i, &(Block){.dims = &m->d, .norms = &norms, .attention = &mixer, .ffn = &ffn});
 }

@@ -117,6 +117,12 @@ void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
                 .attention = &attention,
                 .moe = experts ? &s->moe : NULL,
                 .residual_scale = s->residual_scale});
+        if (!s->moe_norm) continue;
+        if (experts)
+            layer->components[layer->component_count - 1].output_norm =
+                load_rms(ld, "post_mlp_layernorm", s->d.hidden, s->d.eps);
+        else
+            load_leave(ld, "post_mlp_layernorm");
     }
     Spec *mtp = family_nextn(ld, spec, s->d.eps);
     if (!mtp) return;

@@ -8,6 +8,7 @@ typedef struct MlaFamily {
     int q_rank, rope_dim, dense, every; /* q_rank 0: queries come from the input */
     bool bias;
     float residual_scale;    /* 0: 1 */
+    bool moe_norm;           /* post_mlp_layernorm behind MoE blocks; dense layers have it and do not use it */
     float scale, latent_eps; /* latent_eps: of the norms of the latent and of low-rank queries */
     const Rope *rope;
     bool mixed; /* there are experts at all */

@@ -56,6 +56,20 @@ static void load_minicpm3(Loader *ld, Spec *spec) {
     mla_load_blocks(ld, spec, &s);
 }
 
+/* A.X K1: DeepSeek-V3 with a norm behind MoE blocks; published files have no correction bias. Reference:
+ * transformers/models/axk1. */
+static void load_axk1(Loader *ld, Spec *spec) {
+    MlaFamily s = mla_load_fields(ld, spec, 128);
+    s.moe.names = load_has_part(ld, ".e_score_correction_bias") ? moe_deepseek : moe_usual;
+    s.moe_norm = true;
+    if (!load_has_field(ld, "first_k_dense_replace") && !load_has_field(ld, "mlp_layer_types")) s.dense = 1;
+    family_moe_sigmoid(ld, &s.moe);
+    s.moe.moe.scale = load_positive_or(ld, "routed_scaling_factor", 2.5);
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    mla_load_blocks(ld, spec, &s);
+}
+
+const Family axk1_family = {.load = load_axk1};
 const Family minicpm3_family = {.load = load_minicpm3, .gguf = &minicpm3_gguf};
 const Family glm4_moe_lite_family = {.load = load_glm4_moe_lite, .gguf = &glm4_moe_lite_gguf};
 const Family youtu_llm_family = {.load = load_youtu_llm, .gguf = &youtu_llm_gguf};

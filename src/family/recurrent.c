@@ -66,6 +66,17 @@ Conv family_conv(Loader *ld, const char *name, int taps, bool bias, const int64_
     return conv;
 }
 
+Component family_short_conv(Loader *ld, int64_t hidden, int taps, bool bias) {
+    const Weight in = load_linear(ld, "conv.in_proj", 3 * hidden, hidden, bias);
+    ShortConvComponent c = {.conv = family_conv(ld, "conv.conv", taps, bias, &hidden, 1),
+        .in_gate = load_part(&in, 0, hidden),
+        .out_gate = load_part(&in, hidden, hidden),
+        .in = load_part(&in, 2 * hidden, hidden),
+        .o = load_linear(ld, "conv.out_proj", hidden, hidden, bias)};
+    c.conv.silu = false;
+    return (Component){.kind = COMPONENT_SHORT_CONV, .short_conv = c};
+}
+
 /* ---- gated delta nets ---- */
 
 DeltaNet family_delta_net_open(Loader *ld, const Dims *dims) {

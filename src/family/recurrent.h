@@ -14,6 +14,9 @@ bool family_is_recurrent(
 /* NAME.weight [channels, taps], and NAME.bias if `bias`, as parts with these channels, in the file's order. */
 Conv family_conv(Loader *ld, const char *name, int taps, bool bias, const int64_t *channels, int count);
 
+/* LFM's gated short convolution: conv.in_proj, conv.conv, conv.out_proj. */
+Component family_short_conv(Loader *ld, int64_t hidden, int taps, bool bias);
+
 /* ---- gated delta nets ---- */
 
 typedef struct DeltaNet {

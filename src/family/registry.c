@@ -8,7 +8,10 @@
     row("afmoe", afmoe_family)                                          \
     row("apertus", apertus_family)                                      \
     row("arcee", arcee_family)                                          \
+    row("axk1", axk1_family)                                            \
+    row("bailing_hybrid", bailing_hybrid_family)                        \
     row("baichuan_m1", baichuan_m1_family)                              \
+    row("bamba", bamba_family)                                          \
     row("bailing_moe", bailing_moe_family)                              \
     row("bailing_moe_linear", bailing_moe_linear_family)                \
     row("bert", bert_family)                                            \
@@ -22,15 +25,18 @@
     row("deepseek_v3", deepseek_v3_family)                              \
     row("deepseek_v32", deepseek_v32_family)                            \
     row("deepseek_v4", deepseek_v4_family)                              \
+    row("deepseek", deepseek_family)                                    \
     row("dots1", dots1_family)                                          \
     row("ernie4_5", ernie4_5_family)                                    \
     row("ernie4_5_moe", ernie4_5_moe_family)                            \
     row("exaone", exaone_family)                                        \
     row("exaone4", exaone4_family)                                      \
     row("exaone_moe", exaone_moe_family)                                \
+    row("falcon", falcon_family)                                        \
     row("falcon_h1", falcon_h1_family)                                  \
     row("falcon_mamba", falcon_mamba_family)                            \
     row("fastvlm", fastvlm_family)                                          \
+    row("flex_olmo", flex_olmo_family)                                  \
     row("gemma", gemma_family)                                          \
     row("gemma2", gemma2_family)                                        \
     row("gemma3", gemma3_wrapper_family)                                \
@@ -55,28 +61,38 @@
     row("glm_ocr", glm_ocr_family)                                      \
     row("gpt_neox", gpt_neox_family)                                    \
     row("gpt_oss", gpt_oss_family)                                      \
+    row("gptj", gptj_family)                                            \
     row("granite", granite_family)                                      \
+    row("granite_swa", granite_swa_family)                              \
     row("granitemoe", granitemoe_family)                                \
+    row("granitemoe_swa", granitemoe_swa_family)                        \
     row("granitemoehybrid", granitemoehybrid_family)                    \
+    row("granitemoeshared", granitemoeshared_family)                    \
     row("helium", helium_family)                                        \
     row("hf_olmo", hf_olmo_family)                                      \
     row("hunyuan", hunyuan_family)                                      \
     row("hunyuan_v1_dense", hunyuan_v1_dense_family)                    \
     row("hunyuan_v1_moe", hunyuan_v1_moe_family)                        \
     row("idefics3", idefics3_family)                                    \
+    row("iquestcoder", iquestcoder_family)                              \
     row("internlm2", internlm2_family)                                  \
     row("internlm3", internlm3_family)                                  \
     row("hy_v3", hy_v3_family)                                          \
+    row("hyperclovax", hyperclovax_family)                              \
     row("jamba", jamba_family)                                          \
+    row("jais2", jais2_family)                                          \
     row("joyai_llm_flash", deepseek_v3_family)                          \
     row("kimi_k2", deepseek_v3_family)                                  \
     row("kimi_k25", kimi_k25_family)                                    \
     row("kimi_linear", kimi_linear_family)                              \
+    row("kimi_vl", kimi_k25_family)                                     \
     row("Klear", klear_family)                                          \
     row("laguna", laguna_family)                                        \
     row("lfm2", lfm2_family)                                            \
     row("lfm2_moe", lfm2_moe_family)                                    \
+    row("lfm3", lfm3_family)                                            \
     row("lfm2_vl", lfm2_vl_family)                                      \
+    row("lille-130m", lille_family)                                     \
     row("llama", llama_family)                                          \
     row("llama4", llama4_family)                                        \
     row("llama4_text", llama4_family)                                   \
@@ -104,6 +120,7 @@
     row("mixtral", mixtral_family)                                      \
     row("muse_glimmer", muse_glimmer_family)                            \
     row("muse_glimmer_text", muse_glimmer_family)                       \
+    row("nanbeige", nanbeige_family)                                    \
     row("nanochat", nanochat_family)                                    \
     row("nemotron", nemotron_family)                                    \
     row("nemotron-nas", nemotron_nas_family)                            \
@@ -112,6 +129,7 @@
     row("olmo", olmo_family)                                            \
     row("olmo2", olmo2_family)                                          \
     row("olmo3", olmo3_family)                                          \
+    row("olmo_hybrid", olmo_hybrid_family)                              \
     row("olmoe", olmoe_family)                                          \
     row("openelm", openelm_family)                                      \
     row("paligemma", paligemma_family)                                  \
@@ -138,12 +156,15 @@
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \
     row("solar_open", solar_open_family)                                \
+    row("spark2_5", spark2_5_family)                                    \
     row("step3p5", step3p5_family)                                      \
     row("smolvlm", idefics3_family)                                     \
     row("stablelm", stablelm_family)                                    \
     row("starcoder2", starcoder2_family)                                \
     row("telechat3", telechat3_family)                                  \
+    row("vaultgemma", vaultgemma_family)                                \
     row("xlm-roberta", roberta_family)                                  \
+    row("xverse", llama_family)                                         \
     row("youtu_llm", youtu_llm_family)                                  \
     row("youtu", youtu_llm_family)
 // clang-format on

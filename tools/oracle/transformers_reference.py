@@ -126,8 +126,9 @@ def logits(config, weights, tokens, steps, window=False):
 
 def run(config, weights, tokens, steps):
     model = build(config, weights)
-    # MiniMax counts positions by the keys of layer 0, which has none where its attention is linear
-    prompt = len(tokens) - (0 if config["model_type"].startswith("minimax") else steps)
+    # MiniMax counts positions by the keys of layer 0, which has none where its attention is linear; steps of Bamba
+    # differ from its prompts by as much as the logits
+    prompt = len(tokens) - (0 if config["model_type"].startswith(("minimax", "bamba")) else steps)
     result = model(input_ids=torch.tensor([tokens[:prompt]]), use_cache=True)
     out = [result.logits[0]]
     for i in range(prompt, len(tokens)):

@@ -13,7 +13,7 @@ typedef struct Rule {
 
 static const Rule rules[] = {
     {{"afmoe"}, "router.gate", RULE_8_BITS},
-    {{"bailing_moe", "bailing_moe_linear"}, "mlp.gate.gate_proj", RULE_8_BITS},
+    {{"bailing_moe", "bailing_moe_linear", "bailing_hybrid"}, "mlp.gate.gate_proj", RULE_8_BITS},
     {{"gemma4", "gemma4_text", "gemma4_unified"}, "router.proj", RULE_8_BITS},
     {{"gpt_oss"}, "router", RULE_8_BITS},
     {{"granite", "granitemoe"}, "self_attn.o_proj", RULE_8_BITS},
@@ -31,11 +31,16 @@ static const Rule rules[] = {
     {{"longcat_flash"}, "classifier", RULE_8_BITS},
     {{"step3p5"}, "mlp.gate.gate", RULE_8_BITS},
     /* routers that are parameters there, not layers */
-    {{"deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25"}, "mlp.gate", RULE_PLAIN},
+    {{"deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "kimi_vl"}, "mlp.gate",
+        RULE_PLAIN},
     {{"dots1", "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "mimo_v2_flash", "solar_open"}, "mlp.gate",
         RULE_PLAIN},
     {{"joyai_llm_flash"}, "mlp.gate", RULE_PLAIN},
     {{"nemotron_h"}, "mixer.gate", RULE_PLAIN},
+    /* other modules that keep their elements */
+    {{"bailing_hybrid"}, "attention.embed_q", RULE_PLAIN},
+    {{"bailing_hybrid"}, "attention.unembed_out", RULE_PLAIN},
+    {{"spark2_5"}, "self_attn.g_proj", RULE_PLAIN},
 };
 
 static bool has_type(const char *const types[TYPES_MAX], const char *model_type) {
