@@ -14,6 +14,11 @@ static const char wordpiece[] =
     "\":6,"
     "\"sw\":7,\"##ift\":8,\"##er\":9,\"\\u5927\":10}}}";
 
+static const char wordlevel[] =
+    "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},"
+    "\"behavior\":\"Removed\",\"invert\":false},\"post_processor\":null,\"decoder\":null,\"model\":{\"type\":"
+    "\"WordLevel\",\"unk_token\":\"<0>\",\"vocab\":{\"<0>\":0,\"a\":1,\"ab\":2,\"<12>\":3,\"b\":4}}}";
+
 static const char unigram[] =
     "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\","
     "\"prepend_scheme\":\"always\"},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
@@ -68,6 +73,20 @@ static void test_wordpiece(void) {
     tokenizer_close(t);
 }
 
+static void test_wordlevel(void) {
+    Error error = {0};
+    Tokenizer *t = tokenizer_parse(slice_of(wordlevel), SLICE(""), &error);
+    TEST_MSG(t, "%s", error.text);
+    if (!t) return;
+    EXPECT(t, "ab <12> b", 2, 3, 4);
+    EXPECT(t, "aab ba ab<12>", 0, 0, 0); /* no word is divided */
+    Buffer text = {0};
+    TEST(tokenizer_decode(t, (const int32_t[]){2, 3}, 2, false, &text, &error) &&
+        slice_is(buffer_view(&text), "ab <12>"));
+    buffer_free(&text);
+    tokenizer_close(t);
+}
+
 static void test_unigram(void) {
     Error error = {0};
     Tokenizer *t = tokenizer_parse(slice_of(unigram), SLICE(""), &error);
@@ -98,7 +117,7 @@ static void refuse(const char *json, const char *from, const char *to, const cha
 }
 
 static void test_refusals(void) {
-    refuse(wordpiece, "\"WordPiece\",\"unk", "\"WordLevel\",\"unk", "WordLevel");
+    refuse(wordpiece, "\"WordPiece\",\"unk", "\"WordLetter\",\"unk", "WordLetter");
     refuse(wordpiece, "\"max_input_chars_per_word\":8", "\"max_input_chars_per_word\":-1", "max_input_chars_per_word");
     refuse(wordpiece, "[\"[SEP]\",2]", "[\"[SEP]\"]", "sep");
     refuse(wordpiece, "\"BertPreTokenizer\"", "\"ByteLevel\"", "ByteLevel");
@@ -115,6 +134,7 @@ static void test_refusals(void) {
 
 int main(void) {
     test_wordpiece();
+    test_wordlevel();
     test_unigram();
     test_refusals();
     return test_done();

@@ -62,6 +62,7 @@ typedef struct Bpe {
     struct BpeCache *cache;
     Slice subword_prefix;         /* WORDPIECE: in front of pieces that do not begin a word; owned */
     uint32_t word_characters_max; /* WORDPIECE: longer words are unknown */
+    bool whole_words;             /* WORDPIECE: a word is one token, or unknown (WordLevel) */
     double *scores;               /* UNIGRAM: by id */
     double unknown_score;         /* UNIGRAM: of a character without a token */
     bool single;                  /* UNIGRAM: sums are kept in single precision, as SentencePiece itself does */

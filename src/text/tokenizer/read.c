@@ -502,13 +502,16 @@ static bool finish_unigram(const TokenizerFile *file, Bpe *bpe, Error *error) {
 static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
     const Slice type = file->type && file->type->type == JSON_STRING ? json_slice(file->type) : SLICE("");
     const bool scored = bpe->kind == MODEL_UNIGRAM;
-    if (slice_is(type, "WordPiece") && !scored) bpe->kind = MODEL_WORDPIECE;
-    if (type.size && !slice_is(type, (const char *[]){"BPE", "WordPiece", "Unigram"}[bpe->kind]))
+    bpe->whole_words = slice_is(type, "WordLevel") && !scored;
+    if ((slice_is(type, "WordPiece") && !scored) || bpe->whole_words) bpe->kind = MODEL_WORDPIECE;
+    if (type.size && !bpe->whole_words && !slice_is(type, (const char *[]){"BPE", "WordPiece", "Unigram"}[bpe->kind]))
         return fail(error, ERROR_UNSUPPORTED, "model.type \"%.*s\" is not supported%s", SLICE_SHOWN(type),
-            scored ? " with a list of scores" : ": BPE, WordPiece and Unigram are");
+            scored ? " with a list of scores" : ": BPE, WordPiece, WordLevel and Unigram are");
     if (bpe->kind != MODEL_BPE && bpe->by_bytes)
         return fail(error, ERROR_UNSUPPORTED, "a ByteLevel pre-tokenizer before this model.type is not supported");
     if (!value_bool(file->byte_fallback, "model.byte_fallback", false, &bpe->byte_fallback, error)) return false;
+    bpe->word_characters_max = UINT32_MAX;
+    if (bpe->whole_words) return find_unknown(file, bpe, error);
     if (bpe->kind == MODEL_WORDPIECE) return finish_wordpiece(file, bpe, error);
     return scored ? finish_unigram(file, bpe, error) : finish_bpe(file, bpe, error);
 }

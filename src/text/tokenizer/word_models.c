@@ -1,4 +1,4 @@
-/* tokenizers/src/models/wordpiece/mod.rs (tokenize) and unigram/model.rs (encode_optimized). */
+/* tokenizers/src/models/wordpiece/mod.rs (tokenize), wordlevel/mod.rs and unigram/model.rs (encode_optimized). */
 #include "text/tokenizer/word_models.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static int32_t longest_piece(const Bpe *bpe, Slice word, size_t at, size_t *end)
     const size_t before = at ? bpe->subword_prefix.size : 0;
     size_t size = word.size - at;
     if (before >= bpe->size_max) return -1;
-    memcpy(spelled, bpe->subword_prefix.data, before);
+    if (before) memcpy(spelled, bpe->subword_prefix.data, before);
     if (size > bpe->size_max - before) size = bpe->size_max - before;
     memcpy(spelled + before, word.data + at, size);
     for (; size > 0; size--) {
@@ -40,7 +40,7 @@ static bool wordpiece_encode(const Bpe *bpe, Slice word, Tokens *out) {
     for (size_t at = 0; at < word.size;) {
         size_t end = at;
         const int32_t id = characters > bpe->word_characters_max ? -1 : longest_piece(bpe, word, at, &end);
-        if (id < 0) { /* the word as a whole is unknown */
+        if (id < 0 || (bpe->whole_words && end < word.size)) { /* the word as a whole is unknown */
             out->count = first;
             return push_unknown(bpe, out);
         }
