@@ -41,7 +41,7 @@ enum {
     STEP_MS = 300,
     STEP_MS_LEAST = 200, /* steps of 100 ms read prompts a fifth slower, for their weights are unpacked more often */
     ANSWER_STEPS = 2,
-    MEDIA_PERCENT = 75,      /* budget of images and audio in a round, of a step without prompts */
+    MEDIA_PERCENT = 60,      /* budget of images and audio in a round, of a step without prompts */
     MEDIA_MS_LEAST = 10,     /* the least budget; the most is STEP_MS */
     MEDIA_PREFILL_LEAST = 4, /* rows of prompts with images or audio in a step, however slow they are */
     PREFILL_LEAST = 64,      /* prompt tokens of a step however slow they are: fewer cost nearly as much */

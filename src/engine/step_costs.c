@@ -54,3 +54,8 @@ void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {
     const double ratio = own / c->unit_s;
     move_costs(c, rows, (float)fmin(fmax(ratio, 1.0 / OUTLIER), OUTLIER));
 }
+
+void step_costs_note_most(StepCosts *c, int rows, double seconds) {
+    if (rows >= 1 && rows <= STEP_COSTS_ROWS && seconds > 0)
+        c->unit_s = fmin(c->unit_s, seconds / (double)c->cost[rows]);
+}

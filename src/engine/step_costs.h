@@ -16,3 +16,5 @@ typedef struct StepCosts {
 void step_costs_init(StepCosts *costs, bool device, const float *fanout);
 /* A step of so many rows, of which `drafts` are draft tokens, took so long. */
 void step_costs_note(StepCosts *costs, int rows, int drafts, double seconds);
+/* A step with these rows and others took so long: they alone take no longer. */
+void step_costs_note_most(StepCosts *costs, int rows, double seconds);

@@ -146,18 +146,22 @@ static void collect_candidates(Scheduler *s) {
 }
 
 /* What the rows of prompts have added to a step of running choices. */
-static void note_media_rows(Scheduler *s, const StepPlan *plan, double seconds) {
+static void note_prompt_rows(Scheduler *s, const StepPlan *plan, double seconds) {
     const int answers = plan->builder.step.rows - plan->prompt_rows;
-    if (plan->media_rows == 0 || answers <= 0) return;
+    if (answers <= 0) return;
+    step_costs_note_most(&s->speculation.costs, answers, seconds);
+    if (plan->media_rows == 0) return;
     const double added = fmax(seconds - answers_step_s(s, answers), 0) / plan->prompt_rows;
     s->media_row_s = s->media_row_s > 0 ? s->media_row_s + 0.3 * (added - s->media_row_s) : added;
     s->media_rows = max_int(plan->media_rows, MEDIA_PREFILL_LEAST);
 }
 
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds, double idle_s) {
-    note_media_rows(s, plan, seconds);
     if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->builder.step.rows;
-    if (plan->prompt_rows > 0) return;
+    if (plan->prompt_rows > 0) {
+        note_prompt_rows(s, plan, seconds);
+        return;
+    }
     /* With draft tokens a step cannot begin ahead. What else takes long between two steps is not theirs. */
     const bool ahead = s->can_lookahead && !speculation_has_model(&s->speculation);
     const double lost = ahead ? fmin(idle_s, seconds) : 0;

@@ -226,6 +226,21 @@ static void test_time_per_row(void) {
     free(s);
 }
 
+/* A step that reads a prompt beside answers takes longer than they alone: so their time is never thought to be more,
+ * though the first steps, which read weights from their file, may have taken it. */
+static void test_time_of_answers(void) {
+    Scheduler *s = calloc(1, sizeof *s);
+    const StepPlan alone = {.builder.step.rows = 8}, beside = {.prompt_rows = 4, .builder.step.rows = 12};
+    const StepCosts *costs = &s->speculation.costs;
+    step_costs_init(&s->speculation.costs, false, NULL);
+    scheduler_note_step(s, &alone, 0.5, 0);
+    scheduler_note_step(s, &beside, 0.16, 0);
+    TEST_MSG(fabs(costs->unit_s * (double)costs->cost[8] - 0.16) < 1e-6, "%g s", costs->unit_s);
+    scheduler_note_step(s, &beside, 0.3, 0);
+    TEST_MSG(fabs(costs->unit_s * (double)costs->cost[8] - 0.16) < 1e-6, "%g s", costs->unit_s);
+    free(s);
+}
+
 /* A step with draft tokens cannot begin ahead: on devices the time before it is part of what they cost, unless a draft
  * model has taken it. */
 static void test_time_before_step(void) {
@@ -480,6 +495,7 @@ int main(void) {
     test_step_order();
     test_smooth();
     test_time_per_row();
+    test_time_of_answers();
     test_time_before_step();
     test_short_prompt_first();
     test_short_prompts_forever();
