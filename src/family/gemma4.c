@@ -10,6 +10,30 @@
 #include "family/vision.h"
 
 #include <math.h>
+#include <stdio.h>
+
+/* What full layers have of their own, by the layers' numbers, as transformers saves it since its version 5. */
+static void load_layer_config(Loader *ld, const Spec *spec, Gemma4 *s) {
+    const LoadPlace root = load_place(ld);
+    if (!load_has_field(ld, "per_layer_config")) return;
+    load_enter(ld, "per_layer_config", "");
+    const LoadPlace all = load_place(ld);
+    for (int i = 0, found = 0; i < spec->layer_count; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", i);
+        if (!load_has_field(ld, number)) continue;
+        load_enter(ld, number, "");
+        const int size = load_int_or(ld, "head_dim", s->d.head_dim);
+        const int heads = load_int_or(ld, "num_key_value_heads", s->d.kv_heads);
+        const bool same = found == 0 || (size == s->full_head_dim && heads == s->full_kv_heads);
+        load_require(ld, same && !family_window(ld, &s->windows, i), "layer %d differs from others of its kind", i);
+        s->full_head_dim = size;
+        s->full_kv_heads = heads;
+        found++;
+        load_return(ld, &all);
+    }
+    load_return(ld, &root);
+}
 
 Gemma4 gemma4_config(Loader *ld, Spec *spec) {
     static const Sizes absent = {.hidden = 1536,
@@ -31,6 +55,7 @@ Gemma4 gemma4_config(Loader *ld, Spec *spec) {
     s.windows = (Windows){.types = load_list(ld, "layer_types", spec->layer_count),
         .width = load_int_or(ld, "sliding_window", 512),
         .full_every = load_int_or(ld, "sliding_window_pattern", 5)};
+    load_layer_config(ld, spec, &s);
     s.experts = gemma_experts(ld);
     load_require(ld, s.d.heads % s.full_kv_heads == 0 && s.full_head_dim <= ATTENTION_HEAD_MAX,
         "heads of full layers do not fit: num_global_key_value_heads %d, global_head_dim %d", s.full_kv_heads,
