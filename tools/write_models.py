@@ -42,7 +42,7 @@ TAIL = """
 
 What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
-- decoders: arctic, baichuan, bloom, chameleon, codeshell, deepseek, falcon, gptj, grok, grovemoe, jais, jais2,
+- decoders: arctic, baichuan, bloom, chameleon, codeshell, falcon, gptj, grok, grovemoe, jais,
   llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie, xverse;
 - decoders of 2026: bailingmoe3, dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
   kimi-k3, maple, nanbeige, qwen4exp, spark2_5;
@@ -55,7 +55,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of deepseek, falcon, gptj, granite_swa, jais2, nanbeige, spark2_5 and xverse are read.
+Of these, checkpoints of falcon, gptj, granite_swa, nanbeige, spark2_5 and xverse are read.
 """
 
 

@@ -1,31 +1,13 @@
 /* Bamba: Mamba-2, and partly rotated attention in the layers that attn_layer_indices names; a gated network in each.
  * Reference: transformers/models/bamba. */
-#include "family/recurrent.h"
-
-static Mamba2 load_mamba(Loader *ld, const Dims *d) {
-    const int expand = load_int_or(ld, "mamba_expand", 2), heads = load_int_or(ld, "mamba_n_heads", 128);
-    Mamba2 m = {.hidden = d->hidden,
-        .heads = heads,
-        .head_dim = load_text_is(ld, "mamba_d_head", "auto") ? (int)((int64_t)expand * d->hidden / heads)
-                                                             : load_int(ld, "mamba_d_head"),
-        .state = load_int_or(ld, "mamba_d_state", 256),
-        .groups = load_int_or(ld, "mamba_n_groups", 1),
-        .taps = load_int_or(ld, "mamba_d_conv", 4),
-        .bias = load_bool_or(ld, "mamba_proj_bias", false),
-        .conv_bias = load_bool_or(ld, "mamba_conv_bias", true),
-        .eps = d->eps};
-    m.out_bias = m.bias;
-    family_mamba2_check(ld, &m);
-    m.norm_group = (int64_t)m.heads * m.head_dim / m.groups;
-    return m;
-}
+#include "family/granite.h"
 
 static void load(Loader *ld, Spec *spec) {
     static const NormNames norms = {load_rms, .attention_input = "input_layernorm", .ffn_input = "pre_ff_layernorm"};
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const bool bias = load_bool_or(ld, "attention_bias", false), mlp_bias = load_bool_or(ld, "mlp_bias", false);
     const Json *attention = load_list(ld, "attn_layer_indices", -1);
-    const Mamba2 mamba = load_mamba(ld, &d);
+    const Mamba2 mamba = granite_mamba2(ld, &d);
     const Rope *rope = load_rope(
         ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");

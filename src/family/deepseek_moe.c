@@ -2,6 +2,7 @@
  * References: mlx_lm/models/deepseek.py; the weights' division by their sum, which mlx-lm leaves out: the publisher's
  * modeling_deepseek.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
@@ -29,4 +30,4 @@ static void load(Loader *ld, Spec *spec) {
                 .moe = experts && i >= dense && i % every == 0 ? &moe : NULL});
 }
 
-const Family deepseek_family = {.load = load};
+const Family deepseek_family = {.load = load, .gguf = &deepseek_gguf};

@@ -139,7 +139,7 @@ const Family seed_oss_family = {.load = load_seed_oss, .gguf = &seed_oss_gguf};
 const Family nemotron_family = {.load = load_nemotron, .gguf = &nemotron_gguf};
 const Family arcee_family = {.load = load_arcee, .gguf = &arcee_gguf};
 const Family iquestcoder_family = {.load = load_iquestcoder};
-const Family jais2_family = {.load = load_jais2};
+const Family jais2_family = {.load = load_jais2, .gguf = &jais2_gguf};
 const Family telechat3_family = {.load = load_telechat3};
 const Family helium_family = {.load = load_helium};
 const Family mimo_family = {.load = load_mimo};

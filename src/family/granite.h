@@ -1,7 +1,9 @@
-/* What Granite's families with experts share: granitemoe.c. */
+/* What Granite's families with experts and with Mamba-2 share: granitemoe.c, granitemoehybrid.c. */
 #pragma once
-#include "family/family.h"
+#include "family/recurrent.h"
 
+/* The sizes of Granite 4's Mamba-2 layers: mamba_n_heads and the like. */
+Mamba2 granite_mamba2(Loader *ld, const Dims *dims);
 /* block_sparse_moe: router.layer and switch_mlp, or as transformers saves them. */
 extern const MoeNames moe_granite;
 

@@ -15,7 +15,7 @@ static Component load_dense(Loader *ld, const Dims *d, int shared) {
             : family_glu(ld, "mlp", d->hidden, d->intermediate_size, silu, false)};
 }
 
-static Mamba2 load_mamba(Loader *ld, const Dims *d) {
+Mamba2 granite_mamba2(Loader *ld, const Dims *d) {
     const int heads = load_int(ld, "mamba_n_heads"), expand = load_int_or(ld, "mamba_expand", 2);
     const bool wide = (int64_t)expand * d->hidden > MATRIX_COLS_MAX;
     load_require(ld, !wide, "mamba_expand is %d, at most %d channels can be", expand, MATRIX_COLS_MAX);
@@ -52,7 +52,7 @@ static void load(Loader *ld, Spec *spec) {
     bool mamba = false;
     for (int i = 0; types && i < spec->layer_count; i++)
         mamba = family_is_recurrent(ld, "layer_types", types, i, "mamba", "attention") || mamba;
-    const Mamba2 sizes = mamba ? load_mamba(ld, &d) : (Mamba2){0};
+    const Mamba2 sizes = mamba ? granite_mamba2(ld, &d) : (Mamba2){0};
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_chunk_size", "mamba_expand", "rope_theta",
         "normalization_function", "init_method", "mlp_bias", "use_mamba_kernels", "mamba_n_heads", "mamba_d_head",

@@ -82,6 +82,7 @@ static DeltaNet load_net(Loader *ld, const Dims *d) {
         .key_dim = key_dim,
         .value_dim = load_int_or(ld, "linear_value_head_dim", 2 * key_dim),
         .taps = load_int_or(ld, "linear_conv_kernel_dim", 4)};
+    load_require(ld, key_dim > 0, "linear_key_head_dim is missing, and hidden_size is too small for its default");
     family_check_recurrence(ld, "linear attention", net.key_heads, net.value_heads, net.key_dim, net.value_dim);
     family_check_taps(ld, net.taps);
     return net;

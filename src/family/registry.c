@@ -37,6 +37,7 @@
     row("falcon_mamba", falcon_mamba_family)                            \
     row("fastvlm", fastvlm_family)                                          \
     row("flex_olmo", flex_olmo_family)                                  \
+    row("flint", flint_family)                                          \
     row("gemma", gemma_family)                                          \
     row("gemma2", gemma2_family)                                        \
     row("gemma3", gemma3_wrapper_family)                                \
@@ -48,6 +49,7 @@
     row("gemma4_text", gemma4_family)                                   \
     row("gemma4_unified", gemma4_family)                                \
     row("gemma4_unified_assistant", gemma4_assistant_family)            \
+    row("gemma4_unified_text", gemma4_family)                           \
     row("glm", glm_family)                                              \
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \
@@ -132,6 +134,7 @@
     row("olmo_hybrid", olmo_hybrid_family)                              \
     row("olmoe", olmoe_family)                                          \
     row("openelm", openelm_family)                                      \
+    row("opt", opt_family)                                              \
     row("paligemma", paligemma_family)                                  \
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \

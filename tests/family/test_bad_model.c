@@ -462,6 +462,11 @@ static void test_not_computed(void) {
     } cases[] = {
         {"dbrx-published", "\"moe_top_k\":3", "\"moe_top_k\":3,\"ffn_act_fn\":{\"name\":\"gelu\"}",
             "ffn_act_fn.name is"},
+        {"bailing-hybrid", "\"rope_theta\":10000.0", "\"rope_theta\":10000.0,\"norm_head\":true", "norm_head is true"},
+        {"nanbeige", "\"num_loops\":2", "\"num_loops\":2,\"loop_share_kv\":true", "loop_share_kv is true"},
+        {"nanbeige", "\"num_loops\":2", "\"num_loops\":17", "17 loops"},
+        {"falcon", "\"alibi\":false", "\"alibi\":true", "alibi is true"},
+        {"iquestcoder", "\"clip_qkv\":null", "\"clip_qkv\":8.0", "clip_qkv is not supported"},
         {"ernie4-5-moe", "\"moe_k\":3", "\"moe_k\":3,\"moe_norm_min\":0.5", "moe_norm_min must be"},
         {"apertus", "\"qk_norm\":true", "\"qk_norm\":false", "qk_norm is false"},
         {"laguna", "\"gating\":true", "\"gating\":false", "the file has gates"},

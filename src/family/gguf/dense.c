@@ -160,6 +160,26 @@ const GgufModel nemotron_gguf = {.architecture = "nemotron",
     .names = {gguf_ends, gguf_qkv, nemotron_names},
     .fields = {gguf_sizes, gguf_own_head_dim, gguf_attention_bias, nemotron_fields}};
 
+/* ---- Jais 2 ---- */
+
+static const GgufName jais2_names[] = {
+    {"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0},
+    {0},
+};
+
+static const GgufField jais2_fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "relu2"},
+    {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {0},
+};
+
+const GgufModel jais2_gguf = {.architecture = "jais2",
+    .class_name = "Jais2ForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv, jais2_names},
+    .fields = {gguf_sizes, gguf_own_head_dim, gguf_attention_bias, jais2_fields},
+    .tokenizer = {.pre = "jais-2"}};
+
 /* ---- Arcee ---- */
 
 static const GgufName arcee_names[] = {{"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0}, {0}};

@@ -35,7 +35,7 @@ extern const GgufModel cohere_gguf, cohere2_gguf, cohere2_moe_gguf;
 extern const GgufModel deepseek_v4_gguf;
 /* dense.c */
 extern const GgufModel apertus_gguf, arcee_gguf, ernie4_5_gguf, gpt2_gguf, gpt_bigcode_gguf, gpt_neox_gguf,
-    hunyuan_dense_gguf, nemotron_gguf, seed_oss_gguf, stablelm_gguf, starcoder2_gguf;
+    hunyuan_dense_gguf, jais2_gguf, nemotron_gguf, seed_oss_gguf, stablelm_gguf, starcoder2_gguf;
 /* encoder.c */
 extern const GgufModel bert_gguf, nomic_bert_gguf;
 /* exaone.c */
@@ -53,9 +53,9 @@ extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, gl
 /* layers.c */
 extern const GgufModel laguna_gguf, muse_glimmer_gguf, nemotron_nas_gguf, openelm_gguf, step3p5_gguf;
 /* moe.c */
-extern const GgufModel afmoe_gguf, bailing_moe_gguf, dbrx_gguf, dots1_gguf, ernie4_5_moe_gguf, exaone_moe_gguf,
-    gpt_oss_gguf, hy_v3_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf, minimax_gguf,
-    minimax_m3_gguf, phimoe_gguf;
+extern const GgufModel afmoe_gguf, bailing_moe_gguf, dbrx_gguf, deepseek_gguf, dots1_gguf, ernie4_5_moe_gguf,
+    exaone_moe_gguf, gpt_oss_gguf, hy_v3_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf,
+    minimax_gguf, minimax_m3_gguf, phimoe_gguf;
 /* olmo.c */
 extern const GgufModel olmo_gguf, olmo2_gguf, olmo3_gguf, olmoe_gguf;
 /* phi.c */

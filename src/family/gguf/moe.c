@@ -436,6 +436,24 @@ const GgufModel dbrx_gguf = {.architecture = "dbrx",
     .fields = {dbrx_fields},
     .tokenizer = {.pre = "dbrx"}};
 
+/* ---- DeepSeekMoE ---- */
+
+static const GgufField deepseek_fields[] = {
+    {"n_routed_experts", .key = ".expert_count"},
+    {"n_shared_experts", .key = ".expert_shared_count", .optional = true},
+    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
+    {"moe_layer_freq", .absent = 1},
+    {"scoring_func", GGUF_FIELD_TEXT, .text = "softmax"},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 0},
+    {"scale", GGUF_FIELD_IGNORED, .key = ".expert_weights_scale"}, /* always 1 */
+    {0},
+};
+
+const GgufModel deepseek_gguf = {.architecture = "deepseek",
+    .class_name = "DeepseekForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu, gguf_experts, gguf_shared},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, deepseek_fields}};
+
 /* ---- dots.llm1 ---- */
 
 static const GgufName dots1_names[] = {
