@@ -46,6 +46,7 @@ typedef struct CudaBank {
     const Weight *weights; /* the key: borrowed */
     Tiles *tiles;          /* [count] owned device memory */
     Tiles most;            /* the first matrix, with the most rows and groups of any */
+    int rows_but_last;     /* most rows of any matrix but the last, which a shared expert may have */
     bool alike;            /* all are packed alike, as kernels over a whole bank need */
 } CudaBank;
 

@@ -41,7 +41,7 @@ __device__ __forceinline__ void norm_touch(const RowNorm &norm, int width) {
         asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(unused) : "l"(norm.weight + i));
 }
 
-/* A block has a row's queries, key and value of a kv head. */
+/* A block has a row's queries, key and value of a kv head; of wide heads, WARPS of these. */
 __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
     __shared__ float2 rotations[PAIRS_MAX];
     __shared__ float heads[WARPS][HEAD_MAX], energies[WARPS];
@@ -65,13 +65,15 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     float *head = heads[warp];
     const int j = blockIdx.y;
     float energy = 0; /* sum over this warp's queries */
-    for (int h = warp; h < group + (a.k != nullptr); h += WARPS) {
+    const int each = WARPS * gridDim.z;
+    for (int h = warp + WARPS * blockIdx.z; h < group + (a.k != nullptr); h += each) {
         if (h < group) {
             const int index = j * group + h;
             float *q = a.q + row * q_width + (int64_t)index * a.head_dim;
             head_prepare(a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim,
                 rotations, head);
             float square = 0;
+#pragma unroll 8
             for (int i = lane; i < a.head_dim; i += 32) {
                 q[i] = head[i];
                 square += head[i] * a.scale * (head[i] * a.scale);
@@ -83,6 +85,7 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
             uint8_t *keys = head_at(a, table, place, j),
                     *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
             const float *v = a.v + ((int64_t)row * a.kv_heads + j) * a.value_dim;
+#pragma unroll 8
             for (int i = lane; i < a.head_dim; i += 32)
                 cached_put(keys, (int64_t)at * a.head_dim + i, a.dtype, head[i]);
 #pragma unroll 8
@@ -96,8 +99,8 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int w = 1; w < WARPS; w++) energy += energies[w];
-        /* Latents are not quantised here. */
-        energies_at(a, table, place)[j * PAGE_TOKENS + at] = a.q_latent ? 0 : energy / (float)group;
+        /* Latents and wide heads are not quantised here. */
+        energies_at(a, table, place)[j * PAGE_TOKENS + at] = a.q_latent || gridDim.z > 1 ? 0 : energy / (float)group;
     }
 }
 
@@ -172,7 +175,10 @@ extern "C" cudaError_t attention_prepare(cudaStream_t stream, const Attend *a) {
                 : a->head_dim == 256 ? usual_prepare_kernel<256>
                                      : usual_prepare_kernel<0>,
             dim3(a->step.rows), BLOCK, 0, *a);
-    return launch(stream, attention_prepare_kernel, dim3(a->step.rows, a->kv_heads), BLOCK, 0, *a);
+    const int each = a->heads / a->kv_heads + (a->k != nullptr);
+    const bool wide = !a->q_latent && a->head_dim > USUAL_DIM_MAX;
+    return launch(stream, attention_prepare_kernel,
+        dim3(a->step.rows, a->kv_heads, wide ? (each + WARPS - 1) / WARPS : 1), BLOCK, 0, *a);
 }
 
 /* ---- scanning ---- */

@@ -459,16 +459,17 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
     }
     __syncthreads();
 }
-/* True if heads have a common shape, and at most one per warp. */
+/* True if heads have a common shape, and a warp has at most one, or the key besides. The dims of a pair are in the same
+ * lane then. */
 __device__ __forceinline__ bool heads_usual(const Attend &a, int group) {
-    return !a.prepared && a.k && !a.whole && group < WARPS && a.rope.dims == a.head_dim && !a.rope.interleaved &&
+    return !a.prepared && a.k && !a.whole && group <= WARPS && a.rope.dims % 64 == 0 && !a.rope.interleaved &&
         !a.norm_last && !a.q_norm.kind && !a.k_norm.kind;
 }
 /* Data independent of the previous kernel, in registers, so that the rest of the work on a head of a common shape is
  * little code without branches. After heads_begin(), all threads of the block seeing it. */
 template <int HD> struct HeadReady {
     bool normed;
-    const float *x; /* the warp's head: a query's, or the key's of the warp behind them */
+    const float *x; /* the warp's head: a query's, or the key's in the warp behind those of the queries */
     float2 turn[HD / 64];
     float weight[HD / 32];
 
@@ -482,11 +483,17 @@ template <int HD> struct HeadReady {
         const int head = key ? kv_head : kv_head * group + warp;
         x = (key ? a.k + (int64_t)row * a.kv_heads * HD : a.q + (int64_t)row * a.heads * HD) + head * HD + lane;
 #pragma unroll
-        for (int j = 0; j < HD / 64; j++) turn[j] = usual ? s.rotations[lane + 32 * j] : make_float2(0, 0);
+        for (int j = 0; j < HD / 64; j++)
+            turn[j] = usual && 64 * j < a.rope.dims ? s.rotations[lane + 32 * j] : make_float2(0, 0);
         const bool weighed = usual && normed && norm.weight && warp <= group;
 #pragma unroll
         for (int j = 0; j < HD / 32; j++)
             weight[j] = weighed ? __ldg(norm.weight + (a.norm_full ? head * HD : 0) + lane + 32 * j) : 1;
+    }
+    /* That of the key, in a warp that has a query besides. */
+    __device__ __forceinline__ float key_weight(const Attend &a, int kv_head, int j) const {
+        const float *from = a.k_norm.weight + (a.norm_full ? kv_head * HD : 0) + threadIdx.x % 32 + 32 * j;
+        return a.k_norm.weight ? __ldg(from) : 1;
     }
 };
 /* Heads of any kind, in a function apart, so that the code of usual ones is short. */
@@ -500,20 +507,23 @@ template <int HD, int GROUP>
 __device__ __forceinline__ float heads_take_ready(const Attend &a, const HeadReady<HD> &ready, __half *own_key, int row,
     int kv_head, int group, bool appends, RowHeads<HD, GROUP> &s) {
     constexpr int N = HD / 32;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = a.rope.dims / 64;
+    const int64_t own = ((int64_t)row * a.kv_heads + kv_head) * HD + lane;
     float square = 0;
-    const bool key = warp == group;
-    float v[N] = {}, value[N] = {};
-    if (warp <= group)
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] = load(ready.x + 32 * j);
-    if (key)
-#pragma unroll
-        for (int j = 0; j < N; j++) value[j] = load(a.v + ((int64_t)row * a.kv_heads + kv_head) * HD + lane + 32 * j);
     Scaling whole[2] = {{0, 1}, {0, 1}};
-    if (a.norm_full) heads_whole(a, row, s, whole);
-    if (warp <= group) {
-        if (ready.normed) {
+#pragma unroll 1
+    for (int h = warp; h < group + WARPS; h += WARPS) { /* every warp goes through the first round */
+        const bool key = h == group, first = h == warp;
+        float v[N] = {}, value[N] = {};
+        if (h <= group)
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = load((first ? ready.x : a.k + own) + 32 * j);
+        if (key)
+#pragma unroll
+            for (int j = 0; j < N; j++) value[j] = load(a.v + own + 32 * j);
+        if (first && a.norm_full) heads_whole(a, row, s, whole);
+        if (h > group) break;
+        if (key ? a.k_norm.width : ready.normed) {
             float factor = whole[key].factor;
             if (!a.norm_full) {
                 float sum = 0;
@@ -522,21 +532,26 @@ __device__ __forceinline__ float heads_take_ready(const Attend &a, const HeadRea
                 factor = 1.0f / sqrtf(warp_sum(sum) / (float)HD + (key ? a.k_norm.eps : a.q_norm.eps));
             }
 #pragma unroll
-            for (int j = 0; j < N; j++) v[j] = v[j] * factor * ready.weight[j];
+            for (int j = 0; j < N; j++)
+                v[j] = v[j] * factor * (first ? ready.weight[j] : ready.key_weight(a, kv_head, j));
         }
 #pragma unroll
-        for (int j = 0; j < N / 2; j++) {
-            const float one = v[j] * a.rope.scale, other = v[j + N / 2] * a.rope.scale;
-            v[j] = one * ready.turn[j].x - other * ready.turn[j].y;
-            v[j + N / 2] = one * ready.turn[j].y + other * ready.turn[j].x;
-        }
-        __half *to = (key ? s.key : s.queries[warp]) + lane;
+        for (int half = N / 2; half > 0; half--)
+            if (half == pairs)
+#pragma unroll
+                for (int j = 0; j < half; j++) {
+                    const float one = v[j] * a.rope.scale, other = v[j + half] * a.rope.scale;
+                    v[j] = one * ready.turn[j].x - other * ready.turn[j].y;
+                    v[j + half] = one * ready.turn[j].y + other * ready.turn[j].x;
+                }
+        __half *to = (key ? s.key : s.queries[h]) + lane;
         const float scale = key ? 1 : a.scale * LOG2E;
 #pragma unroll
         for (int j = 0; j < N; j++) to[32 * j] = __float2half_rn(v[j] * scale);
+        if (!key)
 #pragma unroll
-        for (int j = 0; j < N; j++) square += v[j] * a.scale * (v[j] * a.scale);
-        if (key)
+            for (int j = 0; j < N; j++) square += v[j] * a.scale * (v[j] * a.scale);
+        else
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 const int i = lane + 32 * j;

@@ -46,16 +46,19 @@ static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int 
     } else {
         float sum = 0;
         if (norm.kind) {
+#pragma unroll 4
             for (int i = lane; i < width; i += 32) sum += head[i];
             s.mean = warp_sum(sum) / (float)width;
             sum = 0;
         }
+#pragma unroll 8
         for (int i = lane; i < width; i += 32) {
             const float v = head[i] - s.mean;
             sum += v * v;
         }
         s.factor = 1.0f / sqrtf(warp_sum(sum) / (float)width + norm.eps);
     }
+#pragma unroll 8
     for (int i = lane; i < width; i += 32) head[i] = scaled(norm, s, head[i], whole ? first + i : i);
     __syncwarp();
 }
@@ -69,6 +72,7 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
     __syncwarp();
     if (norm.width && !a.norm_last) head_norm(norm, whole, first, width, head);
     const int half = a.rope.dims / 2;
+#pragma unroll 4
     for (int i = lane; i < half; i += 32) {
         const int one = a.rope.interleaved ? 2 * i : i, other = a.rope.interleaved ? 2 * i + 1 : i + half;
         const float u = head[one] * a.rope.scale, v = head[other] * a.rope.scale;

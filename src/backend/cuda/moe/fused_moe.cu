@@ -248,17 +248,18 @@ struct ProductLaunch {
         bool half = slots_of(p.most, pieces, besides, p.shared_bytes / 2 - FIXED, &slots);
         if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
             return cudaErrorInvalidValue; /* excluded by moe_fits() */
-        /* A row has hardly more units than there are multiprocessors: each gets one, as long as the sum's blocks fit
-         * beside it. If they do not fit, the block uses the slots of half a multiprocessor. */
+        const int blocks = units_of(p.most.rows), rows_together = p.pairs / p.each,
+                  row_units = units_of(p.rows_routed) * (p.each - 1) + blocks;
+        /* Where each unit of a row has a multiprocessor, its block uses what the sum's blocks leave. Otherwise, or if
+         * they do not fit beside it, it uses half of a multiprocessor, so that all units are computed at once. */
         Slots beside;
-        if (half && MOST == 1 && p.pairs == p.each &&
+        if (half && MOST == 1 && rows_together * row_units <= p.multiprocessors &&
             slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &beside))
             slots = beside;
         CHECK(slots.count >= slots_least(pieces));
         const size_t bytes = (size_t)slots.count * slots.bytes + besides;
-        const int blocks = ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
         if constexpr (MOST == 1) {
-            return moe_row_product(stream, p, slots, dim3(blocks, p.each, p.pairs / p.each), bytes);
+            return moe_row_product(stream, p, slots, dim3(row_units, rows_together), bytes);
         } else {
             const cudaError_t error = gemv_allow(product_kernel<KIND, GLU>, p.shared_bytes);
             if (error) return error;

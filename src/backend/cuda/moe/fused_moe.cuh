@@ -71,6 +71,11 @@ constexpr int CHOICE_KEPT = (int)offsetof(Choice, score), CHOICE_BYTES = (int)(s
 enum { PRODUCT_BLOCK = 32 * (WARPS + 1), EXPERT_SLOTS_MAX = 16, EXPERT_WORDS = 2 * EXPERT_SLOTS_MAX /* barriers */ };
 enum { UNIT_ROWS = 4 /* tile rows: a group of the next product's columns */, SUM_STRIDE = 72 };
 
+/* Units of a matrix. */
+__host__ __device__ __forceinline__ int units_of(int rows) {
+    return (rows + UNIT_ROWS * TILE_ROWS - 1) / (UNIT_ROWS * TILE_ROWS);
+}
+
 /* Tiles that a slot has room for: a round of a tile row. */
 __host__ __device__ __forceinline__ int slot_tiles(int groups) {
     const int all = SLICES * slice_run(groups);
@@ -323,14 +328,15 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
     float *sums = choice.score, own_factor = 1;
     slots_make(slots, full, empty);
     for (int part = 0; part < GATED; part++) banks_touch(p.bank[part], p.experts);
-    /* One: x is the unit of the expert, y which of the row's, z the row. */
-    const int blocks = ALONE ? gridDim.x : ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
+    /* One: x is a unit of one of the row's experts, of which the last may have more than the others; y the row. */
+    const int blocks = units_of(p.most.rows), routed = units_of(p.rows_routed);
+    const int which = ALONE ? min((int)blockIdx.x / routed, p.each - 1) : 0;
     wait_for_previous();
     if (!ALONE) let_next_begin();
     int begin = 0, end = 1;
     if constexpr (ALONE) {
         if (warp < MULTIPLIERS) {
-            own_factor = __shfl_sync(~0u, router_found(p.router, blockIdx.z, choice), 0);
+            own_factor = __shfl_sync(~0u, router_found(p.router, blockIdx.y, choice), 0);
             choose_index(p.router.route, choice);
         }
         __syncthreads();
@@ -342,10 +348,12 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
         begin = blockIdx.x * each;
         end = min(units, begin + each);
     }
-    const auto chunk_of = [&](int unit) { return ALONE ? blockIdx.z * gridDim.y + blockIdx.y : unit / blocks; };
-    const auto first_of = [&](int unit) { return (ALONE ? blockIdx.x : unit % blocks) * UNIT_ROWS; };
+    const auto chunk_of = [&](int unit) { return ALONE ? (int)blockIdx.y * p.each + which : unit / blocks; };
+    const auto first_of = [&](int unit) {
+        return (ALONE ? (int)blockIdx.x - which * routed : unit % blocks) * UNIT_ROWS;
+    };
     const auto expert_of = [&](int chunk) {
-        return ALONE ? choice.index[blockIdx.y] : __ldcg(p.chunks + CHUNKS_AT + CHUNK_INTS * chunk);
+        return ALONE ? choice.index[which] : __ldcg(p.chunks + CHUNKS_AT + CHUNK_INTS * chunk);
     };
     Turn turn;
     if (warp == ORDERING) {

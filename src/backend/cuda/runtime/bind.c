@@ -243,12 +243,13 @@ static CudaBank *bank_make(CudaBackend *b, const Weight *weights, int count) {
     Tiles *tiles = malloc(bytes);
     if (!bank || !tiles) fail(&b->fault, ERROR_MEMORY, "no memory for experts");
     if (bank && tiles && (bank->tiles = cuda_take(b, bytes, &b->fault))) {
-        *bank = (CudaBank){NULL, weights, bank->tiles, *cuda_tiles(b, weights), true};
+        *bank = (CudaBank){.weights = weights, .tiles = bank->tiles, .most = *cuda_tiles(b, weights), .alike = true};
         for (int e = 0; e < count; e++) {
             const Tiles *t = &tiles[e];
             tiles[e] = *cuda_tiles(b, &weights[e]);
             bank->alike = bank->alike && t->kind == bank->most.kind && t->bytes == bank->most.bytes;
             if (t->rows > bank->most.rows) bank->most.rows = t->rows;
+            if (e < count - 1 && t->rows > bank->rows_but_last) bank->rows_but_last = t->rows;
             if (t->groups > bank->most.groups) bank->most.groups = t->groups;
         }
         cuda_ok(b, cuda_send(b, bank->tiles, tiles, bytes), "experts");
