@@ -248,18 +248,18 @@ struct ProductLaunch {
         bool half = slots_of(p.most, pieces, besides, p.shared_bytes / 2 - FIXED, &slots);
         if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
             return cudaErrorInvalidValue; /* excluded by moe_fits() */
-        const int blocks = units_of(p.most.rows), rows_together = p.pairs / p.each,
-                  row_units = units_of(p.rows_routed) * (p.each - 1) + blocks;
+        const int blocks = units_of(p.most.rows), each = units_of(p.rows_each), rows_together = p.pairs / p.each;
+        const int experts = p.each + (blocks - 1) / each; /* with further units of a wider shared one */
         /* Where each unit of a row has a multiprocessor, its block uses what the sum's blocks leave. Otherwise, or if
          * they do not fit beside it, it uses half of a multiprocessor, so that all units are computed at once. */
         Slots beside;
-        if (half && MOST == 1 && rows_together * row_units <= p.multiprocessors &&
+        if (half && MOST == 1 && rows_together * experts * each <= p.multiprocessors &&
             slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &beside))
             slots = beside;
         CHECK(slots.count >= slots_least(pieces));
         const size_t bytes = (size_t)slots.count * slots.bytes + besides;
         if constexpr (MOST == 1) {
-            return moe_row_product(stream, p, slots, dim3(row_units, rows_together), bytes);
+            return moe_row_product(stream, p, slots, dim3(each, experts, rows_together), bytes);
         } else {
             const cudaError_t error = gemv_allow(product_kernel<KIND, GLU>, p.shared_bytes);
             if (error) return error;

@@ -328,15 +328,15 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
     float *sums = choice.score, own_factor = 1;
     slots_make(slots, full, empty);
     for (int part = 0; part < GATED; part++) banks_touch(p.bank[part], p.experts);
-    /* One: x is a unit of one of the row's experts, of which the last may have more than the others; y the row. */
-    const int blocks = units_of(p.most.rows), routed = units_of(p.rows_routed);
-    const int which = ALONE ? min((int)blockIdx.x / routed, p.each - 1) : 0;
+    /* One: x is the unit of the expert, y which of the row's, z the row. Further y have further units of the last one.
+     */
+    const int blocks = units_of(p.most.rows), which = ALONE ? min((int)blockIdx.y, p.each - 1) : 0;
     wait_for_previous();
     if (!ALONE) let_next_begin();
     int begin = 0, end = 1;
     if constexpr (ALONE) {
         if (warp < MULTIPLIERS) {
-            own_factor = __shfl_sync(~0u, router_found(p.router, blockIdx.y, choice), 0);
+            own_factor = __shfl_sync(~0u, router_found(p.router, blockIdx.z, choice), 0);
             choose_index(p.router.route, choice);
         }
         __syncthreads();
@@ -348,9 +348,9 @@ __device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots
         begin = blockIdx.x * each;
         end = min(units, begin + each);
     }
-    const auto chunk_of = [&](int unit) { return ALONE ? (int)blockIdx.y * p.each + which : unit / blocks; };
+    const auto chunk_of = [&](int unit) { return ALONE ? (int)blockIdx.z * p.each + which : unit / blocks; };
     const auto first_of = [&](int unit) {
-        return (ALONE ? (int)blockIdx.x - which * routed : unit % blocks) * UNIT_ROWS;
+        return (ALONE ? (int)(blockIdx.x + (blockIdx.y - which) * gridDim.x) : unit % blocks) * UNIT_ROWS;
     };
     const auto expert_of = [&](int chunk) {
         return ALONE ? choice.index[which] : __ldcg(p.chunks + CHUNKS_AT + CHUNK_INTS * chunk);

@@ -269,7 +269,7 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bo
         .activation = e->activation,
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
-        .rows_routed = op->route.shared ? banks->gate->rows_but_last : gate->rows,
+        .rows_each = op->route.shared ? banks->gate->rows_but_last : gate->rows,
         .leaves = sum_bytes};
     cuda_ok(b, moe_product(b->stream, &product), "an MoE block");
     if (few) {

@@ -110,8 +110,8 @@ typedef struct MoeProduct {
     float *out;            /* not gated: [pairs, rows] result */
     Activation activation;
     int multiprocessors, shared_bytes;
-    int rows_routed; /* fused_moe_row: most rows of any matrix but that of the shared expert */
-    int leaves;      /* bytes of a multiprocessor's shared memory that the next kernel needs */
+    int rows_each; /* fused_moe_row: most rows of any matrix but that of the shared expert */
+    int leaves;    /* bytes of a multiprocessor's shared memory that the next kernel needs */
 } MoeProduct;
 cudaError_t moe_product(cudaStream_t stream, const MoeProduct *product);
 

@@ -12,12 +12,6 @@ __device__ static uint32_t ordered(float v) {
     return bits >> 31 ? ~bits : bits | 0x80000000;
 }
 
-/* An expert that is among the best of its warp. */
-struct __align__(8) Candidate {
-    uint32_t key;
-    int expert;
-};
-
 /* The routing of a row, in shared memory. */
 struct Choice {
     int32_t index[EXPERTS_USED_MAX + 1]; /* chosen experts */
@@ -27,7 +21,6 @@ struct Choice {
     union {
         float value[EXPERTS_MAX];  /* scores that the choice compares */
         uint32_t key[EXPERTS_MAX]; /* the same in the order of whole numbers */
-        Candidate best[BLOCK];     /* those that rank_many() compares last */
     };
     uint8_t taken[EXPERTS_MAX];
     float worth[EXPERT_GROUPS_MAX];
@@ -132,7 +125,7 @@ __device__ static void take_best(const Router &r, Choice &c) {
     }
 }
 
-enum { RANKED_MAX = 128 }; /* experts that all threads rank in one pass */
+enum { RANKED_MAX = 128 }; /* more, and one search after the other takes less */
 
 /* Each expert's rank is how many come before it. All threads; the values have become keys. */
 __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
@@ -154,51 +147,6 @@ __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
     }
 }
 
-/* The same for more experts: each warp ranks its share, then all threads rank the best of all warps. */
-__device__ __forceinline__ bool is_before(uint32_t key, int expert, uint32_t other_key, int other) {
-    return key > other_key || (key == other_key && expert < other);
-}
-static_assert(WARPS * EXPERTS_USED_MAX <= BLOCK, "a thread has a candidate");
-static __device__ __noinline__ void rank_many(const Router &r, Choice &c) {
-    constexpr int OWN = EXPERTS_MAX / BLOCK; /* experts of a lane */
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, share = (r.experts + WARPS - 1) / WARPS;
-    const int first = min(warp * share, r.experts), end = min(first + share, r.experts);
-    uint32_t own[OWN];
-    int rank[OWN];
-#pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        const int expert = first + lane + 32 * j;
-        own[j] = expert < end ? c.key[expert] : 0;
-        rank[j] = 0;
-    }
-#pragma unroll 4
-    for (int i = first; i < end; i++) {
-        const uint32_t key = c.key[i];
-#pragma unroll
-        for (int j = 0; j < OWN; j++)
-            if (32 * j < share) rank[j] += is_before(key, i, own[j], first + lane + 32 * j);
-    }
-    block_sync(); /* candidates take the place of the keys */
-    Candidate *best = c.best + warp * r.top_k;
-#pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        const int expert = first + lane + 32 * j;
-        if (expert < end && rank[j] < r.top_k) best[rank[j]] = {own[j], expert};
-    }
-    if (lane >= end - first && lane < r.top_k) best[lane] = {0, INT_MAX}; /* the warp has fewer experts */
-    block_sync();
-    const int all = WARPS * r.top_k, at = threadIdx.x;
-    if (at >= all) return;
-    const Candidate mine = c.best[at];
-    int place = 0;
-#pragma unroll 8
-    for (int i = 0; i < all; i++) place += is_before(c.best[i].key, c.best[i].expert, mine.key, mine.expert);
-    if (mine.expert < r.experts && place < r.top_k) {
-        c.index[place] = mine.expert;
-        c.weight[place] = c.score[mine.expert];
-    }
-}
-
 /* One after the other; a warp. Not inlined, so that the code that nearly all models need is short. */
 static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
     if (r.groups) keep_groups(r, c);
@@ -211,7 +159,7 @@ static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
 /* Chooses the experts by logits; thread i mod BLOCK has written logit i. By all BLOCK threads, to which the result is
  * then visible. */
 __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
-    const bool search = r.groups || r.score == ROUTE_SPARSEMIXER;
+    const bool search = r.groups || r.score == ROUTE_SPARSEMIXER || r.experts > RANKED_MAX;
     const bool softmax = r.score == ROUTE_SOFTMAX && (r.bias || search); /* otherwise logits have the same order */
     float2 s = make_float2(0, 1);
     if (softmax) {
@@ -236,10 +184,7 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
     if (threadIdx.x == 0 && r.shared) c.index[r.top_k] = r.experts;
     block_sync();
     if (!search) {
-        if (r.experts > RANKED_MAX)
-            rank_many(r, c);
-        else
-            rank_all(r, c);
+        rank_all(r, c);
     } else if (threadIdx.x < 32) {
         search_best(r, c);
     }
@@ -250,7 +195,8 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
 __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     const int lane = threadIdx.x % 32;
     float *weight = c.weight;
-    if (r.score == ROUTE_TOP_SOFTMAX || (r.score == ROUTE_SOFTMAX && !r.bias && !r.groups)) {
+    const bool search = r.groups || r.experts > RANKED_MAX;
+    if (r.score == ROUTE_TOP_SOFTMAX || (r.score == ROUTE_SOFTMAX && !r.bias && !search)) {
         const bool top = r.score == ROUTE_TOP_SOFTMAX;
         const float2 s = softmax_of(top ? weight : c.score, top ? r.top_k : r.experts);
         __syncwarp();
