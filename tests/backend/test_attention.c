@@ -34,6 +34,12 @@ static const Shape shapes[] = {
     {"512 wide", 9, 1, 512, 512, DTYPE_F16, 140, 0, 0, ROPE_HALF, 128, NORM_HEAD, false, false},
     {"320 wide, values of 64, window", 6, 2, 320, 64, DTYPE_F16, 200, 70, 0, ROPE_HALF, 320, NO_NORM, false, false},
     {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true, false},
+    {"groups of 8, sinks, window", 16, 2, 64, 64, DTYPE_F16, 200, 130, 0, ROPE_HALF, 64, NO_NORM, true, false},
+    {"groups of 8, half of a head rotated", 8, 1, 128, 128, DTYPE_F16, 150, 0, 0, ROPE_HALF, 64, NORM_HEAD, false,
+        false},
+    {"a quarter rotated, 256 wide", 8, 2, 256, 256, DTYPE_F16, 150, 0, 0, ROPE_HALF, 64, NORM_HEAD, false, false},
+    {"192 of 256 rotated, full norm", 8, 2, 256, 256, DTYPE_F16, 140, 0, 0, ROPE_HALF, 192, NORM_FULL, false, false},
+    {"groups of 8, none rotated", 8, 1, 64, 64, DTYPE_F16, 140, 0, 0, PLAIN, 0, NORM_HEAD, false, false},
 };
 
 /* Rows that read some keys alone. */
