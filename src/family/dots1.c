@@ -19,7 +19,7 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_text(ld, "hidden_act", "silu");
     const bool bias = load_bool_or(ld, "attention_bias", false);
     load_require(ld, !mlp_bias, "mlp_bias is true; experts have none");
-    load_ignore(ld, "scoring_func", "use_sliding_window", NULL);
+    load_ignore(ld, "scoring_func", "use_sliding_window", "output_router_logits", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++)

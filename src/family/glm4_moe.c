@@ -18,7 +18,7 @@ static void load_text(Loader *ld, Spec *spec, double rotary_factor, double theta
             .mrope = mrope});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");
-    load_ignore(ld, "num_nextn_predict_layers", NULL);
+    load_ignore(ld, "num_nextn_predict_layers", "output_router_logits", NULL);
     load_skip(ld, "model.layers.%d.", spec->layer_count);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);

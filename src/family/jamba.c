@@ -39,7 +39,7 @@ static void load(Loader *ld, Spec *spec) {
             ld, &names, d.hidden, d.intermediate_size, experts, load_int_or(ld, "num_experts_per_tok", 2));
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "num_logits_to_keep", "output_router_logits", "router_aux_loss_coef", "use_mamba_kernels",
-        "sliding_window", "num_experts_per_tok", NULL);
+        "sliding_window", "num_experts_per_tok", "use_associative_scan", "use_mambapy", NULL);
     family_ends_named(ld, spec, &d, "model.embed_tokens", "model.final_layernorm");
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {

@@ -77,7 +77,9 @@ static Kimi load_fields(Loader *ld, Spec *spec) {
     load_expect_bool(ld, "mla_use_nope", true);
     load_require(ld, load_count_or(ld, "q_lora_rank", 0) == 0, "q_lora_rank is not supported");
     load_ignore(ld, "num_key_value_heads", "rope_theta", "rope_scaling", "moe_layer_freq", "use_grouped_topk",
-        "first_k_dense_replace", "num_nextn_predict_layers", "q_lora_rank", NULL);
+        "first_k_dense_replace", "num_nextn_predict_layers", "q_lora_rank", "linear_num_heads", "linear_head_dim",
+        "linear_conv_kernel_dim", "qk_head_dim", "output_router_logits", NULL);
+    load_expect_bool(ld, "attention_bias", false);
     load_skip(ld, "model.mtp");
     return k;
 }

@@ -25,6 +25,14 @@ static const Spelling spellings[] = {
         "[\"full_attention\",\"linear_attention\",\"linear_attention\"],\"mlp_layer_types\":"
         "[\"sparse\",\"sparse\",\"sparse\"]"},
     {"kimi-linear-published", NULL, "\"tie_word_embeddings\":false", "\"tie_word_embeddings\":true"},
+    {"kimi-linear-published", NULL, "\"tie_word_embeddings\":false",
+        "\"tie_word_embeddings\":false,\"attention_bias\":false,\"linear_num_heads\":2,\"linear_head_dim\":32,"
+        "\"linear_conv_kernel_dim\":3,\"qk_head_dim\":24,\"output_router_logits\":false"},
+    {"jamba-published", NULL, "\"hidden_act\":\"silu\"",
+        "\"hidden_act\":\"silu\",\"use_associative_scan\":true,\"use_mambapy\":false"},
+    {"mellum-published", NULL, "\"num_experts\":", "\"num_local_experts\":"},
+    {"dots1", NULL, "\"num_experts_per_tok\":", "\"output_router_logits\":false,\"num_experts_per_tok\":"},
+    {"glm4-moe", NULL, "\"num_experts_per_tok\":", "\"output_router_logits\":false,\"num_experts_per_tok\":"},
     {"qwen3-next-published", "\"norm_topk_prob\":true,", "\"norm_topk_prob\":false,", ""},
     {"exaone-moe", NULL, "\"is_moe_layer\":[false,true,true,true]", "\"first_k_dense_replace\":1"},
     {"exaone-moe", NULL, "\"is_moe_layer\":[false,true,true,true]",
