@@ -128,6 +128,7 @@ typedef struct Scheduler {
     Speculation speculation;
     DraftTarget *targets; /* [sequences] working memory */
     double prompt_row_s;  /* measured time per row of a step that reads prompts; 0: not known yet */
+    bool step_unsure;     /* the time of a step of answers alone is not measured, only its upper limit is known */
     double media_row_s;   /* time that a row of a prompt with images or audio adds to a step; 0: not known yet */
     int media_rows;       /* such rows of the last step that had any; 0: none yet */
     double media_spent_s; /* time that encoding and spans took in this round; set by the engine */

@@ -56,6 +56,7 @@ void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {
 }
 
 void step_costs_note_most(StepCosts *c, int rows, double seconds) {
-    if (rows >= 1 && rows <= STEP_COSTS_ROWS && seconds > 0)
-        c->unit_s = fmin(c->unit_s, seconds / (double)c->cost[rows]);
+    if (rows < 1 || rows > STEP_COSTS_ROWS || seconds <= 0) return;
+    const double most = seconds / (double)c->cost[rows];
+    if (c->unit_s == 0 || most < c->unit_s) c->unit_s = most;
 }

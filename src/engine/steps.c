@@ -149,7 +149,12 @@ static void collect_candidates(Scheduler *s) {
 static void note_prompt_rows(Scheduler *s, const StepPlan *plan, double seconds) {
     const int answers = plan->builder.step.rows - plan->prompt_rows;
     if (answers <= 0) return;
-    step_costs_note_most(&s->speculation.costs, answers, seconds);
+    /* A long prompt says little of the answers beside it. */
+    if (s->speculation.costs.unit_s > 0 || plan->prompt_rows <= answers) {
+        const double before = s->speculation.costs.unit_s;
+        step_costs_note_most(&s->speculation.costs, answers, seconds);
+        s->step_unsure = s->step_unsure || s->speculation.costs.unit_s != before;
+    }
     if (plan->media_rows == 0) return;
     const double added = fmax(seconds - answers_step_s(s, answers), 0) / plan->prompt_rows;
     s->media_row_s = s->media_row_s > 0 ? s->media_row_s + 0.3 * (added - s->media_row_s) : added;
@@ -162,6 +167,8 @@ void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds, dou
         note_prompt_rows(s, plan, seconds);
         return;
     }
+    if (s->step_unsure) step_costs_note_most(&s->speculation.costs, plan->builder.step.rows, seconds);
+    s->step_unsure = false;
     /* With draft tokens a step cannot begin ahead. What else takes long between two steps is not theirs. */
     const bool ahead = s->can_lookahead && !speculation_has_model(&s->speculation);
     const double lost = ahead ? fmin(idle_s, seconds) : 0;
@@ -253,7 +260,11 @@ static int prefill_limit(Scheduler *s, const StepCandidate *oldest) {
 /* Rows of prompts with images or audio: what the budget of the round has left. Twice as many rows take at most twice as
  * long, so they grow by no more. */
 static int media_limit(const Scheduler *s, int answers) {
+    bool texts = false;
     if (answers == 0) return s->prefill_size;
+    for (int i = 0; i < s->candidate_count; i++)
+        texts = texts || (s->candidates[i].prefill && !is_media_prompt(&s->candidates[i]));
+    if (s->step_unsure && !texts) return 0; /* a step without prompts tells */
     const double left = media_budget_s(s, answers) - s->media_spent_s;
     const int most = min_int(2 * s->media_rows, s->prefill_size);
     const double fitting = s->media_row_s > 0 ? fmin(left / s->media_row_s, most) : left > 0 ? most : 0;

@@ -231,7 +231,13 @@ static void test_time_per_row(void) {
 static void test_time_of_answers(void) {
     Scheduler *s = calloc(1, sizeof *s);
     const StepPlan alone = {.builder.step.rows = 8}, beside = {.prompt_rows = 4, .builder.step.rows = 12};
+    const StepPlan longer = {.prompt_rows = 64, .builder.step.rows = 72};
     const StepCosts *costs = &s->speculation.costs;
+    step_costs_init(&s->speculation.costs, false, NULL);
+    scheduler_note_step(s, &longer, 5, 0);
+    TEST(costs->unit_s == 0);
+    scheduler_note_step(s, &beside, 0.17, 0);
+    TEST_MSG(fabs(costs->unit_s * (double)costs->cost[8] - 0.17) < 1e-6, "%g s", costs->unit_s);
     step_costs_init(&s->speculation.costs, false, NULL);
     scheduler_note_step(s, &alone, 0.5, 0);
     scheduler_note_step(s, &beside, 0.16, 0);
