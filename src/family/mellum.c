@@ -6,8 +6,7 @@
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-6});
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    const bool local = load_has_field(ld, "num_local_experts"); /* as transformers saves it */
-    Moe moe = family_moe_fields(ld, &moe_usual, d.hidden, local ? "num_local_experts" : "num_experts");
+    Moe moe = family_moe_fields(ld, &moe_usual, d.hidden, "num_experts");
     moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true);
     const Windows windows = {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};

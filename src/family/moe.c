@@ -22,6 +22,8 @@ Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermedi
 }
 
 Moe family_moe_fields(Loader *ld, const MoeNames *names, int hidden, const char *experts) {
+    const char *other = "num_local_experts"; /* transformers 5 saves it in place of some names */
+    if (!load_has_field(ld, experts) && load_has_field(ld, other)) experts = other;
     return family_moe_open(ld, names, hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, experts),
         load_int(ld, "num_experts_per_tok"));
 }

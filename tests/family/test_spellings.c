@@ -30,6 +30,7 @@ static const Spelling spellings[] = {
         "\"linear_conv_kernel_dim\":3,\"qk_head_dim\":24,\"output_router_logits\":false"},
     {"jamba-published", NULL, "\"hidden_act\":\"silu\"",
         "\"hidden_act\":\"silu\",\"use_associative_scan\":true,\"use_mambapy\":false"},
+    {"qwen3-moe", NULL, "\"num_experts\":", "\"num_local_experts\":"},
     {"mellum-published", NULL, "\"num_experts\":", "\"num_local_experts\":"},
     {"dots1", NULL, "\"num_experts_per_tok\":", "\"output_router_logits\":false,\"num_experts_per_tok\":"},
     {"glm4-moe", NULL, "\"num_experts_per_tok\":", "\"output_router_logits\":false,\"num_experts_per_tok\":"},
