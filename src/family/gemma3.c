@@ -65,6 +65,8 @@ static void load_wrapper(Loader *ld, Spec *spec) {
     const LoadPlace root = load_place(ld);
     load_text_part(ld);
     load_ignore(ld, "mm_tokens_per_image", NULL);
+    load_require(ld, load_number_or(ld, "final_logit_softcapping", 0) == 0,
+        "final_logit_softcapping must be null: models with images do not compute it");
     load_text(ld, spec, 8, 4, 262208, outer);
     load_return(ld, &root);
     vision_load_gemma3(ld, spec, tokens);

@@ -164,6 +164,10 @@ static void test_config(void) {
     expect_refusal(
         &f, 0, "\"text_config\":{", "\"text_config\":{\"quantization_config\":{\"quant_method\":\"awq\"},", "awq");
     fixture_close(&f);
+    if (!fixture_open(&f, "../vision/gemma3")) return;
+    expect_refusal(
+        &f, 0, "\"final_logit_softcapping\":null", "\"final_logit_softcapping\":20", "final_logit_softcapping");
+    fixture_close(&f);
     if (!fixture_open(&f, "../vision/qwen3-vl-moe")) return;
     expect_refusal(
         &f, 0, "\"mrope_interleaved\":true", "\"mrope_interleaved\":false", "mrope_interleaved must be true");
