@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests that need a GPU, a line each: every operation and attention against the reference, families, batches, restored pages and
-# split layers, replayed graphs, all on "cuda" beside the processor's backends; mixed requests through the server, some of whose clients leave,
+# split layers, replayed graphs, all on "cuda" beside the processor's backends; 10,000 requests with draft tokens; mixed requests through the server, some of whose clients leave,
 # also with half of the layers there, with little memory, with pages on disk; a server whose GPU breaks; real models, where they are
 # (APUS_MODELS: names, or NAME=DIRECTORY); compute-sanitizer, where it is. Skipped where apus doctor finds no GPU.
 #   tests/cuda.sh [BUILD]       default: build
@@ -54,6 +54,7 @@ finish 0
 for name in handed generated prompts whole sums ops attention attention_codes pages rope golden step graph batch coded given split restore together parallel mtp assistant compressed index mixture; do
     step $name "$build/test_$name"
 done
+step drafts env APUS_TEST_BACKEND=cuda "$build/test_speculation_requests" 10000
 
 device() { local name=$1; shift; step "$name" "$python" "$here/server/check_device.py" cuda "$@"; }
 device requests 2000

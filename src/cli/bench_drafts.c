@@ -61,6 +61,7 @@ typedef struct Replay {
     Times times[ANSWERS_MAX][ROUNDS_MAX];
     uint64_t drafted[ANSWERS_MAX], accepted[ANSWERS_MAX];
     Reading reading[2][ANSWERS_MAX]; /* without and with draft tokens, all rounds together */
+    double all_s[2];                 /* the same: from the first request of a turn to its last token */
 } Replay;
 
 static const Command command = {"bench drafts", "MODEL",
@@ -70,7 +71,8 @@ static const Command command = {"bench drafts", "MODEL",
     "for --source lookup, otherwise of a small model, which stands for --mtp or --draft-model. The model may have any\n"
     "weights (tools/make_bench_model.py): its own answers are replayed, without and with draft tokens in turn by two\n"
     "engines, which both take memory. A line for each kind: the median of decode times without draft tokens over\n"
-    "those with them, the least answer's median of its rounds, and the medians of tokens per second.\n"
+    "those with them, the least answer's median of its rounds, and the medians of tokens per second. With --streams a\n"
+    "next answer begins when one ends, and a last line has the throughput.\n"
     "Examples:\n"
     "  apus bench drafts DIR --mtp --kinds code,chat\n"
     "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2300M\n"};
@@ -195,18 +197,20 @@ static bool finish(Replay *r, Request *request, int number, bool with, double *s
     return finish == FINISH_LENGTH && same;
 }
 
-/* Answers `first` to `end`, together. with: the engine has draft tokens; tokens: of each, 0: all; seconds: [end −
- * first]. */
+/* Answers `first` to `end`, as many at once as the engine has slots. with: the engine has draft tokens; tokens: of
+ * each, 0: all; seconds: [end − first]. */
 static bool answer(
     Replay *r, Engine *engine, bool with, int first, int end, int tokens, double *seconds, Error *error) {
     Request *requests[ANSWERS_MAX] = {0};
     bool ok = true;
+    const int64_t start_ns = clock_ns();
     for (int i = first; ok && i < end; i++)
         ok = (requests[i] = submit(engine, r, i, tokens ? tokens : r->answers[i].count, error)) != NULL;
     for (int i = first; i < end; i++) {
         ok = ok && finish(r, requests[i], i, with, &seconds[i - first], error);
         request_free(requests[i]);
     }
+    r->all_s[with] += (double)(clock_ns() - start_ns) * 1e-9;
     return ok;
 }
 
@@ -252,6 +256,15 @@ static void print_kind(const Replay *r, int first, int end, int rounds) {
     fflush(stdout);
 }
 
+/* The line of all answers, which slow each other down. */
+static void print_together(const Replay *r, int rounds) {
+    double tokens = 0;
+    for (int i = 0; i < r->count; i++) tokens += (double)rounds * r->answers[i].count;
+    printf("%-12s %6.2f ×, %.2f -> %.2f tok/s with %d at once\n", "together", r->all_s[0] / r->all_s[1],
+        tokens / r->all_s[0], tokens / r->all_s[1], r->streams);
+    fflush(stdout);
+}
+
 /* Answers of one kind are neighbours. */
 static int end_of_kind(const Replay *r, int first) {
     int end = first + 1;
@@ -270,8 +283,10 @@ static bool run_answers(Replay *r, Engine *plain, Engine *drafts, int rounds, Er
     memset(r->drafted, 0, sizeof r->drafted);
     memset(r->accepted, 0, sizeof r->accepted);
     memset(r->reading, 0, sizeof r->reading);
-    for (int first = 0; first < r->count; first += r->streams) {
-        const int end = min_int(first + r->streams, r->count);
+    memset(r->all_s, 0, sizeof r->all_s);
+    const int turn_answers = r->streams > 1 ? r->count : 1; /* a next one begins when one of the streams ends */
+    for (int first = 0; first < r->count; first += turn_answers) {
+        const int end = first + turn_answers;
         for (int round = 0; round < rounds; round++) {
             for (int turn = 0; turn < 2; turn++) {
                 const bool with = (turn + round) % 2;
@@ -285,6 +300,7 @@ static bool run_answers(Replay *r, Engine *plain, Engine *drafts, int rounds, Er
         for (int next; printed < end && (next = end_of_kind(r, printed)) <= end; printed = next)
             print_kind(r, printed, next, rounds);
     }
+    if (r->streams > 1) print_together(r, rounds);
     return true;
 }
 
@@ -341,6 +357,7 @@ int command_bench_drafts(int argc, char **argv) {
         ok = fail(&error, ERROR_USAGE, "a recording of a model needs one: --mtp or --draft-model");
     if (ok) {
         request.slots = streams;
+        request.queue_max = ANSWERS_MAX;
         if (!request.model.context) request.model.context = context_of(&r);
         request.resources = resources_open(request.backend.threads, &error);
         ok = request.resources && replay(&r, &request, rounds, &error);

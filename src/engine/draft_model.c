@@ -178,7 +178,7 @@ static bool reserve_draft(DraftModel *d, DraftText *t, int drafted) {
 }
 
 /* Adds rows of a text, or its draft token `drafted`, with an output if a token is sampled behind them. */
-static void add_rows(DraftModel *d, const DraftText *t, int rows, int drafted, bool output) {
+static void add_rows(DraftModel *d, const DraftText *t, bool decode, int rows, int drafted, bool output) {
     SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
     int32_t *tokens = d->tokens;
     if (drafted > 0)
@@ -188,11 +188,19 @@ static void add_rows(DraftModel *d, const DraftText *t, int rows, int drafted, b
     for (int i = 0; i < rows; i++) tokens[i] = tokens[i] < d->vocab ? tokens[i] : 0; /* the target may have more ids */
     step_add_sequence(&d->builder,
         &(StepSequence){.rows = rows,
+            .decode = decode,
             .kv = &t->sequence->kv,
             .lookahead = drafted > 0 ? drafted - 1 : 0,
             .tokens = tokens,
             .output_count = output,
             .sample_params = output && runner_samples(d->runner) ? &sample : NULL});
+}
+
+/* Begins a step; true: its rows are few enough to be decode rows, which take less time on a GPU than those of a prompt.
+ */
+static bool begin(DraftModel *d, int rows) {
+    step_begin(&d->builder, runner_decode_rows_max(d->runner) == 0);
+    return rows <= runner_decode_rows_max(d->runner);
 }
 
 static bool run(DraftModel *d, float **logits, Error *error) {
@@ -204,7 +212,7 @@ static bool run(DraftModel *d, float **logits, Error *error) {
 static bool read_texts(DraftModel *d, DraftText *texts, int count, Error *error) {
     int left = d->rows, behind = 0, rows[DRAFT_TOKENS_MAX + 1] = {0};
     float *logits;
-    step_begin(&d->builder, true);
+    (void)begin(d, 0);
     for (int i = 0; i < count; i++) {
         DraftText *t = &texts[i];
         const int pending = t->tokens - t->sequence->kv.length;
@@ -215,7 +223,7 @@ static bool read_texts(DraftModel *d, DraftText *texts, int count, Error *error)
             rows[i] = 0;
             continue;
         }
-        add_rows(d, t, rows[i], 0, false);
+        add_rows(d, t, false, rows[i], 0, false);
         left -= rows[i];
         behind++;
     }
@@ -229,14 +237,16 @@ static bool read_texts(DraftModel *d, DraftText *texts, int count, Error *error)
 /* A token of each text that wants more than it has. */
 static bool draft_token(DraftModel *d, DraftText *texts, int count, int drafted, Error *error) {
     float *logits;
-    int output = 0;
+    int output = 0, rows = 0;
+    for (int i = 0; i < count; i++)
+        if (texts[i].wanted > drafted) rows += drafted > 0 ? 1 : texts[i].tokens - texts[i].sequence->kv.length;
+    const bool decode = begin(d, rows);
     for (int i = 0; i < count; i++) {
         DraftText *t = &texts[i];
         if (t->wanted <= drafted) continue;
         const int pending = t->tokens - t->sequence->kv.length;
         if (!reserve_draft(d, t, drafted)) continue;
-        if (output == 0) step_begin(&d->builder, true);
-        add_rows(d, t, drafted > 0 ? 1 : pending, drafted, true);
+        add_rows(d, t, decode, drafted > 0 ? 1 : pending, drafted, true);
         output++;
     }
     if (output == 0) return true;

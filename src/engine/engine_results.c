@@ -30,8 +30,10 @@ static void read_states(Engine *engine, const StepSlice *slice, int rows) {
     const size_t hidden = (size_t)model_hidden(engine->model);
     const int without = slice->rows - slice->hidden_rows;
     if (rows <= without || slice->request->pooling || speculation_state_rows(s, 1, 0) == 0) return;
+    const float *states = runner_hidden_rows(engine->runner);
+    if (!states) return; /* the device failed: so will the next step */
     speculation_read(s, slice->request, slice->choice, slice->position + without, rows - without,
-        runner_hidden_rows(engine->runner) + (size_t)slice->hidden_row * hidden);
+        states + (size_t)slice->hidden_row * hidden);
 }
 
 /* logits: those of its first output; sampled: instead of logits, the token behind its last output; −1: none. */

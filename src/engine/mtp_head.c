@@ -12,14 +12,23 @@
 
 enum { PENDING_MAX = DRAFT_TOKENS_MAX + 1 /* positions of a text whose states wait for the next draft token */ };
 
+/* A step with a draft token of each text that wants one. */
+typedef struct DraftStep {
+    StepBuilder builder;
+    RunnerStep begun;
+    int output[DRAFT_TOKENS_MAX]; /* [text] its output; −1: none */
+} DraftStep;
+
 struct MtpHead {
     Runner *runner;
     KvCache *kv;
     Resources *resources;
-    StepBuilder builder;
+    DraftStep steps[2]; /* a step begins before the one before it has ended, where the backend samples */
     SamplerScratch scratch;
     int32_t *tokens, *positions; /* [rows], [POSITION_DIMS_MAX · rows] */
-    float *chain;                /* [slots, hidden] the head's own states behind the last draft tokens */
+    float *chain;                /* [slots, hidden] the head's own states behind the last draft tokens; not used where
+                                    the backend samples */
+    bool ahead;
     int rows, vocab, hidden;
     DraftPace pace;
 };
@@ -60,7 +69,9 @@ static bool open_parts(MtpHead *h, const EngineOptions *options, const Model *ta
     h->chain = calloc((size_t)options->slots * (size_t)h->hidden, sizeof *h->chain);
     if (!h->tokens || !h->positions || !h->chain)
         return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", h->rows);
-    return step_builder_open(&h->builder, &capacity, error) && sampler_scratch_open(&h->scratch, h->vocab, error);
+    h->ahead = runner_can_lookahead(h->runner);
+    return step_builder_open(&h->steps[0].builder, &capacity, error) &&
+        step_builder_open(&h->steps[1].builder, &capacity, error) && sampler_scratch_open(&h->scratch, h->vocab, error);
 }
 
 MtpHead *mtp_head_open(const EngineOptions *options, const Model *target, Error *error) {
@@ -86,7 +97,7 @@ MtpHead *mtp_head_open(const EngineOptions *options, const Model *target, Error 
 
 void mtp_head_close(MtpHead *h) {
     if (!h) return;
-    step_builder_close(&h->builder);
+    for (int i = 0; i < 2; i++) step_builder_close(&h->steps[i].builder);
     sampler_scratch_close(&h->scratch);
     kv_close(h->kv);
     runner_close(h->runner);
@@ -144,13 +155,21 @@ static const int32_t *rope_positions(MtpHead *h, const DraftText *t, int positio
     return h->positions;
 }
 
-/* Adds `rows` positions behind the sequence, from those of draft token `drafted` on, with the tokens in h->tokens. */
-static void add_rows(
-    MtpHead *h, const DraftText *t, int rows, int drafted, const EmbeddingRange *ranges, int range_count, bool output) {
+/* Begins a step; true: its rows are few enough to be decode rows, which take less time on a GPU than those of a prompt.
+ */
+static bool begin(MtpHead *h, StepBuilder *builder, int rows) {
+    step_begin(builder, runner_decode_rows_max(h->runner) == 0);
+    return rows <= runner_decode_rows_max(h->runner);
+}
+
+/* Adds a row of the text for each of the tokens in h->tokens; `before` rows of steps that have not ended precede them.
+ * sample: the row has an output, at which it is sampled so, if the backend samples; NULL: no output. */
+static void add_rows(MtpHead *h, StepBuilder *builder, const DraftText *t, bool decode, int rows, int before,
+    const EmbeddingRange *ranges, int range_count, const SampleParams *sample) {
     const DraftSequence *s = t->sequence;
-    const int before = drafted > 0 ? drafted - 1 : 0;
-    step_add_sequence(&h->builder,
+    step_add_sequence(builder,
         &(StepSequence){.rows = rows,
+            .decode = decode,
             .kv = &s->kv,
             .lookahead = before,
             .tokens = h->tokens,
@@ -159,16 +178,9 @@ static void add_rows(
             .states = true,
             .positions = rope_positions(h, t, s->base + s->kv.length + before, rows),
             .position_offset = s->base + t->position_offset,
-            .output_count = output,
-            .hidden_row_count = output});
-}
-
-static bool run(MtpHead *h, float **logits, Error *error) {
-    const Step *step = step_end(&h->builder, error);
-    if (h->resources) resources_begin_step(h->resources);
-    const bool ok = step && runner_forward(h->runner, h->kv, step, logits, error);
-    if (h->resources) resources_end_step(h->resources);
-    return ok;
+            .output_count = sample != NULL,
+            .sample_params = h->ahead ? sample : NULL,
+            .hidden_row_count = sample != NULL});
 }
 
 /* ---- reading ---- */
@@ -190,9 +202,14 @@ static bool read_rows(MtpHead *h, const DraftText *t, int rows, const float *sta
     CHECK(left <= rows && count <= h->rows && first + count < t->tokens);
     if (!reserve(h, s, count)) return true;
     t->read(t, first + 1, count, h->tokens);
-    step_begin(&h->builder, true);
-    add_rows(h, t, count, 0, waiting ? ranges : ranges + 1, (waiting > 0) + (rows > left), false);
-    if (!run(h, &logits, error)) return false;
+    StepBuilder *builder = &h->steps[0].builder;
+    const bool decode = begin(h, builder, count);
+    add_rows(h, builder, t, decode, count, 0, waiting ? ranges : ranges + 1, (waiting > 0) + (rows > left), NULL);
+    const Step *step = step_end(builder, error);
+    if (h->resources) resources_begin_step(h->resources);
+    const bool ok = step && runner_forward(h->runner, h->kv, step, &logits, error);
+    if (h->resources) resources_end_step(h->resources);
+    if (!ok) return false;
     kv_advance(h->kv, &s->kv, count);
     s->state_count = 0;
     if (left) keep_states(h, s, states + (size_t)(rows - 1) * (size_t)h->hidden, 1);
@@ -214,39 +231,61 @@ bool mtp_head_read(MtpHead *h, const DraftText *t, int position, int rows, const
 
 /* ---- drafting ---- */
 
-/* A token of each text that wants more than it has. */
-static bool draft_token(MtpHead *h, DraftText *texts, int count, int drafted, Error *error) {
+/* Begins the step that samples draft token `drafted` of each text that wants so many. Where the backend samples, the
+ * step before may not have ended: its tokens and states are taken where it leaves them. */
+static bool begin_token(MtpHead *h, DraftText *texts, int count, int drafted, Error *error) {
     const size_t hidden = (size_t)h->hidden;
-    float *logits;
-    int output = 0;
-    step_begin(&h->builder, true);
+    DraftStep *now = &h->steps[drafted % 2], *last = &h->steps[(drafted + 1) % 2];
+    const float *there = h->ahead && drafted > 0 ? runner_hidden_rows_there(h->runner, &last->begun) : NULL;
+    int rows[DRAFT_TOKENS_MAX], all = 0, output = 0;
     for (int i = 0; i < count; i++) {
-        DraftText *t = &texts[i];
-        DraftSequence *s = t->sequence;
-        if (t->wanted <= drafted) continue;
-        const int rows = drafted > 0 ? 1 : s->state_count;
-        const EmbeddingRange range = {.rows = rows, .values = drafted > 0 ? h->chain + (size_t)i * hidden : s->states};
-        if (drafted > 0)
-            h->tokens[0] = t->out[drafted - 1];
-        else
-            t->read(t, s->base + s->kv.length + 1, rows, h->tokens);
-        add_rows(h, t, rows, drafted, &range, 1, true);
-        output++;
+        rows[i] = texts[i].wanted <= drafted ? 0 : drafted > 0 ? 1 : texts[i].sequence->state_count;
+        all += rows[i];
     }
-    if (!run(h, &logits, error)) return false;
-    const float *states = runner_hidden_rows(h->runner);
-    output = 0;
+    const bool decode = begin(h, &now->builder, all);
     for (int i = 0; i < count; i++) {
         DraftText *t = &texts[i];
         DraftSequence *s = t->sequence;
-        if (t->wanted <= drafted) continue;
-        if (drafted == 0) {
-            kv_advance(h->kv, &s->kv, s->state_count);
-            s->state_count = 0;
-        }
-        memcpy(h->chain + (size_t)i * hidden, states + (size_t)output * hidden, hidden * sizeof *states);
+        now->output[i] = rows[i] ? output++ : -1;
+        if (!rows[i]) continue;
+        EmbeddingRange range = {.rows = rows[i], .values = drafted > 0 ? h->chain + (size_t)i * hidden : s->states};
+        if (there) range.values = there + (size_t)last->output[i] * hidden;
+        range.in_backend = there != NULL;
+        if (drafted > 0)
+            h->tokens[0] = there ? token_from_output(last->output[i]) : t->out[drafted - 1];
+        else
+            t->read(t, s->base + s->kv.length + 1, rows[i], h->tokens);
         const SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
-        const int32_t id = sampler_sample(&h->scratch, logits + (size_t)output++ * (size_t)h->vocab, &sample);
+        add_rows(h, &now->builder, t, decode, rows[i], drafted > 0 ? drafted - 1 : 0, &range, 1, &sample);
+    }
+    const Step *step = step_end(&now->builder, error);
+    if (!step) return false;
+    runner_begin(h->runner, h->kv, step, &now->begun);
+    for (int i = 0; i < count && drafted == 0; i++) {
+        DraftSequence *s = texts[i].sequence;
+        if (rows[i] == 0) continue;
+        kv_advance(h->kv, &s->kv, s->state_count);
+        s->state_count = 0;
+    }
+    return true;
+}
+
+/* Waits for that step. A text whose token could not be sampled wants no more. */
+static bool end_token(MtpHead *h, DraftText *texts, int count, int drafted, Error *error) {
+    const size_t hidden = (size_t)h->hidden;
+    DraftStep *now = &h->steps[drafted % 2];
+    float *logits;
+    if (!runner_end(h->runner, &now->begun, &logits, error)) return false;
+    const int32_t *sampled = runner_sampled(h->runner);
+    const float *states = sampled ? NULL : runner_hidden_rows(h->runner);
+    for (int i = 0; i < count; i++) {
+        DraftText *t = &texts[i];
+        const int output = now->output[i];
+        if (output < 0 || t->wanted <= drafted) continue;
+        if (states) memcpy(h->chain + (size_t)i * hidden, states + (size_t)output * hidden, hidden * sizeof *states);
+        const SampleParams sample = sampler_device_params(t->sampling, t->number, t->tokens + drafted);
+        const int32_t id = sampled ? sampled[output]
+                                   : sampler_sample(&h->scratch, logits + (size_t)output * (size_t)h->vocab, &sample);
         if (id < 0)
             t->wanted = drafted;
         else
@@ -269,12 +308,25 @@ bool mtp_head_continue(MtpHead *h, DraftText *texts, int count, Error *error) {
         if (!is_ready(h, &texts[i])) texts[i].wanted = 0;
         most = max_int(most, texts[i].wanted);
     }
-    for (int drafted = 0; ok && drafted < most; drafted++) {
-        const int64_t start_ns = clock_ns();
-        ok = draft_token(h, texts, count, drafted, error);
-        draft_pace_note(&h->pace, (double)(clock_ns() - start_ns) * 1e-9);
-        most = 0;
+    const int64_t start_ns = clock_ns();
+    if (h->resources) resources_begin_step(h->resources);
+    int begun = 0, ended = 0;
+    while (ok && ended < most) {
+        if (begun < most && begun - ended < (h->ahead ? 2 : 1)) {
+            ok = begin_token(h, texts, count, begun, error);
+            begun += ok;
+            continue;
+        }
+        ok = end_token(h, texts, count, ended++, error);
+        most = begun;
         for (int i = 0; i < count; i++) most = max_int(most, texts[i].wanted);
     }
+    for (; ended < begun; ended++) { /* after a failure */
+        Error ignored = {0};
+        float *logits;
+        ok = runner_end(h->runner, &h->steps[ended % 2].begun, &logits, &ignored) && ok;
+    }
+    if (h->resources) resources_end_step(h->resources);
+    if (ended > 0) draft_pace_note(&h->pace, (double)(clock_ns() - start_ns) * 1e-9 / ended);
     return ok;
 }

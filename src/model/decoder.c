@@ -147,9 +147,10 @@ static void compute_layer_inputs(const Stage *stage, const Step *step) {
         inputs->scale, inputs->norm);
 }
 
-/* A number of where the pages of all entries lie; never 0. */
+/* A number of where the pages of all entries lie, and of the model, as an assistant uses those of another one; never 0.
+ */
 static uint64_t cache_number(const Spec *spec, const KvLayer *entries) {
-    uint64_t hash = 0;
+    uint64_t hash = (uintptr_t)spec;
     for (int i = 0; i < spec->cache_entries; i++) {
         const uint64_t parts[] = {(uintptr_t)entries[i].base, entries[i].page_stride, entries[i].layer_offset};
         hash = checksum64_seeded(hash, parts, sizeof parts);
@@ -173,7 +174,7 @@ float *decoder_forward(
     Step step = *given;
     Stage stage = {.bound = bound, .schedule = schedule, .entries = entries};
     const bool combines = bound->input.state.rows > 0;
-    step.cache = step.hidden_row_count > 0 || combines ? 0 : cache_number(bound->spec, entries);
+    step.cache = cache_number(bound->spec, entries);
     step.decode_rows = decode_rows_on(bound->backends[0], given);
     if (bound->spec->adapter_count > 0 && has_adapters(given)) stage.adapted = given;
     stage_begin(&stage, 0, &step);

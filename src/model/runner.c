@@ -289,7 +289,6 @@ int runner_decode_rows_max(const Runner *runner) {
     return least;
 }
 int runner_span_rows_max(const Runner *runner) { return stream_span_rows_max(&runner->schedule); }
-const float *runner_hidden_rows(const Runner *runner) { return runner->hidden_rows; }
 const float *runner_sums(const Runner *runner) { return runner->sums; }
 
 uint64_t runner_kv_bytes(const Runner *runner, int depth) {
@@ -398,6 +397,7 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
     bool ok = true;
     runner->hidden_rows = runner->sums = NULL;
     runner->sampled = NULL;
+    runner->hidden_there = NULL;
     for (int i = 0; i < runner->backend_count; i++) {
         Backend *backend = runner->backends[i];
         ok = backend->ops->wait(backend, begun->tickets[i], ok ? error : NULL) && ok;
@@ -411,6 +411,8 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
     const Spec *spec = runner->spec;
     if (step->sample_params) {
         runner->sampled = last->ops->sampled(last, ticket);
+        runner->hidden_floats = step->hidden_row_count * decoder_state_width(spec);
+        if (runner->hidden_floats) runner->hidden_there = begun->out + decoder_hidden_rows_at(spec, count);
         *logits = NULL;
         return true;
     }
@@ -420,6 +422,18 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
     runner->hidden_rows = *logits + decoder_hidden_rows_at(spec, count);
     runner->sums = summed ? *logits + decoder_sums_at(spec, step, count) : NULL;
     return true;
+}
+
+const float *runner_hidden_rows(Runner *runner) {
+    Backend *last = runner->backends[runner->backend_count - 1];
+    if (runner->hidden_there)
+        runner->hidden_rows = last->ops->read_logits(last, runner->hidden_there, runner->hidden_floats);
+    runner->hidden_there = NULL;
+    return runner->hidden_rows;
+}
+
+const float *runner_hidden_rows_there(const Runner *runner, const RunnerStep *begun) {
+    return begun->out + decoder_hidden_rows_at(runner->spec, begun->step.output_count);
 }
 
 bool runner_forward(Runner *runner, KvCache *cache, const Step *step, float **logits, Error *error) {

@@ -77,9 +77,12 @@ bool runner_can_lookahead(const Runner *runner);
 const int32_t *runner_sampled(const Runner *runner);
 
 /* Final normed hidden states of the last step's Step.hidden_rows: [hidden_row_count, hidden], of an assistant
- * [hidden_row_count, width of Spec.state_output], valid as long as its
- * logits. */
-const float *runner_hidden_rows(const Runner *runner);
+ * [hidden_row_count, width of Spec.state_output], valid as long as its logits. NULL: the step had none, or the device
+ * failed, which the next step reports. */
+const float *runner_hidden_rows(Runner *runner);
+/* The same in memory of the last layer's backend, of a step that was begun: it is written when the step ends, and the
+ * next step may read it (EmbeddingRange.in_backend). */
+const float *runner_hidden_rows_there(const Runner *runner, const RunnerStep *begun);
 
 /* The longest bidirectional span (SequenceChunk.spans) that a step may have: layers whose experts are streamed are
  * computed in tiles, and a span must fit one. INT_MAX: any. */

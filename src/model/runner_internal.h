@@ -15,8 +15,11 @@ struct Runner {
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes[BACKENDS_MAX];
     int outputs_max, hidden_rows_max;
-    const float *hidden_rows, *sums; /* results of the step that ended last */
-    const int32_t *sampled;          /* result of the step that ended last */
+    /* Results of the step that ended last: */
+    const float *hidden_rows, *sums;
+    const int32_t *sampled;
+    float *hidden_there; /* its hidden rows in memory of the last backend, not read yet; NULL: none */
+    int64_t hidden_floats;
     Bound bound;
     KvPlan kv;
     StreamSchedule schedule;

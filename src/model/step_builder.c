@@ -181,7 +181,7 @@ const Step *step_end(StepBuilder *b, Error *error) {
         if (error) *error = b->error;
         return NULL;
     }
-    const bool sampled = b->has_samples && step->output_count > 0 && step->hidden_row_count == 0;
+    const bool sampled = b->has_samples && step->output_count > 0;
     step->sample_params = sampled ? b->sample_params : NULL;
     step->scales = !sampled && b->has_scales && step->output_count > 0 ? b->scales : NULL;
     step->position_dims = b->has_dims ? POSITION_DIMS_MAX : 1;

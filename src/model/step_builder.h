@@ -69,7 +69,7 @@ void step_begin(StepBuilder *builder, bool uniform_matmul);
 /* A sequence that has no room or does not hold together adds nothing; step_end() reports the first one. */
 void step_add_sequence(StepBuilder *builder, const StepSequence *sequence);
 /* The step, valid until step_begin(). It has one position dimension where all positions are equal on all dimensions.
- * Tokens are sampled by the backend (sample_params) if all outputs have sampling parameters and no hidden states are
- * computed; otherwise it has scales if all outputs have. NULL: a sequence was refused, ERROR_LIMIT for one without
- * room, ERROR_USAGE for one that does not hold together. */
+ * Tokens are sampled by the backend (sample_params) if all outputs have sampling parameters; otherwise it has scales if
+ * all outputs have. NULL: a sequence was refused, ERROR_LIMIT for one without room, ERROR_USAGE for one that does not
+ * hold together. */
 const Step *step_end(StepBuilder *builder, Error *error);

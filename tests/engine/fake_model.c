@@ -279,7 +279,8 @@ const int32_t *runner_sampled(const Runner *runner) {
 const Model *runner_model(const Runner *runner) { return runner->model; }
 uint64_t runner_scratch_bytes(const Runner *runner) { return 0; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
-const float *runner_hidden_rows(const Runner *runner) { return &runner->state; } /* of one request at a time */
+const float *runner_hidden_rows(Runner *runner) { return &runner->state; } /* of one request at a time */
+const float *runner_hidden_rows_there(const Runner *runner, const RunnerStep *begun) { return &runner->state; }
 const float *runner_sums(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 Backend *runner_upper(const Runner *runner) { return (Backend *)&runner->backend; }

@@ -1,6 +1,9 @@
 /* Multi-token prediction heads against their definition (tools/oracle/mtp_reference.py): logits for every position, and
- * of a second draft token; read at once, in pieces and in single rows, with the same bits. A file without a head is
- * refused. */
+ * of a second draft token; read at once, in pieces and in single rows, with the same bits. Where the backend samples,
+ * steps that begin ahead, with the tokens and states of the step before, sample what steps that are waited for do, also
+ * when a GPU replays them. A file without a head is refused. */
+#include <math.h>
+
 #include "compare.h"
 #include "head_reader.h"
 
@@ -21,6 +24,116 @@ static bool read_head(const Fixture *f, const float *golden, const Model *model,
     reader_close(&r);
     free(own);
     return ok;
+}
+
+/* ---- steps ahead ---- */
+
+enum { CHAIN = 4, REPEATS = 4 /* the third and later ones of a step are replayed by a GPU */ };
+
+static const BackendOps *inner;
+static int replayed;
+static bool counting_begin(Backend *backend, const Step *step) {
+    const bool walk = inner->begin(backend, step);
+    replayed += !walk;
+    return walk;
+}
+
+/* Begins a step of one row, `before` rows behind the sequence. there: the state is memory of the backend. */
+static void begin_row(Reader *r, StepBuilder *builder, int before, int32_t token, const float *state, bool there,
+    bool sample, RunnerStep *begun) {
+    static const SampleParams largest = {.uniform = 0.5, .top_p = 1, .min_p_log = -INFINITY};
+    Error error = {0};
+    step_begin(builder, false);
+    step_add_sequence(builder,
+        &(StepSequence){.rows = 1,
+            .decode = true,
+            .kv = &r->sequence,
+            .lookahead = before,
+            .tokens = &token,
+            .embedding_count = 1,
+            .embeddings = &(EmbeddingRange){.rows = 1, .values = state, .in_backend = there},
+            .states = true,
+            .output_count = 1,
+            .sample_params = sample ? &largest : NULL,
+            .hidden_row_count = 1});
+    const Step *step = step_end(builder, &error);
+    TEST_MSG(step, "%s", error.text);
+    if (step) runner_begin(r->runner, r->kv, step, begun);
+}
+
+/* Tokens that follow, each the likeliest, from the states that the head gives; state: in: that of the first row; out:
+ * that behind the last one. */
+static bool chain_waited(Reader *r, int32_t token, float *state, int32_t *tokens) {
+    const Model *model = runner_model(r->runner);
+    const size_t bytes = (size_t)model_hidden(model) * sizeof *state;
+    for (int i = 0; i < CHAIN; i++) {
+        Error error = {0};
+        RunnerStep begun;
+        float *logits, lead;
+        begin_row(r, &r->builder, i, i ? tokens[i - 1] : token, state, false, false, &begun);
+        if (!runner_end(r->runner, &begun, &logits, &error)) return false;
+        tokens[i] = argmax(logits, model_vocab(model), &lead);
+        memcpy(state, runner_hidden_rows(r->runner), bytes);
+    }
+    return true;
+}
+
+static bool chain_ahead(Reader *r, StepBuilder *other, int32_t token, float *state, int32_t *tokens) {
+    StepBuilder *builders[] = {&r->builder, other};
+    RunnerStep begun[2];
+    Error error = {0};
+    float *logits;
+    bool ok = true;
+    begin_row(r, builders[0], 0, token, state, false, true, &begun[0]);
+    for (int i = 1; i <= CHAIN && ok; i++) {
+        const float *there = runner_hidden_rows_there(r->runner, &begun[(i - 1) % 2]);
+        if (i < CHAIN) begin_row(r, builders[i % 2], i, token_from_output(0), there, true, true, &begun[i % 2]);
+        ok = runner_end(r->runner, &begun[(i - 1) % 2], &logits, &error) && !logits;
+        if (ok) tokens[i - 1] = runner_sampled(r->runner)[0];
+    }
+    if (ok) memcpy(state, runner_hidden_rows(r->runner), (size_t)model_hidden(runner_model(r->runner)) * sizeof *state);
+    return ok;
+}
+
+/* states: [count, hidden], those of the model. */
+static void check_ahead(const Fixture *f, const Model *model, const char *cpu, const float *states) {
+    Reader r;
+    StepBuilder other;
+    Error error = {0};
+    const int hidden = model_hidden(model), first = f->count - 1 - CHAIN;
+    const StepCapacity one = {.rows = 1, .sequences = 1, .outputs = 1, .hidden_rows = 1, .embeddings = 1};
+    float *logits = calloc((size_t)(f->count * f->vocab), sizeof *logits);
+    float *state = calloc((size_t)(f->count * hidden), sizeof *state), *own = calloc((size_t)hidden, sizeof *own);
+    CHECK(logits && state && own && first > 0);
+    bool ok = reader_open(&r, model, cpu, true, f->count, &error) && step_builder_open(&other, &one, &error);
+    TEST_MSG(ok, "%s on %s: %s", f->name, cpu, error.text);
+    ok = ok && read_rows(&r, f->tokens + 1, states, first, logits, state) &&
+        kv_reserve(r.kv, &r.sequence, CHAIN, &error);
+    Backend *backend = ok ? runner_backend(r.runner) : NULL;
+    BackendOps counting;
+    if (backend) {
+        inner = backend->ops;
+        counting = *inner;
+        counting.begin = counting_begin;
+        backend->ops = &counting;
+    }
+    int32_t waited[CHAIN], ahead[CHAIN];
+    replayed = 0;
+    for (int i = 0; ok && i < REPEATS; i++) {
+        memcpy(state, states + first * hidden, (size_t)hidden * sizeof *state);
+        memcpy(own, state, (size_t)hidden * sizeof *state);
+        ok = chain_waited(&r, f->tokens[first + 1], state, waited) &&
+            chain_ahead(&r, &other, f->tokens[first + 1], own, ahead);
+        TEST_MSG(ok && !memcmp(waited, ahead, sizeof waited) && !memcmp(state, own, (size_t)hidden * sizeof *own),
+            "%s on %s: steps ahead, round %d", f->name, cpu, i);
+    }
+    if (backend) backend->ops = inner;
+    TEST_MSG(replayed > 0, "%s on %s: no step was replayed", f->name, cpu);
+    step_builder_close(&other);
+    reader_close(&r);
+    free(logits);
+    free(state);
+    free(own);
 }
 
 static void check_backend(Fixture *f, int variant, const char *directory, const char *cpu) {
@@ -46,6 +159,7 @@ static void check_backend(Fixture *f, int variant, const char *directory, const 
         else
             check_fast(f, variant, cpu, first);
     }
+    if (ok && runner_can_lookahead(target.runner)) check_ahead(f, model, cpu, states);
     free(states);
     free(first);
     free(logits);

@@ -98,7 +98,7 @@ static void test_positions(void) {
     TEST(end()->position_dims == 1);
 }
 
-/* Scales and sampling parameters exist where all outputs have them; hidden rows exclude sampling. */
+/* Scales and sampling parameters exist where all outputs have them, also beside hidden rows. */
 static void test_sampling(void) {
     const int32_t tokens[] = {1, 2, 3};
     const float scales[] = {0.5f, 0.25f};
@@ -125,7 +125,7 @@ static void test_sampling(void) {
     begin();
     step_add_sequence(&builder, &hidden);
     step = end();
-    TEST(!step->sample_params && step->scales && step->hidden_row_count == 2);
+    TEST(step->sample_params && !step->scales && step->hidden_row_count == 2);
     TEST(same(step->hidden_rows, (int32_t[]){1, 2}, 2));
 }
 

@@ -22,6 +22,7 @@ enum {
     CUDA_STEPS = 2,       /* steps in flight */
     CUDA_GROUPS_MAX = 16, /* groups of layers with a page table of their own */
     CUDA_GRAPHS_MAX = 24, /* graphs kept */
+    CUDA_GIVEN_MAX = 64,  /* rows with given states of a step that may be captured */
     CUDA_PARTIALS_BYTES =
         256 << 20, /* partial results of attention; rows that need more are computed in several calls */
 };
@@ -102,7 +103,7 @@ typedef struct CudaQuant {
 
 /* Steps with equal keys launch the same kernels on the same memory, so they share a graph. */
 typedef struct CudaKey {
-    int rows, decode_rows, uniform_matmul, outputs;
+    int rows, decode_rows, uniform_matmul, outputs, hidden_rows;
     int chunk_count;   /* sequences with rows in the step */
     int layout;        /* bits: the kinds of chunks (layout_of() in step.c) */
     int pages;         /* pages of the longest sequence, rounded up to a power of two */
@@ -119,7 +120,8 @@ typedef struct CudaGraph {
     cudaGraphExec_t exec; /* NULL: the key was seen once, and is captured when it is seen again */
     uint64_t used;        /* CudaBackend.clock of the last use */
     int groups;           /* groups of page tables that it reads */
-    const float *logits;  /* logits that it copies to the host; NULL: none */
+    const float *logits;  /* what read_logits() read behind a step with this key, which the graph copies to the host;
+                             NULL: nothing */
     int64_t logits_count;
     bool copied; /* the product that computes the logits copies them */
 } CudaGraph;
@@ -155,9 +157,15 @@ typedef struct CudaBackend {
     struct {
         const float *from;
         int64_t count;
-        int rows, outputs; /* rows and outputs of the step */
-        bool there;        /* the current step has copied them */
+        bool there; /* the current step has copied them */
     } read;
+    /* Hidden states that the current step's rows are given (StepSequence.states), where captured steps find them. */
+    struct {
+        CudaRoom room;
+        int64_t width; /* floats of a row; 0: not known yet */
+        bool all;      /* the current step's rows are given them */
+        bool there;    /* they have been copied for it */
+    } given;
     CudaWeight *weights;
     CudaBank *banks;
     CudaReserve *reserves;
@@ -166,7 +174,8 @@ typedef struct CudaBackend {
     int64_t cols_max;          /* widest matrix that was bound */
     struct CudaLoader *loader; /* while weights are bound; NULL afterwards */
 
-    Step step; /* the current one; its chunks are borrowed until wait() */
+    Step step;   /* the current one; its chunks are borrowed until wait() */
+    CudaKey key; /* of the current step, if it may be captured; otherwise its rows are 0 */
     CudaStepBlock block;
     CudaQuant quant;
     CudaSampling sampling_now;
@@ -174,6 +183,7 @@ typedef struct CudaBackend {
     int pages;         /* pages of the longest sequence; rounded up to a power of two where the step may be repeated */
     bool short_chunks; /* the step has short chunks (attention/attention.h) */
     bool single_rows;  /* every chunk of the step is one row */
+    int chunk_rows;    /* most rows of a chunk; INT_MAX: some row sees later ones */
     int long_chunks;   /* long chunks of the step */
     uint64_t ticket;   /* ticket of the step begun last */
     cudaEvent_t done[CUDA_STEPS];
@@ -258,6 +268,10 @@ bool cuda_steps_open(CudaBackend *b, Error *error);
 void cuda_steps_close(CudaBackend *b);
 bool cuda_begin(Backend *backend, const Step *step);
 uint64_t cuda_submit(Backend *backend);
+/* Copies rows that a step is given to where they are wanted. */
+void cuda_bring_given(CudaBackend *b, int count, const EmbeddingRange *given, int64_t width, float *out);
+/* read_logits() has read these behind the current step. */
+void cuda_step_note_read(CudaBackend *b, const float *logits, int64_t count);
 bool cuda_wait(Backend *backend, uint64_t ticket, Error *error);
 /* The numbers of the current step on the device: */
 StepRows cuda_step_rows(const CudaBackend *b);
@@ -269,6 +283,7 @@ const int32_t *cuda_step_quant_ends(const CudaBackend *b);  /* [rows] end of the
 const int32_t *cuda_step_quant_sinks(const CudaBackend *b); /* [rows] their first token */
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
+const int32_t *cuda_step_hidden_rows(const CudaBackend *b);
 const float *cuda_step_scales(const CudaBackend *b);
 SampleRows cuda_step_sample_params(const CudaBackend *b);
 /* [chunks][b->block.table_stride] page tables of a group. */

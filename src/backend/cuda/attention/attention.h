@@ -41,15 +41,17 @@ typedef struct Attend {
     int64_t page_stride;   /* bytes */
     const int32_t *tables; /* [chunks][table_stride] page tables */
     int table_stride;
-    int spans, slices; /* spans of ATTENTION_SPAN and slices of ATTENTION_SLICE tokens that the longest row sees */
-    int short_chunks;  /* 1: the step may have short chunks */
-    int long_chunks;   /* number of long chunks in the step */
-    int chunks;        /* chunks of the step, at most */
-    int single_rows;   /* 1: every chunk is one row that sees no later one */
-    int shared_bytes;  /* shared memory that a block may use */
-    int sm90a;         /* 1: the device is ARCH_SM90A */
-    float *partials;   /* work space, as the *_floats() and *_bytes() of a kernel say */
-    int prepared;      /* 1: attention_prepare() has run; 0: every chunk is one decode row, which the kernel prepares */
+    int spans, slices;  /* spans of ATTENTION_SPAN and slices of ATTENTION_SLICE tokens that the longest row sees */
+    int short_chunks;   /* 1: the step may have short chunks */
+    int long_chunks;    /* number of long chunks in the step */
+    int chunks;         /* chunks of the step, at most */
+    int single_rows;    /* 1: every chunk is one row that sees no later one */
+    int in_chunks;      /* 1: not prepared, though chunks have several rows: flash_decode_takes_chunks() */
+    int shared_bytes;   /* shared memory that a block may use */
+    int sm90a;          /* 1: the device is ARCH_SM90A */
+    float *partials;    /* work space, as the *_floats() and *_bytes() of a kernel say */
+    int prepared;       /* 1: attention_prepare() has run; 0: the kernel prepares the rows, which are decode rows; every
+                           chunk is one of them, unless in_chunks */
     unsigned *arrivals; /* decode rows: FLASH_DECODE_ARRIVALS counters; zero before and after the call */
 } Attend;
 
@@ -78,6 +80,9 @@ enum { FLASH_DECODE_ROWS_MAX = 64, FLASH_DECODE_ARRIVALS = 1 << 16 };
  */
 enum { ATTENTION_FEW_PAGES = 16 };
 int flash_decode_fits(const Attend *attend);
+/* Whether it prepares the rows of a step whose chunks have up to FLASH_DECODE_CHUNK_ROWS decode rows. */
+enum { FLASH_DECODE_CHUNK_ROWS = 8 };
+int flash_decode_takes_chunks(const Attend *attend);
 size_t flash_decode_floats(const Attend *attend);
 cudaError_t flash_decode(cudaStream_t stream, const Attend *attend);
 

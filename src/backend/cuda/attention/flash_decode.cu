@@ -8,7 +8,8 @@
  *
  * Keys and values of earlier steps are loaded before the previous kernel has ended (in clusters: for common head
  * shapes, heads_usual()); the row's own key and value are not needed until the end. A row that sees other rows of the
- * step has been prepared (attention_prepare). */
+ * step has been prepared (attention_prepare), or, in short chunks and for common head shapes, each block computes the
+ * keys of the rows of its chunk before its own as well. */
 #include "backend/cuda/attention/flash_decode.cuh"
 
 enum { CLUSTER_MAX = 16 };
@@ -33,10 +34,90 @@ __device__ __forceinline__ void row_end(
 }
 #endif
 
+/* ---- earlier rows of the chunk ---- */
+
+enum { EARLIER_MAX = FLASH_DECODE_CHUNK_ROWS - 1 };
+static_assert(EARLIER_MAX <= WARPS, "a warp has one of the earlier rows");
+
+/* Keys and values of the rows of the chunk before the block's. */
+template <int HD, bool CHUNKS> struct EarlierRows { __half keys[EARLIER_MAX][HD], values[EARLIER_MAX][HD]; };
+template <int HD> struct EarlierRows<HD, false> {};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+/* The key and value of an earlier row of the chunk, which the warp has; the numbers are heads_take_ready()'s. Before
+ * the previous kernel has ended: rotations and norm weights. */
+template <int HD, bool CHUNKS> struct EarlierRow {
+    float2 turn[HD / 64];
+    float weight[HD / 32];
+
+    __device__ __forceinline__ EarlierRow(const Attend &a, int row) {
+        const int lane = threadIdx.x % 32, position = __ldcg(a.step.positions + row);
+#pragma unroll
+        for (int j = 0; j < HD / 64; j++) {
+            const int pair = lane + 32 * j;
+            float sn, cs;
+            sincosf(angle_of(a.rope, a.step, row, pair, position, __ldg(a.rope.frequencies + pair)), &sn, &cs);
+            turn[j] = make_float2(cs, sn);
+        }
+#pragma unroll
+        for (int j = 0; j < HD / 32; j++)
+            weight[j] = a.k_norm.width && a.k_norm.weight ? __ldg(a.k_norm.weight + lane + 32 * j) : 1;
+    }
+    __device__ __forceinline__ void take(const Attend &a, int row, int kv_head, __half *key, __half *value) const {
+        constexpr int N = HD / 32;
+        const int lane = threadIdx.x % 32;
+        const int64_t from = ((int64_t)row * a.kv_heads + kv_head) * HD + lane;
+        float v[N], w[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = load(a.k + from + 32 * j);
+#pragma unroll
+        for (int j = 0; j < N; j++) w[j] = load(a.v + from + 32 * j);
+        if (a.k_norm.width) {
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < N; j++) sum += v[j] * v[j];
+            const float factor = 1.0f / sqrtf(warp_sum(sum) / (float)HD + a.k_norm.eps);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = v[j] * factor * weight[j];
+        }
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float one = v[j] * a.rope.scale, other = v[j + N / 2] * a.rope.scale;
+            v[j] = one * turn[j].x - other * turn[j].y;
+            v[j + N / 2] = one * turn[j].y + other * turn[j].x;
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            key[lane + 32 * j] = __float2half_rn(v[j]);
+            value[lane + 32 * j] = __float2half_rn(w[j]);
+        }
+    }
+};
+
+template <int HD> struct EarlierRow<HD, false> {
+    __device__ __forceinline__ EarlierRow(const Attend &a, int row) {}
+};
+
+/* Puts the tokens from `split` of a piece on that are earlier rows into a slot of a ring; `there` tokens exist. */
+template <int HD>
+__device__ __forceinline__ void slot_complete(
+    const uint8_t *slot, int there, int split, const __half (*earlier)[HD], bool value) {
+    const int first = max(split, 0), count = min(there, (int)PIECE) - first;
+    if (count <= 0) return;
+    for (int i = threadIdx.x % 32; i < count * (HD / 8); i += 32) {
+        const int row = first + i / (HD / 8), piece = i % (HD / 8);
+        const int at = row * (HD / 8) + (value ? value_place(row, piece) : key_place(row, piece));
+        *(uint4 *)(uintptr_t)(slot + at * 16) = *(const uint4 *)(earlier[row - split] + piece * 8);
+    }
+    __syncwarp();
+}
+#endif
+
 /* ---- a cluster for a row and kv head ---- */
 
-template <int HD> struct SpreadShared {
+template <int HD, bool CHUNKS> struct SpreadShared {
     RowHeads<HD> heads;
+    __align__(16) EarlierRows<HD, CHUNKS> earlier;
     float spare[WARPS][HD];
     float2 sums[2][WARPS][FLASH_DECODE_GROUP_MAX]; /* [buffer][warp][head]: the piece's largest score and sum */
     uint64_t barrier;
@@ -71,15 +152,41 @@ template <int HD> __device__ __forceinline__ void piece_values(const __half *fro
 }
 #endif
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+/* A piece of which some tokens are earlier rows of the chunk, those from number `split` of the piece on; as
+ * piece_keys() and piece_values(), at least one token exists. */
+template <int HD>
+__device__ __forceinline__ void piece_of_both(const __half *from, int there, int split,
+    const EarlierRows<HD, true> &earlier, uint4 k[HD / 16], Values v[HD / 64]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    keys_load<HD>(k, [&](int h, int i) {
+        const int token = min(g + h, there - 1), at = 32 * i + 8 * t;
+        return token < split ? __ldcg((const uint4 *)(from + token * HD + at))
+                             : *(const uint4 *)(earlier.keys[token - split] + at);
+    });
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int token = min(2 * t + i % 2 + i / 2 * 8, there - 1);
+#pragma unroll
+        for (int d = 0; d < HD / 64; d++) {
+            const int at = 8 * g + 64 * d;
+            v[d].v[i] = token < split ? __ldcg((const uint4 *)(from + PAGE_TOKENS * HD + token * HD + at))
+                                      : *(const uint4 *)(earlier.values[token - split] + at);
+        }
+    }
+}
+#endif
+
 /* A block has at most one page (ROUNDS: several), whose keys and values are in registers before the previous kernel has
- * ended, except for rare kinds of heads. */
-template <int HD, int NT, bool ROUNDS>
+ * ended, except for rare kinds of heads. CHUNKS: flash_decode_takes_chunks(). */
+template <int HD, int NT, bool ROUNDS, bool CHUNKS>
 __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESIDE_REGISTERS)
     spread_kernel(const __grid_constant__ Attend a, const __grid_constant__ Spreading spread) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     /* [warp][head][dim], twice if there are rounds; then the results that blocks send: [page][dim], [page][head] */
     extern __shared__ __align__(128) float parts[];
-    __shared__ __align__(16) SpreadShared<HD> s;
+    using Shared = SpreadShared<HD, CHUNKS>;
+    __shared__ __align__(16) Shared s;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
@@ -104,7 +211,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
         return page < end_page && piece + PIECE > first ? place - piece : 0;
     };
     const __half *from = piece_of(page);
-    const bool usual = heads_usual(a, group);
+    const bool usual = CHUNKS || heads_usual(a, group);
     const auto bring = [&] {
         piece_keys<HD>(from, there_of(page), k);
         piece_values<HD>(from, there_of(page), v);
@@ -135,11 +242,15 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     heads_begin(a, row, kv_head, group, rotations, s.heads);
     __syncthreads();
     const HeadReady<HD> ready(a, usual, row, kv_head, group, s.heads);
+    const int earlier = CHUNKS ? __ldcg(a.step.chunk_offsets + row) : 0; /* rows of the chunk before this one */
+    const EarlierRow<HD, CHUNKS> other(a, row - earlier + min(warp, max(earlier - 1, 0)));
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); /* all have begun */
     wait_for_previous();
     let_next_begin(); /* only now: the first loads of the next kernel would slow the previous one */
     const bool appends = a.k && !a.prepared && rank == 0;
     float square = 0;
+    if constexpr (CHUNKS)
+        if (warp < earlier) other.take(a, row - earlier + warp, kv_head, s.earlier.keys[warp], s.earlier.values[warp]);
     if (usual) {
         square = heads_take_ready(a, ready, own_key, row, kv_head, group, appends, s.heads);
     } else { /* no values stay in registers across the call */
@@ -151,6 +262,11 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     for (float *part = parts; page < end_page; page += spread.cluster) {
         const int piece = page * PAGE_TOKENS + warp * PIECE, next = page + spread.cluster;
         float2(*sums)[FLASH_DECODE_GROUP_MAX] = s.sums[ROUNDS && part != parts];
+        if constexpr (CHUNKS) {
+            const int split = place - earlier - piece; /* negative: the chunk begins in a piece before */
+            if (earlier > 0 && split < PIECE && there_of(page) > 0)
+                piece_of_both<HD>(piece_of(page), there_of(page), split, s.earlier, k, v);
+        }
         if (ROUNDS) from = piece_of(next);
         const bool on[2] = {piece + g >= first && piece + g < place, piece + g + 8 >= first && piece + g + 8 < place};
 #pragma unroll
@@ -229,21 +345,23 @@ constexpr int RING_SLOTS = (DEEP              ? 24 << 10
                                               : 12 << 10) /
     SLOT_BYTES<HD>;
 
-template <int HD> struct SpanShared {
+template <int HD, bool CHUNKS> struct SpanShared {
     RowHeads<HD> heads;
+    __align__(16) EarlierRows<HD, CHUNKS> earlier;
     float spare[WARPS][HD];
     float2 sums[WARPS][FLASH_DECODE_GROUP_MAX]; /* [warp][head]: the page's largest score and sum */
     int last;
 };
 
-/* apart: another kernel folds the spans. */
-template <int HD, int NT, bool DEEP>
+/* apart: another kernel folds the spans. CHUNKS: flash_decode_takes_chunks(). */
+template <int HD, int NT, bool DEEP, bool CHUNKS>
 __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     span_kernel(const __grid_constant__ Attend a, int most_spans, int apart) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int PAIRS = THREAD_PAIRS<HD, NT>, SLOTS = RING_SLOTS<HD, DEEP>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
     extern __shared__ __align__(128) float rings[]; /* one ring per warp, later the warp's partial result */
-    __shared__ __align__(16) SpanShared<HD> s;
+    using Shared = SpanShared<HD, CHUNKS>;
+    __shared__ __align__(16) Shared s;
     let_next_begin();
     const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
               row = a.first_row + blockIdx.z;
@@ -269,8 +387,12 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
     heads_begin(a, row, kv_head, group, rotations, s.heads);
+    const int earlier = CHUNKS ? __ldcg(a.step.chunk_offsets + row) : 0; /* rows of the chunk before this one */
+    const EarlierRow<HD, CHUNKS> other(a, row - earlier + min(warp, max(earlier - 1, 0)));
     __syncthreads();
     wait_for_previous();
+    if constexpr (CHUNKS)
+        if (warp < earlier) other.take(a, row - earlier + warp, kv_head, s.earlier.keys[warp], s.earlier.values[warp]);
     if (a.prepared)
 #pragma unroll 1
         for (int i = 0; i < SLOTS; i++) ring.bring();
@@ -283,7 +405,13 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
         Query<HD> query[NT];
 #pragma unroll
         for (int n = 0; n < NT; n++) heads_query(s.heads, n * 8, group, query[n]);
-        pieces_fold<HD, NT>(pieces, ring, query, cap, group, rings + warp * RING_FLOATS, s.sums[warp]);
+        pieces_fold<HD, NT>(pieces, ring, query, cap, group, rings + warp * RING_FLOATS, s.sums[warp],
+            [&](const uint8_t *slot, int token, bool value) {
+                if constexpr (CHUNKS)
+                    if (earlier > 0 && token + PIECE > place - earlier)
+                        slot_complete<HD>(slot, place - token, place - earlier - token,
+                            value ? s.earlier.values : s.earlier.keys, value);
+            });
     }
     __syncthreads();
 
@@ -438,9 +566,9 @@ static Dealing dealing_of(const Attend &a, int &cluster) {
     return each <= APART_ROWS_MAX && spans_seen(a) >= APART_SPANS ? IN_SPANS_APART : IN_SPANS;
 }
 
-template <int HD, int NT, bool ROUNDS>
+template <int HD, int NT, bool ROUNDS, bool CHUNKS = false>
 static cudaError_t in_cluster(cudaStream_t stream, const Attend &a, int cluster) {
-    const auto kernel = spread_kernel<HD, NT, ROUNDS>;
+    const auto kernel = spread_kernel<HD, NT, ROUNDS, CHUNKS>;
     const int share = a.heads / a.kv_heads * HD / cluster, bytes = spread_bytes<HD>(a, cluster, ROUNDS);
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (!error) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -449,13 +577,14 @@ static cudaError_t in_cluster(cudaStream_t stream, const Attend &a, int cluster)
     return launch_clusters(
         stream, kernel, dim3(cluster, a.kv_heads, a.rows), BLOCK, (size_t)bytes, cluster, a, spreading);
 }
-template <int HD, int NT, bool DEEP> static cudaError_t in_spans(cudaStream_t stream, const Attend &a, bool apart) {
+template <int HD, int NT, bool DEEP, bool CHUNKS = false>
+static cudaError_t in_spans(cudaStream_t stream, const Attend &a, bool apart) {
     const int spans = spans_seen(a), bytes = RING_SLOTS<HD, DEEP> * SLOT_BYTES<HD> * WARPS;
     cudaError_t error =
-        cudaFuncSetAttribute(span_kernel<HD, NT, DEEP>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaFuncSetAttribute(span_kernel<HD, NT, DEEP, CHUNKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (!error)
-        error = launch(stream, span_kernel<HD, NT, DEEP>, dim3(spans, a.kv_heads, a.rows), BLOCK, (size_t)bytes, a,
-            spans, (int)apart);
+        error = launch(stream, span_kernel<HD, NT, DEEP, CHUNKS>, dim3(spans, a.kv_heads, a.rows), BLOCK, (size_t)bytes,
+            a, spans, (int)apart);
     return error || !apart ? error
                            : launch(stream, fold_kernel<HD>,
                                  dim3(a.heads / a.kv_heads * HD / FOLD_DIMS, a.kv_heads, a.rows), BLOCK, 0, a, spans);
@@ -465,17 +594,27 @@ template <int HD> static cudaError_t decode_rows(cudaStream_t stream, const Atte
     int cluster;
     const Dealing dealing = dealing_of(a, cluster);
     const bool apart = dealing == IN_SPANS_APART, rounds = pages_seen(a) > cluster;
+    const bool deep = a.rows * a.kv_heads * spans_seen(a) <= BLOCKS_MAX;
+    if (a.in_chunks && dealing == IN_CLUSTERS)
+        return rounds ? in_cluster<HD, 1, true, true>(stream, a, cluster)
+                      : in_cluster<HD, 1, false, true>(stream, a, cluster);
+    if (a.in_chunks)
+        return HD <= 128 && deep ? in_spans<HD, 1, HD <= 128, true>(stream, a, apart)
+                                 : in_spans<HD, 1, false, true>(stream, a, apart);
     if (dealing == IN_CLUSTERS && wide) return in_cluster<HD, 2, false>(stream, a, cluster);
     if (dealing == IN_CLUSTERS && rounds) return in_cluster<HD, 1, true>(stream, a, cluster);
     if (dealing == IN_CLUSTERS) return in_cluster<HD, 1, false>(stream, a, cluster);
     if (wide) return in_spans<HD, 2, false>(stream, a, apart);
-    const bool deep = a.rows * a.kv_heads * spans_seen(a) <= BLOCKS_MAX;
     return HD <= 128 && deep ? in_spans<HD, 1, HD <= 128>(stream, a, apart) : in_spans<HD, 1, false>(stream, a, apart);
 }
 
 extern "C" int flash_decode_fits(const Attend *a) {
     return attention_has_tiles(*a) && a->heads / a->kv_heads <= FLASH_DECODE_GROUP_MAX &&
         a->kv_heads <= FLASH_DECODE_ARRIVALS / FLASH_DECODE_ROWS_MAX;
+}
+extern "C" int flash_decode_takes_chunks(const Attend *a) {
+    return flash_decode_fits(a) && a->k && !a->norm_full && !a->norm_last && !a->q_norm.kind && !a->k_norm.kind &&
+        a->heads / a->kv_heads < WARPS && a->rope.dims == a->head_dim && !a->rope.interleaved;
 }
 extern "C" size_t flash_decode_floats(const Attend *a) {
     const int group = a->heads / a->kv_heads, part = (group * (a->head_dim + 2) + 3) / 4 * 4;

@@ -256,10 +256,11 @@ template <int HD> __device__ __forceinline__ void part_put(float *to, const floa
 }
 
 /* The warp's pieces, on their way through the ring, into its part [head][dim] and its sums. The part may lie in the
- * ring. */
-template <int HD, int NT, int SLOTS, bool QUICK>
+ * ring. complete(slot, token, value): puts what the pages do not have yet into a slot with the keys or values of the
+ * piece that begins at the token. */
+template <int HD, int NT, int SLOTS, bool QUICK, class Complete>
 __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS, QUICK> &ring,
-    const Query<HD> query[NT], float cap, int group, float *part, float2 *sums) {
+    const Query<HD> query[NT], float cap, int group, float *part, float2 *sums, const Complete &complete) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float most[NT][2], sum[NT][2], o[NT][HD / 64][4][4];
 #pragma unroll
@@ -276,6 +277,7 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
         uint32_t weights[NT][2];
         {
             const uint8_t *at = ring.take();
+            complete(at, piece * PIECE, false);
             uint4 k[HD / 16];
             slot_keys<HD>(k, at);
             __syncwarp();
@@ -294,6 +296,7 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
             }
         }
         const uint8_t *at = ring.take();
+        complete(at, piece * PIECE, true);
         Values v[HD / 64];
         slot_values<HD>(v, at);
         __syncwarp();
@@ -324,6 +327,12 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
             if (g == 0) sums[head] = make_float2(most[n][c], sum[n][c]);
             part_put<HD>(part + head * HD, o[n], c);
         }
+}
+
+template <int HD, int NT, int SLOTS, bool QUICK>
+__device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS, QUICK> &ring,
+    const Query<HD> query[NT], float cap, int group, float *part, float2 *sums) {
+    pieces_fold<HD, NT>(p, ring, query, cap, group, part, sums, [](const uint8_t *, int, bool) {});
 }
 
 /* Inputs of the rotations of a row, loaded before any wait. */

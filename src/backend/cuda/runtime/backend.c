@@ -79,10 +79,7 @@ static float *cuda_scratch(Backend *backend, int64_t count) {
 static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
     CudaBackend *b = cuda_of(backend);
     if (b->read.there && b->read.from == logits && b->read.count == count) return b->logits;
-    b->read.from = logits;
-    b->read.count = count;
-    b->read.rows = b->step.rows;
-    b->read.outputs = b->step.output_count;
+    cuda_step_note_read(b, logits, count);
     if ((size_t)count > b->logits_count) {
         b->graphs_stale = true;
         cudaFreeHost(b->logits);
@@ -91,7 +88,6 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
         const cudaError_t code = cudaMallocHost((void **)&b->logits, (size_t)count * sizeof *logits);
         if (!cuda_ok(b, code, "host memory for logits")) {
             b->logits = NULL;
-            b->read.from = NULL; /* otherwise a captured step would copy to freed memory */
             return NULL;
         }
         b->logits_count = (size_t)count;
@@ -161,7 +157,8 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     cuda_quant_close(b);
     cuda_reserves_close(b);
-    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
+    CudaRoom *rooms[] = {
+        &b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block, &b->given.room};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_ranks_close(b);
     cudaFree(b->scratch);

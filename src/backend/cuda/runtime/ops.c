@@ -16,16 +16,27 @@ static const int32_t *device_ints(
     return b->spare.memory;
 }
 
+/* Hidden states of all rows: of the first such step the width becomes known, and is the same in those that follow. */
+static void embed_states(CudaBackend *b, const Embed *op) {
+    const int64_t width = op->table->cols;
+    const size_t row = (size_t)width * sizeof(float);
+    if (b->given.there) {
+        cuda_ok(b,
+            cudaMemcpyAsync(op->out, b->given.room.memory, (size_t)op->rows * row, cudaMemcpyDeviceToDevice, b->stream),
+            "states");
+        return;
+    }
+    cuda_bring_given(b, op->given_count, op->given, width, op->out);
+    if (cuda_room(b, &b->given.room, CUDA_GIVEN_MAX * row, &b->fault)) b->given.width = width;
+}
+
 void cuda_embed(Backend *backend, const Embed *op) {
     CudaBackend *b = cuda_of(backend);
-    for (int i = 0; i < op->given_count; i++) {
-        const EmbeddingRange *range = &op->given[i];
-        const size_t bytes = (size_t)range->rows * (size_t)op->table->cols * sizeof(float);
-        cuda_ok(b,
-            cudaMemcpyAsync(op->out + range->row * op->table->cols, range->values, bytes,
-                range->in_backend ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, b->stream),
-            "embeddings");
+    if (op->given_count > 0 && b->given.all) {
+        embed_states(b, op);
+        return;
     }
+    cuda_bring_given(b, op->given_count, op->given, op->table->cols, op->out);
     const int32_t *tokens = op->tokens == b->step.positions
         ? cuda_step_rows(b).positions
         : device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
@@ -38,7 +49,9 @@ void cuda_embed(Backend *backend, const Embed *op) {
 
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     CudaBackend *b = cuda_of(backend);
-    const int32_t *there = device_ints(b, index, b->step.outputs, cuda_step_outputs(b), count);
+    const bool states = index == b->step.hidden_rows;
+    const int32_t *there = device_ints(b, index, states ? b->step.hidden_rows : b->step.outputs,
+        states ? cuda_step_hidden_rows(b) : cuda_step_outputs(b), count);
     if (there) cuda_ok(b, rows_gather(b->stream, count, there, x, width, out), "gather");
 }
 
@@ -186,15 +199,13 @@ static void matmul(CudaBackend *b, const Matmul *op, bool few_follow) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];
     }
-    const bool wanted = b->capturing && !b->step.sample_params && op->count == 1 && op->out[0] == b->read.from &&
-        b->read.rows == b->step.rows && b->read.outputs == b->step.output_count &&
-        b->read.count == wanted_floats(b, op->rows, op->weight[0]->rows);
+    const bool wanted = b->capturing && !b->step.sample_params && op->count == 1 &&
+        op->out[0] == b->capturing->logits &&
+        b->capturing->logits_count == wanted_floats(b, op->rows, op->weight[0]->rows);
     if (wanted) p.copy = b->logits;
     cuda_ok(b, run(b, &p, op->decode_rows), "product");
     if (!wanted || !p.copy) return;
     b->capturing->copied = true;
-    b->capturing->logits = b->read.from;
-    b->capturing->logits_count = b->read.count;
 }
 void cuda_matmul(Backend *backend, const Matmul *op) { matmul(cuda_of(backend), op, false); }
 
@@ -456,7 +467,9 @@ static void attend(CudaBackend *b, const Attention *op, const Mla *mla, Attend *
         a.decode_rows = b->step.decode_rows;
     const bool takes = decode == KERNEL_FLASH_DECODE || (mla && a.decode_rows && flash_group_prepares(&a)),
                alone = takes && a.single_rows && a.decode_rows == a.step.rows;
-    a.prepared = !alone || (quantised && !cuda_kvq4_takes_decode_rows(b, &op->kv, &a));
+    a.in_chunks = decode == KERNEL_FLASH_DECODE && !mla && !quantised && !a.single_rows &&
+        a.decode_rows == a.step.rows && b->chunk_rows <= FLASH_DECODE_CHUNK_ROWS && flash_decode_takes_chunks(&a);
+    a.prepared = !(alone || a.in_chunks) || (quantised && !cuda_kvq4_takes_decode_rows(b, &op->kv, &a));
     if (mla && alone) {
         a.q = (float *)mla->q + mla->nope_dim;
         a.q_stride = mla->nope_dim + a.head_dim;

@@ -1,6 +1,7 @@
 /* Steps: their numbers on the device, and decode steps as CUDA graphs. A step with one token of each sequence, or with
  * several that are verified at once, repeats with other numbers only: it is captured when its key is seen for the
  * second time, and from then on is one launch. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ enum {
     CHUNK_OFFSETS,
     TOKENS,
     OUTPUTS,
+    HIDDEN_ROWS,
     SCALES, /* f32 of each output */
     UNIFORM_LOWS,
     UNIFORM_HIGHS,
@@ -133,6 +135,7 @@ const int32_t *cuda_step_quant_ends(const CudaBackend *b) { return array(b, b->b
 const int32_t *cuda_step_quant_sinks(const CudaBackend *b) { return array(b, b->block.device, QUANT_SINKS); }
 const int32_t *cuda_step_tokens(const CudaBackend *b) { return array(b, b->block.device, TOKENS); }
 const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->block.device, OUTPUTS); }
+const int32_t *cuda_step_hidden_rows(const CudaBackend *b) { return array(b, b->block.device, HIDDEN_ROWS); }
 const float *cuda_step_scales(const CudaBackend *b) {
     return (const float *)(const void *)array(b, b->block.device, SCALES);
 }
@@ -197,6 +200,8 @@ static void fill_rows(CudaBackend *b, const Step *step) {
     memcpy(array(b, block, POSITIONS), step->positions, rows * (size_t)step->position_dims);
     memcpy(array(b, block, TOKENS), step->tokens, rows);
     if (step->outputs) memcpy(array(b, block, OUTPUTS), step->outputs, (size_t)step->output_count * sizeof(int32_t));
+    if (step->hidden_row_count)
+        memcpy(array(b, block, HIDDEN_ROWS), step->hidden_rows, (size_t)step->hidden_row_count * sizeof(int32_t));
     if (step->scales) memcpy(array(b, block, SCALES), step->scales, (size_t)step->output_count * sizeof *step->scales);
     for (int i = 0; step->sample_params && i < step->output_count; i++) fill_sample(b, &step->sample_params[i], i);
     for (int i = 0; i < step->chunk_count; i++) fill_chunk(b, &step->chunks[i], i);
@@ -253,8 +258,28 @@ const int32_t *cuda_step_states(CudaBackend *b, int group) { return step_tables(
 
 enum { REPEATED_CHUNK_ROWS_MAX = 16 };
 
-static bool repeatable(const Step *step) {
-    if (!step->cache || step->position_dims != 1 || step->embedding_count) return false;
+void cuda_bring_given(CudaBackend *b, int count, const EmbeddingRange *given, int64_t width, float *out) {
+    for (int i = 0; i < count; i++)
+        cuda_ok(b,
+            cudaMemcpyAsync(out + given[i].row * width, given[i].values,
+                (size_t)given[i].rows * (size_t)width * sizeof(float),
+                given[i].in_backend ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, b->stream),
+            "embeddings");
+}
+
+/* Copies the states to b->given, before anything else of the step. */
+static void bring_states(CudaBackend *b) {
+    cuda_bring_given(b, b->step.embedding_count, b->step.embeddings, b->given.width, b->given.room.memory);
+    b->given.there = true;
+}
+
+/* Whether the step's embeddings are hidden states, beside the tokens of all rows. */
+static bool has_states(const Step *step) {
+    return step->embedding_count > 0 && step->embeddings[0].row == 0 && step->tokens[0] != TOKEN_GIVEN;
+}
+
+static bool repeatable(const CudaBackend *b, const Step *step) {
+    if (!step->cache || step->position_dims != 1 || (step->embedding_count > 0 && !b->given.there)) return false;
     if (step->chunk_count != step->rows && step->decode_rows != step->rows) return false;
     for (int i = 0; i < step->chunk_count; i++)
         if (step->chunks[i].span_count || step->chunks[i].rows > REPEATED_CHUNK_ROWS_MAX) return false;
@@ -268,7 +293,7 @@ static int layout_of(const CudaBackend *b) {
     const CudaQuant *quant = &b->quant;
     const bool bits[] = {b->short_chunks, b->long_chunks > 0, b->single_rows, quant->seen && quant->mixed,
         quant->seen && quant->short_chunks, quant->seen && quant->long_chunks > 0, quant->seen && quant->quant_short,
-        quant->seen && quant->quant_long};
+        quant->seen && quant->quant_long, b->chunk_rows <= FLASH_DECODE_CHUNK_ROWS};
     int layout = 0;
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) layout |= bits[i] << i;
     return layout;
@@ -290,10 +315,10 @@ static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
         if (k->rows == key->rows && k->decode_rows == key->decode_rows && k->uniform_matmul == key->uniform_matmul &&
-            k->outputs == key->outputs && k->pages == key->pages && k->sampling_now == key->sampling_now &&
-            k->cache == key->cache && k->quantised == key->quantised && k->full_slices == key->full_slices &&
-            k->forms == key->forms && k->adapters == key->adapters && k->chunk_count == key->chunk_count &&
-            k->layout == key->layout)
+            k->outputs == key->outputs && k->hidden_rows == key->hidden_rows && k->pages == key->pages &&
+            k->sampling_now == key->sampling_now && k->cache == key->cache && k->quantised == key->quantised &&
+            k->full_slices == key->full_slices && k->forms == key->forms && k->adapters == key->adapters &&
+            k->chunk_count == key->chunk_count && k->layout == key->layout)
             return &b->graphs[i];
     }
     return NULL;
@@ -329,15 +354,11 @@ static void end_capture(CudaBackend *b) {
     CudaGraph *graph = b->capturing;
     cudaGraph_t captured = NULL;
     b->capturing = NULL;
-    if (!graph->copied && !b->step.sample_params && b->read.from && b->read.rows == b->step.rows &&
-        b->read.outputs == b->step.output_count) {
-        graph->logits = b->read.from;
-        graph->logits_count = b->read.count;
+    if (!graph->copied && graph->logits)
         cuda_ok(b,
             cudaMemcpyAsync(b->logits, graph->logits, (size_t)graph->logits_count * sizeof(float),
                 cudaMemcpyDeviceToHost, b->stream),
             "capturing a step");
-    }
     const bool ok = cuda_ok(b, cudaStreamEndCapture(b->stream, &captured), "capturing a step") &&
         cuda_ok(b, cudaGraphInstantiate(&graph->exec, captured, 0), "instantiating a step");
     if (captured) cudaGraphDestroy(captured);
@@ -358,11 +379,14 @@ static bool set_tables(CudaBackend *b, const Step *step, bool again) {
     b->short_chunks = false;
     b->long_chunks = 0;
     b->single_rows = true;
+    b->chunk_rows = 0;
     for (int i = 0; i < step->chunk_count; i++) {
         const bool is_long = step->chunks[i].rows >= ATTENTION_LONG_CHUNK;
         b->short_chunks = b->short_chunks || !is_long;
         b->long_chunks += is_long;
         b->single_rows = b->single_rows && step->chunks[i].rows == 1 && step->chunks[i].span_count == 0;
+        const int rows = step->chunks[i].span_count ? INT_MAX : step->chunks[i].rows;
+        b->chunk_rows = rows > b->chunk_rows ? rows : b->chunk_rows;
     }
     b->block.chunk_count = step->chunk_count;
     memset(b->block.filled, 0, sizeof b->block.filled);
@@ -392,7 +416,10 @@ bool cuda_begin(Backend *backend, const Step *step) {
     b->ticket++;
     const int turn = (int)(b->ticket % CUDA_STEPS);
     cuda_ok(b, cudaEventSynchronize(b->done[turn]), "the step before the last");
-    const bool again = step->rows < b->host_rows && repeatable(step);
+    b->given.all = has_states(step);
+    b->given.there = false;
+    if (b->given.all && b->given.width && step->rows <= CUDA_GIVEN_MAX) bring_states(b);
+    const bool again = step->rows < b->host_rows && repeatable(b, step);
     if (!set_tables(b, step, again) || b->fault.code != ERROR_NONE) return false; /* wait() says so */
     fill_rows(b, step);
     host_block(b)[1] = (int32_t)b->ticket;
@@ -401,6 +428,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
         .decode_rows = step->decode_rows,
         .uniform_matmul = step->uniform_matmul,
         .outputs = step->output_count,
+        .hidden_rows = step->hidden_row_count,
         .chunk_count = step->chunk_count,
         .layout = layout_of(b),
         .pages = b->pages,
@@ -411,6 +439,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
         .adapters = adapters_of(step),
         .cache = step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
+    b->key = again ? key : (CudaKey){0};
     if (graph && graph->exec) {
         replay(b, graph);
         return false;
@@ -427,6 +456,13 @@ bool cuda_begin(Backend *backend, const Step *step) {
     }
     cuda_ok(b, step_bring(b->stream, b->block.host, b->block.device, b->block.turn), "sending a step");
     return true;
+}
+
+void cuda_step_note_read(CudaBackend *b, const float *logits, int64_t count) {
+    CudaGraph *graph = find_graph(b, &b->key);
+    if (!graph || graph->exec) return;
+    graph->logits = logits;
+    graph->logits_count = count;
 }
 
 uint64_t cuda_submit(Backend *backend) {
