@@ -175,7 +175,7 @@ typedef struct CudaBackend {
     struct CudaLoader *loader; /* while weights are bound; NULL afterwards */
 
     Step step;   /* the current one; its chunks are borrowed until wait() */
-    CudaKey key; /* of the current step, if it may be captured; otherwise its rows are 0 */
+    CudaKey key; /* The current step has this key if it may be captured; otherwise rows is 0. */
     CudaStepBlock block;
     CudaQuant quant;
     CudaSampling sampling_now;
