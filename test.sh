@@ -196,11 +196,13 @@ asan_targets=(tests-{base,media,tensor,weights,cache,model,fit,import,text,hub,e
 asan() {
     unit build-asan -LE '^(backend|family)$' -E '^test_(engine_sharing|speculation_model)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|given)$'
 }
+tsan() {
+    build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" &&
+        unit build-tsan -L '^threads$' -E '^test_engine_sharing$'
+}
 compiled() {
     step unit release
     step asan-build build asan build-asan "${asan_targets[@]}" -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" && step asan asan
-    step tsan-build build tsan build-tsan tests-threads -- -DAPUS_SANITIZE_KERNELS=OFF "$kernels" &&
-        step tsan unit build-tsan -L '^threads$' -E '^test_engine_sharing$'
 }
 step emulated-build emulated_build
 
@@ -215,6 +217,7 @@ aside streaming "$python" tests/server/check_streaming.py
 beside 4 emulated tests/emulated.sh build
 beside 4 app tests/app/run.sh journeys
 beside 4 aarch64 tests/aarch64.sh
+beside 4 tsan tsan # as part of the compiled tests it would end last, alone
 for check in cache api doors tools jobs vision embeddings models audio media_memory fit mixed malformed metrics constrained faults states lan sdk; do
     beside 4 $check "$python" tests/server/check_$check.py
 done
