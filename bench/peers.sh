@@ -12,6 +12,9 @@ if [ ! -x llama.cpp/bin/llama-bench ]; then
     python3 -m pip install -q scikit-build-core
     python3 -m pip download -q --no-deps --no-binary :all: --no-build-isolation "llama-cpp-python==$version"
     tar xzf "llama_cpp_python-$version.tar.gz"
+    # GCC 12 takes eight bytes of the tile configuration as read and drops the others: AMX products end with SIGILL.
+    sed -i 's|^    _tile_loadconfig(&tc);|    asm volatile("" : : "r"(\&tc) : "memory");\n&|' \
+        "llama_cpp_python-$version/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp"
     cmake -G Ninja -S "llama_cpp_python-$version/vendor/llama.cpp" -B llama.cpp -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_SERVER=ON \
         -DLLAMA_BUILD_UI=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >&2
     cmake --build llama.cpp --target llama-bench llama-server llama-quantize >&2
