@@ -61,7 +61,7 @@ asked() {
     exit 1
 }
 asked '"completion_tokens":3' -H 'Content-Type: application/json' \
-    -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' "http://127.0.0.1:$port/v1/chat/completions"
+    -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3,"ignore_eos":true}' "http://127.0.0.1:$port/v1/chat/completions"
 asked '"status":"ok"' "http://127.0.0.1:$port/health"
 kill -TERM $server
 status=0

@@ -69,7 +69,7 @@ check_archive() {
     done
     [ -n "$port" ] || { cat "$place/out" "$place/err"; exit 1; }
     curl -sf "http://127.0.0.1:$port/v1/chat/completions" -H 'Content-Type: application/json' \
-        -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' >"$place/answer"
+        -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3,"ignore_eos":true}' >"$place/answer"
     grep -q '"completion_tokens":3' "$place/answer"
     kill -TERM $server
     wait $server
