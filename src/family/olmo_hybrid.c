@@ -96,8 +96,9 @@ static void load(Loader *ld, Spec *spec) {
     h.net = load_net(ld, &h.d);
     h.rope = rope_of(ld, h.d.head_dim);
     load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "linear_use_gate", true);
     load_ignore(ld, "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
-        "layer_norm_epsilon", "linear_use_gate", "rope_theta", NULL);
+        "layer_norm_epsilon", "rope_theta", NULL);
     family_ends(ld, spec, &h.d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {

@@ -38,6 +38,8 @@ static const Spelling spellings[] = {
     {"exaone-moe", NULL, "\"is_moe_layer\":[false,true,true,true]", "\"first_k_dense_replace\":1"},
     {"exaone-moe", NULL, "\"is_moe_layer\":[false,true,true,true]",
         "\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\",\"sparse\"]"},
+    {"longcat-flash", "\"routed_scaling_factor\":6.0,", "\"routed_scaling_factor\":2.5,", ""},
+    {"rope-yarn", "\"original_max_position_embeddings\":512,", "\"original_max_position_embeddings\":32,", ""},
     {"olmo3-parameters", "\"sliding_window\":4096,", "\"sliding_window\":7,", ""},
     {"olmo3", "\"rope_theta\":500000.0,", "\"rope_theta\":10000.0,", ""},
     {"cohere2-pattern", "\"sliding_window\":4096,", "\"sliding_window\":5,", ""},
