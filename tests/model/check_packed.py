@@ -5,20 +5,23 @@ logits against the same numbers unpacked, and broken variants of all of them.
     python tests/model/check_packed.py [--apus build/apus] [--broken 60] [--seed 1] [NAME…]
 
   matrices  AWQ, GPTQ (2, 4, 8 bits, both formats, act-order), compressed-tensors (4 and 8 bits, with zero points, by
-            channel, bytes, FP8), FP8 in blocks, for the whole and by row, gpt-oss's MXFP4: `apus convert --dequantize`
-            gives the formula's numbers, `apus convert` without it loses nothing, and `apus debug logits --cpu ref` of
-            the packed checkpoint is within 1e-5 of that of the unpacked one
+            channel, bytes, FP8 by channel and in blocks), FP8 in blocks, for the whole and by row, gpt-oss's MXFP4:
+            `apus convert --dequantize` gives the formula's numbers, `apus convert` without it loses nothing, and
+            `apus debug logits --cpu ref` of the packed checkpoint is within 1e-5 of that of the unpacked one
+  families  models of tests/family whose structure the loader reads from the names of matrices, or which changes or
+            stacks them: the logits of the packed checkpoint are those of the unpacked one
   refusals  schemes that are not supported, by name and with advice
   broken    --broken variants of these checkpoints and of MLX's forms, each with one thing changed that must be noticed:
             exit code 1, one line that names the tensor, field or file, and no memory for sizes that are only claimed
 
-Needs numpy and mlx.
+Needs gguf, numpy and mlx.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import resource
 import struct
 import subprocess
@@ -29,6 +32,11 @@ import mlx.core as mx
 import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools", "oracle"))
+import fixtures  # noqa: E402
+
+import weights  # noqa: E402
+
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, HEAD = 40, 256, 128, 4, 2, 64
 TOKENS = ",".join(str(i * 7 % VOCAB) for i in range(12))
 MEMORY_MAX = 300 << 20
@@ -154,7 +162,9 @@ def awq(rng, name, rows, cols, group=128):
     return tensors, ((codes - zeros[each]).astype(np.float32) * scales.astype(np.float32)[each]).T
 
 
-def gptq(rng, name, rows, cols, bits=4, group=128, second=False, act_order=False, symmetric=False):
+def gptq(rng, name, rows, cols, bits=4, group=128, second=False, act_order=False, symmetric=False, other=None):
+    """other: the bits of the last matrix of the MLP, as "dynamic" of quantization_config may say."""
+    bits = other if other and "down_proj" in name else bits
     top = 1 << bits
     codes = rng.integers(0, top, (cols, rows))
     zeros = rng.integers(1, top, (cols // group, rows))
@@ -254,15 +264,20 @@ def fp4_powers(rng, name, rows, cols):
     return tensors, E2M1[codes] * np.repeat(2.0 ** (powers.astype(np.float32) - 127), 32, axis=1)
 
 
-def scheme(make, **config):
+def scheme(make, with_head=False, **config):
     def build(rng):
-        tensors, numbers = plain_tensors(rng), plain_tensors(np.random.default_rng(0))
+        tensors = plain_tensors(rng)
+        if with_head:
+            del tensors["lm_head.weight"]
         numbers = dict(tensors)
-        for name, (rows, cols) in linears():
+        for name, (rows, cols) in [*linears(), *([("lm_head", (VOCAB, HIDDEN))] if with_head else [])]:
             parts, values = make(rng, name, rows, cols)
             tensors |= parts
             numbers[name + ".weight"] = np.ascontiguousarray(values, np.float32)
-        return base_config(quantization_config=config), tensors, numbers
+        base = base_config(quantization_config=config)
+        if with_head:
+            del base["tie_word_embeddings"]
+        return base, tensors, numbers
 
     return build
 
@@ -277,6 +292,8 @@ def packed(form="pack-quantized"):
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+BY_BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}
+BLOCK_GROUPS = {"group_0": {"targets": ["Linear"], "weights": BY_BLOCK, "format": "float-quantized"}}
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 SCHEMES = {
     "awq": scheme(awq, **AWQ),
@@ -287,6 +304,8 @@ SCHEMES = {
     "gptq 8 bits": scheme(pick(gptq, bits=8, group=32), **{**GPTQ, "bits": 8, "group_size": 32}),
     "gptq 2 bits": scheme(pick(gptq, bits=2, group=64), **{**GPTQ, "bits": 2, "group_size": 64}),
     "gptq act-order": scheme(pick(gptq, group=64, act_order=True), **{**GPTQ, "group_size": 64, "desc_act": True}),
+    "gptq with its head": scheme(gptq, with_head=True, **GPTQ),
+    "gptq of mixed bits": scheme(pick(gptq, other=8), **GPTQ, dynamic={r"+:.*down_proj.*": {"bits": 8}}),
     "int4": scheme(integers, **packed()),
     "int4 of 32 with zeros": scheme(pick(integers, group=32, asymmetric=True), **packed()),
     "int4 of 16": scheme(pick(integers, group=16), **packed()),
@@ -295,6 +314,20 @@ SCHEMES = {
     "fp8 by channel": scheme(
         pick(fp8, block=(1, 256), suffix="weight_scale", scale_type="bf16"), **packed("float-quantized")
     ),
+    "fp8 blocks of compressed-tensors": scheme(
+        pick(fp8, block=(64, 32), suffix="weight_scale", scale_type="bf16"),
+        **packed("float-quantized"),
+        config_groups=BLOCK_GROUPS,
+        kv_cache_scheme={"num_bits": 8},
+        transform_config={},
+    ),
+    "mixed precision": scheme(
+        lambda rng, name, rows, cols: (integers if "mlp" in name else signed_bytes)(rng, name, rows, cols),
+        **packed("mixed-precision"),
+        config_groups={"a": {"format": "pack-quantized"}, "b": {"format": "int-quantized"}},
+        transform_config={"config_groups": {"u": {"apply": [{"location": "weight_output"}]}}},
+    ),
+    "fp8 of modelopt": scheme(pick(fp8, suffix="weight_scale"), quant_method="modelopt", quant_algo="FP8"),
     "fp8 blocks": scheme(pick(fp8, block=(128, 128)), **BLOCKS),
     "fp8 blocks of powers": scheme(fp8_powers, **BLOCKS, scale_fmt="ue8m0"),
     "fp4 of powers": scheme(fp4_powers, **BLOCKS, scale_fmt="ue8m0"),
@@ -433,6 +466,49 @@ def scheme_case(apus, work, build):
     return None if error <= 1e-5 and np.isfinite(a).all() else f"logits: {error}"
 
 
+# ---- families ----
+
+
+def stacked_fp8(rng, name, shape, block=16):
+    """FP8Experts of transformers."""
+    experts, rows, cols = shape
+    codes = rng.integers(0, 0x50, shape).astype(np.uint8)
+    scales = rng.uniform(0.002, 0.01, (experts, -(-rows // block), -(-cols // block))).astype(np.float32)
+    each = scales[:, np.arange(rows)[:, None] // block, np.arange(cols) // block]
+    return {name: codes.view(FP8), name + "_scale_inv": scales}, bf16(e4m3(codes) * each)
+
+
+SMALL_GPTQ, SMALL_BLOCKS = {**GPTQ, "group_size": 32}, {**BLOCKS, "weight_block_size": [16, 16]}
+# Fixture, the matrices to pack, how, quantization_config: an indexer; parts that are not there; factors; a stack.
+FAMILIES = [
+    ("deepseek-v32", r"indexer\.wk|kv_a_proj", pick(gptq, group=32, act_order=True), SMALL_GPTQ),
+    ("granite-hybrid-published", r"shared_mlp|o_proj", pick(gptq, group=32), SMALL_GPTQ),
+    ("falcon-h1-published", r"feed_forward", pick(gptq, group=32), SMALL_GPTQ),
+    ("granitemoe-swa", r"experts\.(gate_up|down)_proj$", None, SMALL_BLOCKS),
+]
+
+
+def family_case(apus, work, name, packed_matrices, make, block):
+    rng, fixture = np.random.default_rng(3), fixtures.read(name)
+    fixture.setdefault("values", {})
+    numbers = weights.make({k: tuple(s) for k, s in fixture["tensors"].items()}, {"dtype": "bf16"}, fixture)
+    tensors, count = dict(numbers), 0
+    for matrix, x in numbers.items():
+        module = matrix.removesuffix(".weight")
+        if re.search(packed_matrices, module) and x.ndim == (2 if make else 3):
+            del tensors[matrix]
+            parts, values = make(rng, module, *x.shape) if make else stacked_fp8(rng, module, x.shape)
+            tensors |= parts
+            numbers[matrix] = np.ascontiguousarray(values, np.float32)
+            count += 1
+    source, plain = (os.path.join(work, n) for n in ("source", "plain"))
+    write(source, {**fixture["config"], "quantization_config": block}, tensors)
+    write(plain, fixture["config"], numbers)
+    a, b = (logits(apus, d, os.path.join(work, "x.npy")) for d in (source, plain))
+    error = np.abs(a - b).max() / np.abs(b).max()
+    return None if count and error <= 1e-5 else f"logits: {error}, {count} matrices"
+
+
 # ---- refusals ----
 
 REFUSED = {
@@ -443,6 +519,13 @@ REFUSED = {
     "gptq of 3 bits": {**GPTQ, "bits": 3},
     "gptq marlin": {**GPTQ, "checkpoint_format": "marlin"},
     "nvfp4 of compressed-tensors": packed("nvfp4-pack-quantized"),
+    "nvfp4 among others": {**packed("mixed-precision"), "config_groups": {"a": {"format": "nvfp4-pack-quantized"}}},
+    "nvfp4 of modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    "no format": {"quant_method": "compressed-tensors"},
+    "rotated activations": {
+        **packed(),
+        "transform_config": {"config_groups": {"r": {"apply": [{"location": "weight_output"}, {"location": "input"}]}}},
+    },
     "bitnet online": {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"},
     "fp8 of odd blocks": {**BLOCKS, "weight_block_size": [0, 128]},
 }
@@ -566,6 +649,7 @@ def main():
     options = parser.parse_args()
     limit()
     cases = [(name, lambda a, w, b=build: scheme_case(a, w, b)) for name, build in SCHEMES.items()]
+    cases += [("family " + case[0], lambda a, w, c=case: family_case(a, w, *c)) for case in FAMILIES]
     cases += [("refused " + name, lambda a, w, b=block: refusal_case(a, w, b)) for name, block in REFUSED.items()]
     cases += broken_cases(options.broken, options.seed)
     passed = failed = 0

@@ -83,12 +83,19 @@ Weight load_scaled(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     Weight weight = load_linear(ld, name, rows, cols, bias);
     ld->in_file = false;
     if (ld->failed || scale == 1 || ld->source->record) return weight;
-    if (weight.quant != QUANT_NONE) {
+    const bool unpacked = weight.quant == QUANT_AFFINE && ld->packing.load; /* its codes are not the file's */
+    if (weight.quant != QUANT_NONE && !unpacked) {
         loader_fail(
             ld, ERROR_UNSUPPORTED, "tensor %s is quantised, but has to be multiplied by %g", name, (double)scale);
         return weight;
     }
-    weight.data = copy_scaled(ld, weight.data, weight.dtype, rows * cols, scale, DTYPE_F32);
+    if (unpacked) {
+        const int64_t groups = rows * (cols / weight.group);
+        weight.scales = copy_scaled(ld, weight.scales, weight.dtype, groups, scale, DTYPE_F32);
+        weight.biases = copy_scaled(ld, weight.biases, weight.dtype, groups, scale, DTYPE_F32);
+    } else {
+        weight.data = copy_scaled(ld, weight.data, weight.dtype, rows * cols, scale, DTYPE_F32);
+    }
     weight.dtype = DTYPE_F32;
     if (weight.bias) weight.bias = copy_scaled(ld, weight.bias, DTYPE_F32, rows, scale, DTYPE_F32);
     if (!ld->failed) loader_tally(ld, &weight);
@@ -114,12 +121,14 @@ static void *copy_unit_rows(Loader *ld, const Weight *w, float epsilon) {
 Weight load_unit_rows(Loader *ld, const char *name, int64_t rows, int64_t cols, float epsilon) {
     char scales[PART_SIZE];
     snprintf(scales, sizeof scales, "%s.scales", name);
-    const bool done = load_has(ld, scales); /* MLX quantises the divided rows */
+    const bool done = !ld->packing.load && load_has(ld, scales); /* MLX quantises the divided rows */
     ld->in_file = !done;
     Weight weight = load_linear(ld, name, rows, cols, false);
     ld->in_file = false;
     if (!done) loader_record_unit_rows(ld, epsilon);
-    if (ld->failed || done || ld->source->record || weight.quant != QUANT_NONE) return weight;
+    if (!done && weight.quant != QUANT_NONE)
+        loader_fail(ld, ERROR_UNSUPPORTED, "tensor %s is quantised, but its rows have to be divided", name);
+    if (ld->failed || done || ld->source->record) return weight;
     weight.data = copy_unit_rows(ld, &weight, epsilon);
     if (!ld->failed) loader_tally(ld, &weight);
     return weight;

@@ -73,6 +73,10 @@ void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t
 /* The name in the file: prefix, scope, name and suffix. */
 void loader_full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix);
 const TensorEntry *loader_find(const Loader *ld, const char *name); /* NULL: the file does not have it */
+/* Whether the file has the matrix, packed or not. */
+bool loader_has_matrix(Loader *ld, const char *name);
+/* A stack of matrices as one below the other, while stack says so. */
+Tensor loader_flat(const Loader *ld, const Tensor *tensor);
 /* A tensor that must be there, NAME + SUFFIX; counts as used. NULL after an error. */
 const TensorEntry *loader_take(Loader *ld, const char *name, const char *suffix);
 void loader_wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected);
@@ -94,8 +98,6 @@ void loader_read_packing(Loader *ld, const Json *config);
 void loader_check_packing(Loader *ld);
 /* This matrix in memory; only its form where reading is recorded. */
 void loader_unpack(Loader *ld, const char *full_name, const PackedMatrix *packed, Weight *weight);
-/* Whether the file has the matrix, packed or not. */
-bool loader_has_matrix(Loader *ld, const char *name);
 
 /* ---- recording (record.c); without a record nothing happens ---- */
 

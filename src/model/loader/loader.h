@@ -122,7 +122,8 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent);
 /* ---- tensors: names are completed to prefix + scope + name ---- */
 
 void load_scope(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
-bool load_has(Loader *ld, const char *name);            /* exactly this tensor */
+/* Exactly this tensor; of NAME.weight also the tensors of a matrix that another program packed. */
+bool load_has(Loader *ld, const char *name);
 int load_dim(Loader *ld, const char *name, int dim);    /* its size in this dimension; 0: it has none */
 bool load_has_part(const Loader *ld, const char *part); /* a tensor whose full name contains it */
 /* NAME.weight, else NAME (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */

@@ -16,9 +16,10 @@ static int64_t whole(const Json *number) { return number && number->type == JSON
 #define ADVICE "use the model's unquantised checkpoint (apus convert -q quantises it), an MLX one or a GGUF file"
 
 static void refuse(Loader *ld, const Json *config, const char *field) {
-    char shown[64];
+    const Json *value = json_get(config, field);
+    char shown[64] = "(missing)";
     loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.%s %s is not supported: " ADVICE, field,
-        loader_show(json_get(config, field), shown));
+        value ? loader_show(value, shown) : shown);
 }
 
 static void read_awq(Loader *ld, const Json *config) {
@@ -40,22 +41,66 @@ static void read_gptq(Loader *ld, const Json *config) {
     if (ld->packing.bits != 2 && ld->packing.bits != 4 && ld->packing.bits != 8) refuse(ld, config, "bits");
 }
 
-static void read_compressed(Loader *ld, const Json *config) {
-    static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized"};
-    ld->packing = (Packing){.method = PACKING_COMPRESSED};
-    for (size_t i = 0; i < COUNT_OF(formats); i++)
-        if (text_is(config, "format", formats[i])) return;
-    refuse(ld, config, "format");
-}
-
-static void read_fp8(Loader *ld, const Json *config) {
-    const Json *block = json_get(config, "weight_block_size");
+static void read_block(Loader *ld, const Json *config, const char *field) {
+    const Json *block = json_get(config, field);
     const bool pair = block && block->type == JSON_ARRAY && block->size == 2;
-    ld->packing = (Packing){.method = PACKING_FP8};
     if (pair) ld->packing.block_rows = whole(json_first(block));
     if (pair) ld->packing.group = whole(json_next(json_first(block)));
     if (block && block->type != JSON_NULL && (ld->packing.block_rows <= 0 || ld->packing.group <= 0))
-        refuse(ld, config, "weight_block_size");
+        refuse(ld, config, field);
+}
+
+static bool has_format(const Json *object) {
+    static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized"};
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (text_is(object, "format", formats[i])) return true;
+    return false;
+}
+
+/* config_groups of this object, if it is one. */
+static const Json *groups_of(const Json *config) {
+    const Json *groups = json_get(config, "config_groups");
+    return groups && groups->type == JSON_OBJECT ? groups : NULL;
+}
+
+/* Rotations of activations are computed while a model runs; those of weights are in the weights. */
+static bool turns_activations(const Json *scheme) {
+    const Json *apply = json_get(scheme, "apply");
+    if (!apply || apply->type != JSON_ARRAY) return true;
+    for (JSON_EACH(one, apply)) {
+        const Json *location = json_get(one, "location");
+        if (!location || location->type != JSON_STRING || !slice_starts(json_slice(location), SLICE("weight_")))
+            return true;
+    }
+    return false;
+}
+
+/* The tensors tell what each matrix is, in mixed-precision too; blocks have one size. */
+static void read_compressed(Loader *ld, const Json *config) {
+    const bool mixed = text_is(config, "format", "mixed-precision");
+    const Json *groups = groups_of(config), *schemes = groups_of(json_get(config, "transform_config"));
+    ld->packing = (Packing){.method = PACKING_COMPRESSED};
+    if (!mixed && !has_format(config)) refuse(ld, config, "format");
+    if (groups)
+        for (JSON_EACH_PAIR(name, group, groups)) {
+            const Json *weights = json_get(group, "weights");
+            if (mixed && !has_format(group)) refuse(ld, group, "format");
+            if (text_is(weights, "strategy", "block")) read_block(ld, weights, "block_structure");
+        }
+    if (schemes)
+        for (JSON_EACH_PAIR(name, scheme, schemes))
+            if (turns_activations(scheme)) refuse(ld, config, "transform_config");
+}
+
+/* NVIDIA's. */
+static void read_modelopt(Loader *ld, const Json *config) {
+    ld->packing = (Packing){.method = PACKING_FP8};
+    if (!text_is(config, "quant_algo", "FP8")) refuse(ld, config, "quant_algo");
+}
+
+static void read_fp8(Loader *ld, const Json *config) {
+    ld->packing = (Packing){.method = PACKING_FP8};
+    read_block(ld, config, "weight_block_size");
 }
 
 /* Offline: matrices are packed, and what is not is plain. Online: they are plain, and made ternary when they are used.
@@ -95,6 +140,8 @@ static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
         p->kind = packing->method == PACKING_AWQ ? PACKED_AWQ : PACKED_GPTQ;
         p->zeros_less_one = packing->zeros_less_one;
         if (!take(ld, name, ".qweight", &p->data)) return false;
+        if (p->kind == PACKED_GPTQ) /* a module may have others than quantization_config.bits */
+            p->bits = p->data.rank == 2 && p->cols ? (int)(p->data.shape[0] * 32 / p->cols) : 0;
         (void)take(ld, name, ".scales", &p->scales);
         (void)take(ld, name, ".qzeros", &p->zeros);
         (void)take(ld, name, ".g_idx", &p->group_of);
@@ -116,10 +163,12 @@ static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
         (void)take(ld, name, ".weight_g_idx", &p->group_of);
         return true;
     }
-    static const char *const scales[] = {".weight_scale_inv", ".weight_scale", ".scale"};
-    const char *scale = scales[0];
-    for (size_t i = 1; i < COUNT_OF(scales) && !has(ld, name, scale); i++) scale = scales[i];
-    if (!has(ld, name, scale) || !take(ld, name, ".weight", &p->data)) return false;
+    static const char *const scales[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv"};
+    size_t i = 0;
+    while (i < COUNT_OF(scales) && !has(ld, name, scales[i])) i++;
+    if (i == COUNT_OF(scales)) return false;
+    const char *scale = scales[i];
+    if (!take(ld, name, scale[0] == '.' ? ".weight" : "", &p->data)) return false; /* experts are no modules */
     (void)take(ld, name, scale, &p->scales);
     if (p->data.dtype == DTYPE_I8 && p->scales.dtype == DTYPE_U8) { /* DeepSeek-V4's experts */
         p->kind = PACKED_MXFP4;
@@ -128,6 +177,8 @@ static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
     }
     p->kind = p->data.dtype == DTYPE_I8 ? PACKED_BYTES : PACKED_FP8;
     p->bits = 8;
+    p->data = loader_flat(ld, &p->data);
+    p->scales = loader_flat(ld, &p->scales);
     if (p->kind == PACKED_BYTES) (void)take(ld, name, ".weight_zero_point", &p->zeros);
     return true;
 }
@@ -138,12 +189,20 @@ static void complete(PackedMatrix *p) {
     const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
     const int64_t groups = s->rank == 2 ? s->shape[by_group ? 0 : 1] : 1;
     if (p->kind == PACKED_TERNARY) return;
-    if (p->kind == PACKED_FP8 && p->block_rows == 0 && s->rank >= 1 && s->shape[0] == p->rows && groups == 1) {
+    if (p->kind == PACKED_FP8 && s->rank >= 1 && s->shape[0] == p->rows && groups == 1) {
         p->block_rows = 1;
         p->group = p->cols;
     } else if (p->kind != PACKED_FP8 && groups > 0 && p->cols % groups == 0) {
         p->group = p->cols / groups;
     }
+}
+
+/* FP8 of experts one below the other has a scale for each, or for blocks that end where an expert ends. */
+static bool complete_stack(const Loader *ld, PackedMatrix *p) {
+    const int64_t each = p->rows / ld->stack;
+    if (p->kind != PACKED_FP8) return false;
+    if (p->scales.rank && p->scales.shape[0] == ld->stack) p->block_rows = each;
+    return p->block_rows <= 0 || each % p->block_rows == 0;
 }
 
 /* Tensors beside it that do not change its numbers. */
@@ -206,8 +265,9 @@ static bool load_packed(Loader *ld, const char *name, Weight *weight) {
     char full[NAME_SIZE];
     if (ld->failed || !find_parts(ld, name, &packed)) return false;
     loader_full_name(ld, full, name, "");
-    if (ld->stack) {
-        loader_fail(ld, ERROR_UNSUPPORTED, "matrix %s: packed experts in one tensor are not supported: " ADVICE, full);
+    if (ld->stack && !complete_stack(ld, &packed)) {
+        loader_fail(ld, ERROR_UNSUPPORTED,
+            "matrix %s: experts in one tensor that are packed so are not supported: " ADVICE, full);
         return true;
     }
     ld->packed_count++;
@@ -222,7 +282,7 @@ void loader_read_packing(Loader *ld, const Json *config) {
         const char *method;
         void (*read)(Loader *ld, const Json *config);
     } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8},
-        {"bitnet", read_bitnet}};
+        {"bitnet", read_bitnet}, {"modelopt", read_modelopt}};
     for (size_t i = 0; i < COUNT_OF(methods); i++) {
         if (!text_is(config, "quant_method", methods[i].method)) continue;
         methods[i].read(ld, config);
@@ -239,13 +299,6 @@ void loader_check_packing(Loader *ld) {
         loader_fail(ld, ERROR_FORMAT,
             "config.json: quantization_config.quant_method is \"%s\", but no matrix of the files is packed so",
             ld->packing.name);
-}
-
-bool loader_has_matrix(Loader *ld, const char *name) {
-    static const char *const ends[] = {".weight", ".qweight", ".weight_packed"};
-    for (size_t i = 0; i < COUNT_OF(ends); i++)
-        if (has(ld, name, ends[i])) return true;
-    return false;
 }
 
 static const float *read_biases(

@@ -58,7 +58,21 @@ static const TensorEntry *find(const Loader *ld, const char *name, const char *s
 
 const TensorEntry *loader_find(const Loader *ld, const char *name) { return find(ld, name, ""); }
 
-bool load_has(Loader *ld, const char *name) { return find(ld, name, "") != NULL; }
+bool loader_has_matrix(Loader *ld, const char *name) {
+    static const char *const ends[] = {".weight", ".qweight", ".weight_packed"};
+    for (size_t i = 0; i < COUNT_OF(ends); i++)
+        if (find(ld, name, ends[i])) return true;
+    return false;
+}
+
+bool load_has(Loader *ld, const char *name) {
+    char module[PART_SIZE];
+    const char *end = strrchr(name, '.');
+    if (find(ld, name, "")) return true;
+    if (!ld->packing.load || !end || strcmp(end, ".weight") != 0) return false;
+    snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
+    return loader_has_matrix(ld, module);
+}
 
 int load_dim(Loader *ld, const char *name, int dim) {
     const TensorEntry *entry = find(ld, name, "");
@@ -142,7 +156,7 @@ void loader_wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expect
 }
 
 /* A stack of matrices as one below the other. Empty ones can have more rows than there are numbers for. */
-static Tensor flat(const Loader *ld, const Tensor *tensor) {
+Tensor loader_flat(const Loader *ld, const Tensor *tensor) {
     Tensor out = *tensor;
     if (!ld->stack || tensor->rank < 2 || tensor->shape[0] != ld->stack || tensor->shape[1] > INT64_MAX / ld->stack)
         return out;
@@ -298,7 +312,7 @@ static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tens
         loader_wrong_dtype(ld, biases, dtype_name(scales->dtype));
         return false;
     }
-    const Tensor shape = flat(ld, &biases->tensor);
+    const Tensor shape = loader_flat(ld, &biases->tensor);
     if (!is_matrix(&shape, scales->shape[0], scales->shape[1])) {
         char expected[96];
         shape_text(scales, expected);
@@ -311,7 +325,8 @@ static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tens
 
 static void load_quantised(Loader *ld, Weight *weight, const char *name, const TensorEntry *data) {
     const TensorEntry *scales = loader_take(ld, name, ".scales");
-    const Tensor codes = flat(ld, &data->tensor), records = flat(ld, &scales->tensor), *w = &codes, *s = &records;
+    const Tensor codes = loader_flat(ld, &data->tensor), records = loader_flat(ld, &scales->tensor), *w = &codes,
+                 *s = &records;
     char expected[96], module[NAME_SIZE], above[64];
     loader_full_name(ld, module, name, "");
     if (w->dtype != DTYPE_U32) {
@@ -381,7 +396,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     weight.data = place(ld, data);
     weight.dtype = data->tensor.dtype;
     const TensorEntry *scales = find(ld, name, ".scales");
-    const Tensor plain = flat(ld, &data->tensor);
+    const Tensor plain = loader_flat(ld, &data->tensor);
     if (!check_presence(ld, name, scales)) {
         return weight;
     }
@@ -416,7 +431,7 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
         loader_wrong_dtype(ld, entry, "F32, F16 or BF16");
         return NULL;
     }
-    const Tensor shape = flat(ld, &entry->tensor);
+    const Tensor shape = loader_flat(ld, &entry->tensor);
     const bool row = shape.rank == 2 && shape.shape[0] == 1; /* as some files hold vectors */
     const bool scalar = shape.rank == 0 && count == 1;
     if (!scalar && ((shape.rank != 1 && !row) || shape.shape[row] != count)) {
@@ -509,7 +524,8 @@ const Clip *load_clips(Loader *ld, const char *const *names, int count) {
 }
 
 void load_leave(Loader *ld, const char *name) {
-    static const char *const parts[] = {".weight", ".scales", ".biases", ".bias"};
+    static const char *const parts[] = {".weight", ".scales", ".biases", ".bias", ".qweight", ".qzeros", ".g_idx",
+        ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_zero_point", ".weight_g_idx", ".weight_shape"};
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         const TensorEntry *entry = find(ld, name, parts[i]);
         if (entry) ld->tensor_used[entry - ld->source->checkpoint->entries] = 1;
