@@ -1,9 +1,24 @@
-/* GPT-J: attention and a network without a gate in parallel behind one layer norm, partly rotated heads whose
+/* GPT-J, CodeGen: attention and a network without a gate in parallel behind one layer norm, partly rotated heads whose
  * neighbours turn together; biases of the network, the norms and the output matrix alone.
- * References: mlx_lm/models/gptj.py, transformers/models/gptj. */
+ * CodeGen has four parts of q, v and k in one matrix. References: mlx_lm/models/gptj.py, transformers/models/gptj,
+ * codegen. */
 #include "family/family.h"
 
-static void load(Loader *ld, Spec *spec) {
+/* CodeGen's: each quarter of the matrix has the queries, then the values and the keys of a quarter of the heads. */
+static AttentionComponent load_quarters(Loader *ld, const Dims *d, const Rope *rope) {
+    enum { PARTS = 4 };
+    const int64_t width = (int64_t)d->heads * d->head_dim, each = width / PARTS;
+    load_require(ld, d->heads % PARTS == 0, "n_head is %d, not a multiple of %d", d->heads, PARTS);
+    AttentionComponent attention = family_attention_op(d, rope);
+    Weight *const parts[] = {&attention.q, &attention.v, &attention.k};
+    for (int i = 0; i < 3; i++)
+        *parts[i] = load_row_blocks(ld, "self_attn.qkv_proj", 3 * width, d->hidden, false,
+            (RowBlocks){.first = i * each, .size = each, .stride = 3 * each, .count = PARTS});
+    attention.o = load_linear(ld, "self_attn.out_proj", d->hidden, width, false);
+    return attention;
+}
+
+static void load(Loader *ld, Spec *spec, bool quarters) {
     static const LoadName fields[] = {{"hidden_size", "n_embd"}, {"num_hidden_layers", "n_layer"},
         {"num_attention_heads", "n_head"}, {"intermediate_size", "n_inner"}, {"max_position_embeddings", "n_positions"},
         {0}};
@@ -35,12 +50,17 @@ static void load(Loader *ld, Spec *spec) {
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
-        const Component attention = {
-            .kind = COMPONENT_ATTENTION, .attention = family_attention(ld, &d, "out_proj", rope, false, false)};
+        const Component attention = {.kind = COMPONENT_ATTENTION,
+            .attention =
+                quarters ? load_quarters(ld, &d, rope) : family_attention(ld, &d, "out_proj", rope, false, false)};
         Component mlp = family_mlp(ld, "mlp.fc_in", "mlp.fc_out", d.hidden, d.intermediate_size, gelu, true);
         mlp.parallel = true;
         family_block(ld, spec, i, &(Block){.dims = &d, .norms = &norms, .attention = &attention, .ffn = &mlp});
     }
 }
 
-const Family gptj_family = {.load = load};
+static void load_gptj(Loader *ld, Spec *spec) { load(ld, spec, false); }
+static void load_codegen(Loader *ld, Spec *spec) { load(ld, spec, true); }
+
+const Family gptj_family = {.load = load_gptj};
+const Family codegen_family = {.load = load_codegen};

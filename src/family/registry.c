@@ -16,6 +16,7 @@
     row("bailing_moe_linear", bailing_moe_linear_family)                \
     row("bert", bert_family)                                            \
     row("bitnet", bitnet_family)                                        \
+    row("codegen", codegen_family)                                      \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
     row("cohere2_moe", cohere2_moe_family)                              \
@@ -57,6 +58,7 @@
     row("glm_moe_dsa", glm_moe_dsa_family)                              \
     row("gpt2", gpt2_family)                                            \
     row("gpt_bigcode", gpt_bigcode_family)                              \
+    row("gpt_neo", gpt_neo_family)                                      \
     row("glm46v", glm46v_family)                                        \
     row("glm4v", glm4v_family)                                          \
     row("glm4v_moe", glm4v_moe_family)                                  \
@@ -136,6 +138,7 @@
     row("openelm", openelm_family)                                      \
     row("opt", opt_family)                                              \
     row("paligemma", paligemma_family)                                  \
+    row("persimmon", persimmon_family)                                  \
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \
     row("phi3small", phi3small_family)                                  \
