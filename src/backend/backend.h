@@ -266,7 +266,8 @@ typedef struct Matmul {
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX]; /* [rows, weight[i]->rows] */
     bool coarse;            /* 8-bit activations suffice, even on a precise backend */
-    bool fine; /* 16-bit activations are needed: a discrete choice, such as routing, depends on the results */
+    bool fine;     /* 16-bit activations are needed: a discrete choice, such as routing, depends on the results */
+    int fine_last; /* with `fine`: of the last so many matrices only; 0: of all */
 } Matmul;
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */

@@ -15,6 +15,7 @@
 #include "backend/kv_quant.h"
 #include "backend/recurrent.h"
 #include "base/clock.h"
+#include "base/math.h"
 
 enum {
     COLS = 1536, /* the shape of gate and up in a model of 1.5 billion parameters */
@@ -247,7 +248,7 @@ static KvLayer place_cache(const BenchFixture *fixture, BenchCase *bench_case) {
 }
 
 static int64_t run_attention(BenchFixture *fixture, BenchCase *bench_case, int calls) {
-    const Rope rope = {.dims = bench_case->dim, .frequencies = fixture->frequencies, .scale = 1};
+    const Rope rope = {.dims = min_int(bench_case->dim, DIM_MAX), .frequencies = fixture->frequencies, .scale = 1};
     int32_t *const table = fixture->pages;
     const size_t q_count = (size_t)(bench_case->rows * bench_case->heads * bench_case->dim);
     const size_t k_count = (size_t)(bench_case->rows * bench_case->kv_heads * bench_case->dim);
@@ -572,15 +573,15 @@ static void count_besides(const BenchFixture *fixture, BenchCase *bench_case, do
         limits_scan(fixture->backend->ops->name, bench_case->code.k, bench_case->code.v, bench_case->dim, together);
 }
 
-/* One row far into a text, over pages as they were computed and as codes. */
+/* One row far into a text, over pages as they were computed and as codes; the last shape is Qwen3.5-4B's. */
 static void add_coded_attentions(List *list) {
-    static const struct { int heads, kv_heads; } shapes[] = {{12, 2}, {32, 8}};
+    static const struct { int heads, kv_heads, dim; } shapes[] = {{12, 2, DIM_MAX}, {32, 8, DIM_MAX}, {16, 4, 256}};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t f = 0; f < COUNT_OF(formats); f++) {
             BenchCase bench_case = {.run = run_attention,
                 .heads = shapes[s].heads,
                 .kv_heads = shapes[s].kv_heads,
-                .dim = DIM_MAX,
+                .dim = shapes[s].dim,
                 .code = {.k = formats[f].k, .v = formats[f].v}};
             for (bench_case.rows = 1; bench_case.rows <= LINE_ROWS_MAX; bench_case.rows *= LINE_ROWS_MAX) {
                 bench_case.depth = bench_case.rows == 1 ? DEPTH_MAX : DEPTH_MAX / 4;

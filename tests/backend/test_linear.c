@@ -337,7 +337,7 @@ static void test_fused(CpuBackend *cpu) {
         float *a = guarded_out(rows * TALL), *b = guarded_out(rows * LOW), *c = guarded_out(rows * LOW);
         float *g = guarded_out(rows * TALL), *sum = guarded_out(rows * TALL), *sum2 = guarded_out(rows * TALL);
         cpu_matmul(
-            &cpu->base, &(Matmul){rows, 0, x, &norm, 3, {&q.weight, &k.weight, &v.weight}, {a, b, c}, false, false});
+            &cpu->base, &(Matmul){rows, 0, x, &norm, 3, {&q.weight, &k.weight, &v.weight}, {a, b, c}, false, false, 0});
         cpu_glu(&cpu->base, &(Glu){rows, 0, x, &norm, &q.weight, &up.weight, {.kind = ACT_SILU}, g});
         for (int j = 0; j < rows * TALL; j++) sum[j] = sum2[j] = (float)j;
         cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, 0, x, &q.weight, NULL, 0.5f, sum, NULL});
@@ -377,6 +377,50 @@ static void test_fused(CpuBackend *cpu) {
     sample_free(&up);
     free(x);
     free(normed);
+}
+
+/* Matrices of two precisions in one operation have the bits that they have in one each. */
+static void test_fine_last(CpuBackend *cpu) {
+    enum { COLS = 576, TALL = 83, LOW = 33, MOST = 3 };
+    Sample q = sample_make(TALL, COLS, QUANT_AFFINE, 4, 64, DTYPE_BF16, true);
+    Sample z = sample_make(LOW, COLS, QUANT_AFFINE, 8, 32, DTYPE_F16, false);
+    Sample a = sample_make(LOW, COLS, QUANT_AFFINE, 4, 64, DTYPE_BF16, false);
+    Sample b = sample_make(LOW, COLS, QUANT_NONE, 0, 0, DTYPE_BF16, true);
+    const Sample *const samples[] = {&q, &z, &a, &b};
+    const Norm norm = {.kind = NORM_RMS, .width = COLS, .eps = 1e-5f};
+    float *x = random_rows(MOST, COLS);
+    for (int rows = 1; rows <= MOST; rows += 2) {
+        Matmul together = {.rows = rows, .x = x, .norm = &norm, .count = 4, .fine = true, .fine_last = 2};
+        float *expected[4], *coarse = guarded_out(rows * LOW);
+        for (int i = 0; i < 4; i++) {
+            together.weight[i] = &samples[i]->weight;
+            together.out[i] = guarded_out(rows * (int)samples[i]->weight.rows);
+            expected[i] = guarded_out(rows * (int)samples[i]->weight.rows);
+            Matmul alone = {.rows = rows, .x = x, .norm = &norm, .count = 1, .fine = i >= 2};
+            alone.weight[0] = together.weight[i];
+            alone.out[0] = expected[i];
+            cpu_matmul(&cpu->base, &alone);
+        }
+        cpu_matmul(&cpu->base, &together);
+        for (int i = 0; i < 4; i++) {
+            const size_t bytes = (size_t)(rows * samples[i]->weight.rows) * sizeof(float);
+            TEST_MSG(!memcmp(together.out[i], expected[i], bytes), "%s: matrix %d of two precisions, %d rows",
+                cpu->kernels->name, i, rows);
+        }
+        cpu_matmul(&cpu->base,
+            &(Matmul){.rows = rows, .x = x, .norm = &norm, .count = 1, .weight = {&a.weight}, .out = {coarse}});
+        TEST(memcmp(coarse, together.out[2], (size_t)(rows * LOW) * sizeof(float)) != 0);
+        free(coarse);
+        for (int i = 0; i < 4; i++) {
+            free(together.out[i]);
+            free(expected[i]);
+        }
+    }
+    sample_free(&q);
+    sample_free(&z);
+    sample_free(&a);
+    sample_free(&b);
+    free(x);
 }
 
 /* Values that are no numbers spoil their own row only. */
@@ -519,6 +563,7 @@ int main(int argument_count, char **arguments) {
     }
     for (int i = 0; i < count; i++) {
         test_fused(&cpus[i]);
+        test_fine_last(&cpus[i]);
         test_not_finite(&cpus[i]);
         test_apart(&cpus[i]);
         if (!is_short) test_chunks(&cpus[i]);

@@ -57,7 +57,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     ops->embed(b, &(Embed){.rows = ROWS, .tokens = tokens, .table = &d->weight, .scale = 0.5f, .out = r->embed});
     ops->norm(b, ROWS, d->x, &norm, r->norm);
     const Matmul matmul = {
-        ROWS, 0, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false, false};
+        ROWS, 0, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false, false, 0};
     for (int layer = 0; layer < 2; layer++) ops->matmul(b, &matmul);
     const Glu glu = {ROWS, 0, d->x, NULL, &d->weight, &d->weight, {.kind = ACT_SILU}, r->glu};
     ops->glu(b, &glu);
@@ -76,7 +76,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     ops->attention(b, &attention);
     ops->activate(b, ROWS * COLS, d->x, (Activation){.kind = ACT_GELU}, r->activate);
     ops->gather(b, 1, last, r->add, COLS, r->gather);
-    const Matmul head = {1, 0, r->gather, &norm, 1, {&d->weight}, {r->head}, false, false};
+    const Matmul head = {1, 0, r->gather, &norm, 1, {&d->weight}, {r->head}, false, false, 0};
     ops->matmul(b, &head);
     ops->logits(b, OUT, r->head, 0.5f, 30);
     TEST_MSG(ops->wait(b, ops->submit(b), &error), "%s", error.text);

@@ -105,12 +105,15 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
     for (int i = 0; i < INPUTS; i++) component_project(call, &project, inputs[i], x[i]);
     component_project(call, &project, low_gate ? &recurrent->gate_low : &recurrent->gate, low_gate ? gate_low : gate);
     /* An error of a decay grows with the text. */
-    if (!ops->one_precision) component_project(call, &project, NULL, NULL);
+    const int decays = (recurrent->a.rows > 0) + (recurrent->b.rows > 0);
+    if (!ops->one_precision && (decays == 0 || low_a || call->adapted)) component_project(call, &project, NULL, NULL);
     project.fine = true;
+    project.fine_last = project.count > 0 ? decays : 0;
     component_project(call, &project, low_a ? &recurrent->a_low : &recurrent->a, low_a ? a_low : a);
     component_project(call, &project, &recurrent->b, b);
     component_project(call, &project, NULL, NULL);
     project.norm = NULL;
+    project.fine_last = 0;
     project.x = a_low;
     if (low_a) component_project(call, &project, &recurrent->a, a);
     component_project(call, &project, NULL, NULL);

@@ -34,6 +34,7 @@ typedef struct Product {
     const ProductUpdate *updates; /* [count] of the weights; NULL: none */
     int64_t out_stride;           /* floats from row to row of out; 0: rows of the weight */
     bool coarse, fine;            /* one line of activations, or two, whatever the backend's precision */
+    int one_line;                 /* with two: the first so many weights meet the first line only; of single rows */
     Finish finish;
     Activation activation;
     float scale;            /* ADD */

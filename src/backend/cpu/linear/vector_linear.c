@@ -41,6 +41,9 @@ static uint8_t *thread_space(const Product *p, int index) {
 
 /* ---- activations ---- */
 
+/* Lines of a row of activations that weight i meets. */
+static int planes_of(const Product *p, int i) { return i < p->one_line ? 1 : p->planes; }
+
 /* Chooses the layouts of the input that the weights need, for `rows` activation rows together. */
 static void choose_inputs(Product *p, int rows) {
     memset(p->wanted, 0, sizeof p->wanted);
@@ -51,7 +54,7 @@ static void choose_inputs(Product *p, int rows) {
             p->plain_wanted = true;
             continue;
         }
-        LinearLayout layout = p->few ? p->kernels->layout(w, rows * p->planes) : LAYOUT_PANEL;
+        LinearLayout layout = p->few ? p->kernels->layout(w, rows * planes_of(p, i)) : LAYOUT_PANEL;
         p->wanted[group_kind(linear_group(w))][layout] = true;
     }
 }
@@ -103,7 +106,8 @@ static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
 
 /* The rounding error of x: x − d·q, exact up to its last bit. */
 static void left_over(const float *x, int64_t cols, int group, const int8_t *q, const float *d, float *out) {
-    for (int64_t i = 0; i < cols; i++) out[i] = x[i] - d[i / group] * (float)q[i];
+    for (int64_t first = 0; first < cols; first += group)
+        for (int64_t i = first; i < min_i64(first + group, cols); i++) out[i] = x[i] - d[first / group] * (float)q[i];
 }
 
 /* Groups of one line, from first (a multiple of 16 groups), in all needed layouts. spare: cols bytes and more for a
@@ -245,8 +249,8 @@ static void finish_glu(const Product *p, int64_t row, int64_t n, int first, int 
 }
 
 /* Adds the lines of each row: y[t] ← y[planes·t] + …; rows in place, n results each. */
-static void fold_planes(const Product *p, int rows, int64_t n, float *y, int64_t stride) {
-    if (p->planes == 1) return;
+static void fold_planes(int planes, int rows, int64_t n, float *y, int64_t stride) {
+    if (planes == 1) return;
     for (int t = 0; t < rows; t++)
         for (int64_t r = 0; r < n; r++) y[t * stride + r] = y[2 * t * stride + r] + y[(2 * t + 1) * stride + r];
 }
@@ -256,8 +260,9 @@ static void fold_planes(const Product *p, int rows, int64_t n, float *y, int64_t
 static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float *y) {
     const Weight *w = p->weight[i];
     if (linear_is_integer(w)) {
-        p->kernels->few(w, row, n, &p->input[group_kind(linear_group(w))], p->rows * p->planes, y, CALL_ROWS);
-        fold_planes(p, p->rows, n, y, CALL_ROWS);
+        const int planes = planes_of(p, i);
+        p->kernels->few(w, row, n, &p->input[group_kind(linear_group(w))], p->rows * planes, y, CALL_ROWS);
+        fold_planes(planes, p->rows, n, y, CALL_ROWS);
         return;
     }
     p->kernels->plain(w, row, n, p->plain ? p->plain : p->x, p->plain ? p->cols : x_stride(p), p->rows, y, CALL_ROWS);
@@ -347,7 +352,7 @@ static void multiply_panel(
         k->tile(
             panel, &p->input[group_kind(panel->group)], first * p->planes + from, n, y + (size_t)from * (size_t)height);
     }
-    fold_planes(p, rows, height, y, height);
+    fold_planes(p->planes, rows, height, y, height);
 }
 
 /* Bytes of one panel: codes, then scales and biases. */
@@ -522,6 +527,7 @@ int product_begin(Product *p, CpuBackend *cpu, int rows) {
     const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
     CHECK(p->cols <= MATRIX_COLS_MAX && (!p->norm_after || p->norm_after->width <= NORM_WIDTH_MAX));
     p->planes = p->fine || (cpu->precise && !p->coarse) ? 2 : 1;
+    if (cpu->precise && !p->coarse) p->one_line = 0;
     const int few = few_limit(p);
     p->few = rows * p->planes <= few || !panels_fit;
     int chunk = rows;
@@ -561,18 +567,31 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     }
 }
 
-void cpu_matmul(Backend *backend, const Matmul *op) {
+/* Some of the matrices: of a single row, the first `one_line` of them meet one line. */
+static void multiply_some(Backend *backend, const Matmul *op, int first, int count, bool fine, int one_line) {
     Product p = {.x = op->x,
         .norm = op->norm,
-        .count = op->count,
+        .count = count,
         .coarse = op->coarse,
-        .fine = op->fine,
+        .fine = fine,
+        .one_line = one_line,
         .finish = FINISH_STORE};
-    for (int i = 0; i < op->count; i++) {
-        p.weight[i] = op->weight[i];
-        p.out[i] = op->out[i];
+    for (int i = 0; i < count; i++) {
+        p.weight[i] = op->weight[first + i];
+        p.out[i] = op->out[first + i];
     }
     run_product(&p, cpu_backend(backend), op->rows);
+}
+
+/* The lines of a single row lie one behind the other, so that other weights can take the first. */
+void cpu_matmul(Backend *backend, const Matmul *op) {
+    const int others = op->fine && op->fine_last > 0 ? op->count - op->fine_last : 0;
+    if (others > 0 && op->rows > 1) {
+        multiply_some(backend, op, 0, others, false, 0);
+        multiply_some(backend, op, others, op->fine_last, true, 0);
+        return;
+    }
+    multiply_some(backend, op, 0, op->count, op->fine, others);
 }
 
 void cpu_glu(Backend *backend, const Glu *op) {
