@@ -2,8 +2,9 @@
  * are the model's own, sampled at temperature 1, as a greedy text of random weights would repeat itself and its
  * experts; a scripted proposer takes their tokens where the recording says that a draft token was right, and others
  * where it was wrong. With a draft model or a multi-token prediction head, that runs as usual, and the script replaces
- * the tokens that it drafts: their time is in the measurement. Two engines, without and with draft tokens, answer in
- * turn. */
+ * the tokens that it drafts: their time is in the measurement. Each answer is made without and with draft tokens in
+ * turn: of lookups by one engine, as two differ by up to 7 % with the places of their weights in memory; of a model or
+ * a head by two, as a head's rows would be in the steps of both. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/math.h"
+#include "base/process.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
@@ -44,10 +46,17 @@ typedef struct Answer {
     int known;
 } Answer;
 
-/* Decode times of an answer in seconds. */
+/* Seconds without and with draft tokens. */
 typedef struct Times {
     double plain, drafts;
 } Times;
+
+/* What an answer takes from its first token to its last, or answers at once from the first request to the last token.
+ */
+typedef struct Spent {
+    double decode_s;
+    double cpu_s; /* processor time of the process, which other programs disturb less */
+} Spent;
 
 /* Streamed experts of an answer, its prompt included: bytes read, and seconds that steps waited for them. */
 typedef struct Reading {
@@ -56,12 +65,13 @@ typedef struct Reading {
 
 typedef struct Replay {
     bool lookup; /* the recording has lookups */
+    bool silent; /* the script has no draft tokens; changed between answers */
     int count, streams, vocab;
     Answer *answers; /* [count] */
-    Times times[ANSWERS_MAX][ROUNDS_MAX];
+    Times times[ANSWERS_MAX][ROUNDS_MAX], cpu[ANSWERS_MAX][ROUNDS_MAX];
+    Times all[ROUNDS_MAX], all_cpu[ROUNDS_MAX]; /* those of answers at once */
     uint64_t drafted[ANSWERS_MAX], accepted[ANSWERS_MAX];
     Reading reading[2][ANSWERS_MAX]; /* without and with draft tokens, all rounds together */
-    double all_s[2];                 /* the same: from the first request of a turn to its last token */
 } Replay;
 
 static const Command command = {"bench drafts", "MODEL",
@@ -69,10 +79,11 @@ static const Command command = {"bench drafts", "MODEL",
     "The recording (bench/acceptance.csv) has, for answers of several kinds, which draft tokens were right: of "
     "lookups\n"
     "for --source lookup, otherwise of a small model, which stands for --mtp or --draft-model. The model may have any\n"
-    "weights (tools/make_bench_model.py): its own answers are replayed, without and with draft tokens in turn by two\n"
-    "engines, which both take memory. A line for each kind: the median of decode times without draft tokens over\n"
-    "those with them, the least answer's median of its rounds, and the medians of tokens per second. With --streams a\n"
-    "next answer begins when one ends, and a last line has the throughput.\n"
+    "weights (tools/make_bench_model.py): its own answers are replayed, without and with draft tokens in turn, of\n"
+    "models and heads by two engines, which both take memory. A line for each kind: the median of decode times\n"
+    "without draft tokens over those with them, the least answer's median of its rounds, the same of processor time,\n"
+    "which other programs disturb less, and the medians of tokens per second. With --streams a next answer begins\n"
+    "when one ends, and a last line has the throughput, its least and greatest ratio, and the processor time.\n"
     "Examples:\n"
     "  apus bench drafts DIR --mtp --kinds code,chat\n"
     "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2300M\n"};
@@ -131,7 +142,7 @@ static int script(void *context, uint64_t seed, int choice, int position, int ma
     const Replay *r = context;
     const Answer *a = &r->answers[seed];
     const int first = position - PROMPT;
-    if (first >= a->count || (r->lookup && !a->at[first].match)) return 0;
+    if (r->silent || first >= a->count || (r->lookup && !a->at[first].match)) return 0;
     int count = min_int(max, r->lookup ? max : a->count - first), right = r->lookup ? a->at[first].right : 0;
     *match = r->lookup ? a->at[first].match : 0;
     while (!r->lookup && right < count && a->at[first + right].right) right++;
@@ -162,17 +173,18 @@ static Request *submit(Engine *engine, const Replay *r, int number, int tokens, 
     return engine_submit(engine, &options, error);
 }
 
-/* Reads an answer; *seconds: its decode time. What is read first is known. False with the error: it failed, or is
- * another one. */
-static bool finish(Replay *r, Request *request, int number, bool with, double *seconds, Error *error) {
+/* Reads an answer. What is read first is known. False with the error: it failed, or is another one. */
+static bool finish(Replay *r, Request *request, int number, bool with, Spent *spent, Error *error) {
     Answer *a = &r->answers[number];
     TokenOut out[64];
     Finish finish = FINISH_NONE;
     bool same = true;
     int count = 0;
     int64_t told_ns = clock_ns();
+    double begun_cpu_s = process_use().cpu_s;
     while (finish == FINISH_NONE) {
         const int got = request_read(request, 0, out, COUNT_OF(out), TIMEOUT_MS, &finish);
+        if (count == 0) begun_cpu_s = process_use().cpu_s; /* behind the prompt */
         for (int i = 0; i < got; i++, count++) {
             if (count < a->known)
                 same = same && a->tokens[count] == out[i].id;
@@ -185,7 +197,7 @@ static bool finish(Replay *r, Request *request, int number, bool with, double *s
         told_ns = clock_ns();
     }
     const RequestStats stats = request_stats(request);
-    *seconds = stats.decode_s;
+    *spent = (Spent){stats.decode_s, process_use().cpu_s - begun_cpu_s};
     r->reading[with][number].bytes += (double)stats.expert_read_bytes;
     r->reading[with][number].stall_s += stats.expert_stall_s;
     for (int source = 0; source < DRAFT_SOURCES; source++) {
@@ -197,20 +209,22 @@ static bool finish(Replay *r, Request *request, int number, bool with, double *s
     return finish == FINISH_LENGTH && same;
 }
 
-/* Answers `first` to `end`, as many at once as the engine has slots. with: the engine has draft tokens; tokens: of
- * each, 0: all; seconds: [end − first]. */
+/* Answers `first` to `end`, as many at once as the engine has slots. with: with draft tokens; tokens: of each, 0: all;
+ * spent: [end − first]; all: together. */
 static bool answer(
-    Replay *r, Engine *engine, bool with, int first, int end, int tokens, double *seconds, Error *error) {
+    Replay *r, Engine *engine, bool with, int first, int end, int tokens, Spent *spent, Spent *all, Error *error) {
     Request *requests[ANSWERS_MAX] = {0};
     bool ok = true;
     const int64_t start_ns = clock_ns();
+    const double start_cpu_s = process_use().cpu_s;
+    r->silent = !with;
     for (int i = first; ok && i < end; i++)
         ok = (requests[i] = submit(engine, r, i, tokens ? tokens : r->answers[i].count, error)) != NULL;
     for (int i = first; i < end; i++) {
-        ok = ok && finish(r, requests[i], i, with, &seconds[i - first], error);
+        ok = ok && finish(r, requests[i], i, with, &spent[i - first], error);
         request_free(requests[i]);
     }
-    r->all_s[with] += (double)(clock_ns() - start_ns) * 1e-9;
+    *all = (Spent){(double)(clock_ns() - start_ns) * 1e-9, process_use().cpu_s - start_cpu_s};
     return ok;
 }
 
@@ -230,17 +244,18 @@ static void print_reading(const Replay *r, int first, int end, int rounds) {
 /* The line of the answers from `first` to `end`, which are of one kind. The least is an answer's median, as a single
  * round is disturbed by more than drafts can lose. */
 static void print_kind(const Replay *r, int first, int end, int rounds) {
-    static Series ratio, own, plain, drafts;
+    static Series ratio, own, plain, drafts, cpu;
     uint64_t drafted = 0, accepted = 0;
     int tokens = 0;
     double least = INFINITY;
-    ratio.count = plain.count = drafts.count = 0;
+    ratio.count = plain.count = drafts.count = cpu.count = 0;
     for (int i = first; i < end; i++) {
         own.count = 0;
         for (int n = 0; n < rounds; n++) {
             const Times *times = &r->times[i][n];
             series_add(&own, times->plain / times->drafts);
             series_add(&ratio, times->plain / times->drafts);
+            series_add(&cpu, r->cpu[i][n].plain / r->cpu[i][n].drafts);
             series_add(&plain, r->answers[i].count / times->plain);
             series_add(&drafts, r->answers[i].count / times->drafts);
         }
@@ -249,19 +264,30 @@ static void print_kind(const Replay *r, int first, int end, int rounds) {
         accepted += r->accepted[i] / (uint64_t)rounds;
         tokens += r->answers[i].count;
     }
-    printf("%-12s %6.2f × (least %.2f), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n",
-        r->answers[first].kind, series_median(&ratio), least, series_median(&plain), series_median(&drafts), tokens,
-        (unsigned long long)accepted, (unsigned long long)drafted);
+    printf("%-12s %6.2f × (least %.2f", r->answers[first].kind, series_median(&ratio), least);
+    if (r->streams == 1)
+        printf(", processor time %.2f ×", series_median(&cpu)); /* that of answers at once is one sum */
+    printf("), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n", series_median(&plain),
+        series_median(&drafts), tokens, (unsigned long long)accepted, (unsigned long long)drafted);
     print_reading(r, first, end, rounds);
     fflush(stdout);
 }
 
 /* The line of all answers, which slow each other down. */
 static void print_together(const Replay *r, int rounds) {
-    double tokens = 0;
-    for (int i = 0; i < r->count; i++) tokens += (double)rounds * r->answers[i].count;
-    printf("%-12s %6.2f ×, %.2f -> %.2f tok/s with %d at once\n", "together", r->all_s[0] / r->all_s[1],
-        tokens / r->all_s[0], tokens / r->all_s[1], r->streams);
+    static Series ratio, cpu, plain, drafts;
+    int tokens = 0;
+    for (int i = 0; i < r->count; i++) tokens += r->answers[i].count;
+    for (int n = 0; n < rounds; n++) {
+        series_add(&ratio, r->all[n].plain / r->all[n].drafts);
+        series_add(&cpu, r->all_cpu[n].plain / r->all_cpu[n].drafts);
+        series_add(&plain, tokens / r->all[n].plain);
+        series_add(&drafts, tokens / r->all[n].drafts);
+    }
+    printf(
+        "%-12s %6.3f × (%.3f to %.3f, processor time %.3f × from %.3f to %.3f), %.2f -> %.2f tok/s with %d at once\n",
+        "together", series_median(&ratio), series_at(&ratio, 0), series_at(&ratio, 1), series_median(&cpu),
+        series_at(&cpu, 0), series_at(&cpu, 1), series_median(&plain), series_median(&drafts), r->streams);
     fflush(stdout);
 }
 
@@ -272,30 +298,35 @@ static int end_of_kind(const Replay *r, int first) {
     return end;
 }
 
-/* Both engines in turn, every round of some answers before the next answers; the first answer without draft tokens is
- * the known one. A kind's line is printed when its last answer is. */
+/* Without and with draft tokens in turn, every round of some answers before the next answers; the first answer without
+ * them is the known one. A kind's line is printed when its last answer is. */
 static bool run_answers(Replay *r, Engine *plain, Engine *drafts, int rounds, Error *error) {
-    double seconds[2][ANSWERS_MAX];
+    Spent spent[2][ANSWERS_MAX], all[2];
     int printed = 0;
-    if (!answer(r, plain, false, 0, 1, WARM_UP, seconds[0], error) ||
-        !answer(r, drafts, true, 0, 1, WARM_UP, seconds[1], error))
+    if (!answer(r, plain, false, 0, 1, WARM_UP, spent[0], all, error) ||
+        !answer(r, drafts, true, 0, 1, WARM_UP, spent[1], all, error))
         return false;
     memset(r->drafted, 0, sizeof r->drafted);
     memset(r->accepted, 0, sizeof r->accepted);
     memset(r->reading, 0, sizeof r->reading);
-    memset(r->all_s, 0, sizeof r->all_s);
     const int turn_answers = r->streams > 1 ? r->count : 1; /* a next one begins when one of the streams ends */
     for (int first = 0; first < r->count; first += turn_answers) {
         const int end = first + turn_answers;
         for (int round = 0; round < rounds; round++) {
             for (int turn = 0; turn < 2; turn++) {
                 const bool with = (turn + round) % 2;
-                if (!answer(r, with ? drafts : plain, with, first, end, 0, seconds[with], error)) return false;
+                if (!answer(r, with ? drafts : plain, with, first, end, 0, spent[with], &all[with], error))
+                    return false;
             }
-            for (int i = first; i < end; i++)
-                r->times[i][round] = (Times){seconds[0][i - first], seconds[1][i - first]};
+            for (int i = first; i < end; i++) {
+                const Spent *without = &spent[0][i - first], *with = &spent[1][i - first];
+                r->times[i][round] = (Times){without->decode_s, with->decode_s};
+                r->cpu[i][round] = (Times){without->cpu_s, with->cpu_s};
+            }
+            r->all[round] = (Times){all[0].decode_s, all[1].decode_s};
+            r->all_cpu[round] = (Times){all[0].cpu_s, all[1].cpu_s};
             log_info("%s, answers to %d of %d, round %d of %d: %.1f s without draft tokens, %.1f s with them",
-                r->answers[first].kind, end, r->count, round + 1, rounds, seconds[0][0], seconds[1][0]);
+                r->answers[first].kind, end, r->count, round + 1, rounds, spent[0][0].decode_s, spent[1][0].decode_s);
         }
         for (int next; printed < end && (next = end_of_kind(r, printed)) <= end; printed = next)
             print_kind(r, printed, next, rounds);
@@ -304,7 +335,7 @@ static bool run_answers(Replay *r, Engine *plain, Engine *drafts, int rounds, Er
     return true;
 }
 
-/* What the KV cache has room for: two engines share the memory. */
+/* What the KV cache has room for: two engines may share the memory. */
 static int context_of(const Replay *r) {
     int longest = 0;
     for (int i = 0; i < r->count; i++) longest = max_int(longest, r->answers[i].count);
@@ -318,11 +349,12 @@ static bool replay(Replay *r, const EngineOptions *options, int rounds, Error *e
     drafts.speculation.lookup = false;
     drafts.speculation.script = script;
     drafts.speculation.script_context = r;
-    Engine *without = engine_open(&plain, error), *with = without ? engine_open(&drafts, error) : NULL;
-    if (with) r->vocab = model_vocab(engine_model(with));
-    const bool ok = with && run_answers(r, without, with, rounds, error);
+    Engine *with = engine_open(&drafts, error);
+    Engine *without = !with || r->lookup ? with : engine_open(&plain, error);
+    if (without) r->vocab = model_vocab(engine_model(with));
+    const bool ok = without && run_answers(r, without, with, rounds, error);
     engine_close(with);
-    engine_close(without);
+    if (without != with) engine_close(without);
     return ok;
 }
 
