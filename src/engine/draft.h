@@ -10,7 +10,8 @@ typedef struct Draft {
     int count;
     DraftSource source;
     int bucket;
-    float cost; /* cost of the rows, in tokens */
+    float cost;     /* in tokens: of the rows, and of a draft model's or a head's own steps */
+    float row_cost; /* that of the rows, as it was expected */
     DraftRule rule;
     DraftSequence sequence; /* what the draft model has read */
 } Draft;

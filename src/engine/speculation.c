@@ -251,7 +251,7 @@ static void propose(Speculation *s, const DraftTarget *targets, int count) {
     for (int i = 0; i < count; i++) {
         Draft *draft = &targets[i].choice->draft;
         draft->count = 0;
-        draft->cost = 0;
+        draft->cost = draft->row_cost = 0;
         if (!can_draft(&targets[i])) continue;
         if (s->options.script && !speculation_has_model(s))
             propose_script(s, &targets[i]);
@@ -285,7 +285,8 @@ static void choose(Speculation *s, const DraftTarget *targets, int count, int st
         Draft *draft = &targets[i].choice->draft;
         if (draft->count == 0) continue;
         draft->count = offers[offered++].count;
-        if (total) draft->cost += cost * (float)draft->count / (float)total;
+        if (total) draft->row_cost = cost * (float)draft->count / (float)total;
+        draft->cost += draft->row_cost;
     }
 }
 
@@ -299,7 +300,7 @@ void speculation_plan(
         room > 0 && !paused && (forced || (!prompts && rows < STEP_COSTS_ROWS && s->costs.unit_s > 0));
     if (!possible) {
         for (int i = 0; i < count; i++) targets[i].choice->draft.count = 0;
-        for (int i = 0; i < count; i++) targets[i].choice->draft.cost = 0;
+        for (int i = 0; i < count; i++) targets[i].choice->draft.cost = targets[i].choice->draft.row_cost = 0;
         return;
     }
     propose(s, targets, count);
@@ -320,7 +321,7 @@ bool speculation_wanted(Speculation *s, const DraftTarget *targets, int count) {
     speculation_plan(s, targets, count, count, count, false, s->rows_max);
     for (int i = 0; i < count; i++) {
         Draft *draft = &targets[i].choice->draft;
-        draft->cost = 0; /* the step under way, which is noted next, has no draft tokens */
+        draft->cost = draft->row_cost = 0; /* the step under way, which is noted next, has no draft tokens */
         if (draft->count == 0) continue;
         wanted = true;
         draft->rule.silent = DRAFT_SILENT_STEPS; /* a token that is only tried is tried in the next step */
@@ -334,7 +335,9 @@ void speculation_pause(Speculation *s) { s->pause_steps = PAUSE_STEPS; }
 void speculation_note(Speculation *s, Request *request, AnswerChoice *choice, int drafts, int accepted) {
     const Draft *draft = &choice->draft;
     if (s->rows_max == 0) return;
-    draft_note(&choice->draft.rule, draft->bucket, drafts, accepted, draft->cost);
+    /* The ledger pays what the rows took: the first costs are those of another machine. */
+    const float more = draft->row_cost > 0 ? draft->row_cost * (s->costs.draft_share - 1) : 0;
+    draft_note(&choice->draft.rule, draft->bucket, drafts, accepted, draft->cost + more);
     if (drafts == 0) return;
     s->stats[draft->source].drafted += (uint64_t)drafts;
     s->stats[draft->source].accepted += (uint64_t)accepted;

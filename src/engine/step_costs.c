@@ -15,6 +15,9 @@ static const Point CPU[] = {
 static const Point GPU[] = {
     {1, 1}, {2, 1.27f}, {3, 1.5f}, {4, 1.65f}, {5, 1.85f}, {8, 1.85f}, {12, 1.9f}, {16, 2.1f}, {32, 2.8f}, {64, 4.5f}};
 
+/* A step that was disturbed says little of its rows. */
+static const float SHARE_LEAST = 0.5f, SHARE_MOST = 4;
+
 static float between(const Point *points, int rows) {
     while (points[1].rows < rows) points++;
     const float part = (float)(rows - points[0].rows) / (float)(points[1].rows - points[0].rows);
@@ -44,6 +47,7 @@ static void move_costs(StepCosts *c, int rows, float ratio) {
 
 void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {
     enum { OUTLIER = 2 };
+    if (drafts > 0) c->draft_share = 1;
     if (rows < 1 || rows > STEP_COSTS_ROWS || seconds <= 0) return;
     const double own = seconds / (double)c->cost[rows];
     if (c->unit_s == 0) c->unit_s = own;
@@ -52,6 +56,9 @@ void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {
         return;
     }
     const double ratio = own / c->unit_s;
+    const float before = c->cost[rows - drafts], added = c->cost[rows] - before;
+    if (added > 0)
+        c->draft_share = fminf(fmaxf(((float)ratio * c->cost[rows] - before) / added, SHARE_LEAST), SHARE_MOST);
     move_costs(c, rows, (float)fmin(fmax(ratio, 1.0 / OUTLIER), OUTLIER));
 }
 

@@ -266,6 +266,47 @@ static void test_time_before_step(void) {
     }
 }
 
+static int wrong_tokens(void *context, uint64_t seed, int choice, int position, int max, int32_t *tokens, int *match) {
+    for (int i = 0; i < max; i++) tokens[i] = 0;
+    *match = *(int *)context;
+    return max;
+}
+
+/* Where a row costs half of a step, twice to five times what is thought before it is measured, an answer of 50 tokens
+ * whose draft tokens are all wrong pays the ledger with what they took: it loses one and a half steps where matches are
+ * short, up to three and a half where they are long. With the expected costs it lost 2.5 to 8.5. */
+static void test_expensive_rows(void) {
+    for (int match = 1; match < 30; match++) {
+        Scheduler *s = calloc(1, sizeof *s);
+        AnswerChoice *choice = calloc(1, sizeof *choice);
+        Request request = {.choices = choice, .choice_count = 1, .prompt_count = 10, .sampling.ignore_eos = true};
+        mutex_init(&request.mutex);
+        Speculation *speculation = &s->speculation;
+        *speculation = (Speculation){
+            .options = {.script = wrong_tokens, .script_context = &match}, .rows_max = DRAFT_TOKENS_MAX, .vocab = 10};
+        step_costs_init(&speculation->costs, false, NULL);
+        draft_rule_init(&choice->draft.rule);
+        const StepPlan first = {.builder.step.rows = 1};
+        scheduler_note_step(s, &first, 0.04, 0);
+        const double most = match > 16 ? 3.5 : match > 8 ? 2.5 : match > 5 ? 2 : 1.5;
+        double steps = 0;
+        for (int token = 0; token < 50; token++) {
+            DraftTarget target = {.request = &request, .choice = choice, .most = DRAFT_TOKENS_MAX};
+            speculation_plan(speculation, &target, 1, 1, 1, false, DRAFT_TOKENS_MAX);
+            const int drafts = choice->draft.count;
+            const StepPlan plan = {.builder.step.rows = 1 + drafts, .draft_rows = drafts};
+            const double cost = 1 + 0.5 * drafts;
+            steps += cost;
+            scheduler_note_step(s, &plan, 0.04 * cost, 0);
+            speculation_note(speculation, &request, choice, drafts, 0);
+        }
+        TEST_MSG(steps - 50 <= most + 1e-3, "matches of %d: %.2f steps", match, steps - 50);
+        mutex_destroy(&request.mutex);
+        free(choice);
+        free(s);
+    }
+}
+
 /* Whether the request's only choice has a token. */
 static bool has_token(Request *request) {
     TokenOut token;
@@ -503,6 +544,7 @@ int main(void) {
     test_time_per_row();
     test_time_of_answers();
     test_time_before_step();
+    test_expensive_rows();
     test_short_prompt_first();
     test_short_prompts_forever();
     test_prompts_share_time();
