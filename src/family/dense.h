@@ -39,7 +39,7 @@ typedef struct Dense {
     bool full_unrotated;          /* layers without a window have no rotary embedding, if there are others */
     bool window_unscaled;         /* rope_scaling does not apply to layers with a window */
     bool tied;                    /* tie_word_embeddings without the field; otherwise whether the file lacks lm_head */
-    const char *ignored[12];      /* fields that change nothing */
+    const char *ignored[24];      /* fields that change nothing */
 } Dense;
 
 /* Returns the sizes, for families that add something. */

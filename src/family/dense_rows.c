@@ -83,7 +83,10 @@ static void load_hunyuan_v1_dense(Loader *ld, Spec *spec) {
         .norm_last = true,
         .qkv_bias = {"attention_bias", false},
         .out_bias = {"attention_bias", false},
-        .ignored = {"attention_head_dim", "norm_type", "eod_token_id", "sep_token_id", "use_cla", "cla_share_factor"}};
+        .ignored = {"attention_head_dim", "norm_type", "eod_token_id", "sep_token_id", "use_cla", "cla_share_factor",
+            "add_classification_head", "class_num", "dense_list", "enable_lm_head_fp32", "group_limited_greedy",
+            "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "org_vocab_size", "pad_id", "pool_type",
+            "text_end_id", "text_start_id", "use_rotary_pos_emb", "mlp_bias", "num_experts"}};
     load_expect_bool(ld, "use_cla", false);
     dense_load(ld, spec, &row);
 }

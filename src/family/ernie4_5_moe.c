@@ -48,7 +48,7 @@ static void load(Loader *ld, Spec *spec) {
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 500000, .interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "moe_capacity", "moe_use_aux_free", "num_nextn_predict_layers", "output_router_logits",
-        "router_aux_loss_coef", NULL);
+        "router_aux_loss_coef", "moe_gate", NULL);
     load_skip(ld, "model.mtp_");
     family_ends(ld, spec, &d);
     load_layers(ld, spec);

@@ -6,15 +6,17 @@
 
 static const MoeNames names = {"mlp", "router", "experts", "gate_proj", "up_proj", "down_proj", .shared = NULL};
 
-/* As OpenAI packs them: gate and up alternate row by row. */
-static Component load_packed(Loader *ld, const Moe *family) {
+/* As OpenAI packs them, or as transformers saves them unpacked: gate and up alternate row by row. */
+static Component load_published(Loader *ld, const Moe *family, bool packed) {
     MoeComponent moe = family->moe;
     const int experts = moe.experts, inner = family->intermediate_size, hidden = family->hidden;
+    static const char both[] = "mlp.experts.gate_up_proj", down[] = "mlp.experts.down_proj";
+    Weight *(*load)(Loader *, const char *, const char *, int, int64_t, int64_t, int, int) =
+        packed ? load_experts_mxfp4 : load_experts_alternating;
     moe.router = load_linear(ld, "mlp.router", experts, hidden, true);
-    moe.gate =
-        load_experts_mxfp4(ld, "mlp.experts.gate_up_proj", "mlp.experts.gate_proj", experts, inner, hidden, 0, 2);
-    moe.up = load_experts_mxfp4(ld, "mlp.experts.gate_up_proj", "mlp.experts.up_proj", experts, inner, hidden, 1, 2);
-    moe.down = load_experts_mxfp4(ld, "mlp.experts.down_proj", "mlp.experts.down_proj", experts, hidden, inner, 0, 1);
+    moe.gate = load(ld, both, "mlp.experts.gate_proj", experts, inner, hidden, 0, 2);
+    moe.up = load(ld, both, "mlp.experts.up_proj", experts, inner, hidden, 1, 2);
+    moe.down = load(ld, down, down, experts, hidden, inner, 0, 1);
     return (Component){.kind = COMPONENT_MOE, .moe = moe};
 }
 
@@ -40,14 +42,15 @@ static void load(Loader *ld, Spec *spec) {
     for (int i = 0; i < spec->layer_count; i++) {
         family_layer(ld, spec, i);
         const bool packed = load_has(ld, "mlp.experts.gate_up_proj_blocks");
-        const Component ffn = packed ? load_packed(ld, &moe) : (Component){0};
+        const bool published = packed || load_has(ld, "mlp.experts.gate_up_proj");
+        const Component ffn = published ? load_published(ld, &moe, packed) : (Component){0};
         Layer *layer = family_block(ld, spec, i,
             &(Block){.dims = &d,
                 .rope = rope,
                 .window = family_window(ld, &windows, i),
                 .bias = true,
                 .out_bias = true,
-                .ffn = packed ? &ffn : NULL,
+                .ffn = published ? &ffn : NULL,
                 .moe = &moe});
         layer->components[0].attention.op.sinks = load_vector(ld, "self_attn.sinks", d.heads, 0);
     }

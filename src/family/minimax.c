@@ -47,8 +47,9 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_text(ld, "scoring_func", "sigmoid");
     load_expect_text(ld, "qk_norm_type", "per_layer");
     load_expect_bool(ld, "use_routing_bias", true);
-    load_ignore(ld, "shared_intermediate_size", "use_mtp", "num_mtp_modules", "mtp_transformer_layers",
-        "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
+    load_ignore(ld, "layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta",
+        "mlp_intermediate_size", "shared_moe_mode", "shared_intermediate_size", "use_mtp", "num_mtp_modules",
+        "mtp_transformer_layers", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++)

@@ -51,7 +51,7 @@ static Qwen load_fields(Loader *ld, Spec *spec, int intermediate_size) {
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "attn_output_gate", true);
     load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "mamba_ssm_dtype", "mtp_num_hidden_layers",
-        "mtp_use_dedicated_embeddings", "attention_dropout", "use_sliding_window", NULL);
+        "mtp_use_dedicated_embeddings", "attention_dropout", "use_sliding_window", "mlp_only_layers", NULL);
     load_skip(ld, "mtp.");
     q.norms = norms_usual;
     if (as_published(ld, spec)) q.norms.load = load_rms_plus_one;

@@ -65,6 +65,9 @@ static void load_qwen2(Loader *ld, Spec *spec) {
 static void load_qwen3_text(Loader *ld, Spec *spec, bool vision) {
     QwenMoe q = load_fields(ld, spec, vision);
     const bool bias = load_bool_or(ld, "attention_bias", false);
+    load_expect_bool(ld, "qkv_bias", false); /* Qwen3-Coder's files have these */
+    load_expect_bool(ld, "use_qk_norm", true);
+    load_expect_int(ld, "shared_expert_intermediate_size", 0);
     q.windows.first = 0;
     for (int i = 0; i < spec->layer_count; i++)
         family_block(ld, spec, i,

@@ -32,6 +32,16 @@ static const Spelling spellings[] = {
         "\"hidden_act\":\"silu\",\"use_associative_scan\":true,\"use_mambapy\":false"},
     {"qwen3-moe", NULL, "\"num_experts\":", "\"num_local_experts\":"},
     {"mellum-published", NULL, "\"num_experts\":", "\"num_local_experts\":"},
+    {"qwen3-moe", NULL, "\"num_experts_per_tok\":",
+        "\"qkv_bias\":false,\"use_qk_norm\":true,\"shared_expert_intermediate_size\":0,\"num_experts_per_tok\":"},
+    {"hunyuan-dense", NULL, "\"use_qk_norm\":",
+        "\"mlp_bias\":false,\"num_experts\":1,\"dense_list\":[4096,0],\"class_num\":0,\"im_end_id\":5,\"pad_id\":0,"
+        "\"use_rotary_pos_emb\":true,\"use_qk_norm\":"},
+    {"minimax", NULL, "\"num_experts_per_tok\":",
+        "\"layernorm_mlp_beta\":1.0,\"mlp_intermediate_size\":96,\"shared_moe_mode\":\"sigmoid\",\"num_experts_per_"
+        "tok\":"},
+    {"ernie4-5-moe", NULL, "\"moe_k\":", "\"moe_gate\":\"topk\",\"moe_k\":"},
+    {"qwen3-5", NULL, "\"num_key_value_heads\":", "\"mlp_only_layers\":[],\"num_key_value_heads\":"},
     {"dots1", NULL, "\"num_experts_per_tok\":", "\"output_router_logits\":false,\"num_experts_per_tok\":"},
     {"glm4-moe", NULL, "\"num_experts_per_tok\":", "\"output_router_logits\":false,\"num_experts_per_tok\":"},
     {"qwen3-next-published", "\"norm_topk_prob\":true,", "\"norm_topk_prob\":false,", ""},

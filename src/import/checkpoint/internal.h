@@ -14,6 +14,7 @@ typedef struct Output {
     int64_t stack;         /* matrices on each other; 0: it is one */
     int64_t rows, cols;    /* a matrix: its size, all of its stack together */
     int64_t first, stride; /* each matrix of the stack: its first row in the source, and the source's rows */
+    int64_t step;          /* columns of the source from one row of a transposed matrix to the next */
     Weight form;           /* a matrix: how it is written, without data; plain: its type */
     QuantForm quant;       /* codes that are made here; quant.quant QUANT_NONE: they are copied, or it is plain */
     DType dtype;           /* a tensor that is no matrix: its type */

@@ -133,7 +133,8 @@ static bool plan_matrix(Plan *plan, const Recorded *item, const char *name, int 
     const int64_t written = item->transposed ? w->cols : rows; /* rows of one matrix */
     o->rows = stack * (half ? written / 2 : written);
     o->cols = item->transposed ? w->rows : w->cols;
-    o->first = half == 2 ? written / 2 : 0;
+    o->step = item->alternating ? 2 : 1;
+    o->first = half < 2 ? 0 : item->alternating ? 1 : written / 2;
     o->form.data = o->form.scales = o->form.biases = NULL;
     o->form.bias = NULL;
     const bool planned = is_plain(w) ? plan_plain(plan, o) : plan_quantised(plan, o);

@@ -80,8 +80,8 @@ bool row_read(const Output *o, int64_t row, DType dtype, RowRoom *room, Error *e
     }
     const int64_t matrix = row / matrix_rows(o);
     if (matrix != room->matrix && !read_matrix(o, matrix, dtype, room, error)) return false;
-    memcpy(
-        room->numbers, room->transposed + (o->first + row % matrix_rows(o)) * o->cols, (size_t)o->cols * sizeof(float));
+    const int64_t own = o->first + row % matrix_rows(o) * o->step;
+    memcpy(room->numbers, room->transposed + own * o->cols, (size_t)o->cols * sizeof(float));
     return true;
 }
 

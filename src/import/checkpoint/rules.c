@@ -107,10 +107,10 @@ static const struct {
     const char *end, *first, *second;
     RenameWhere where;
 } renames[] = {
-    {".mlp.experts.gate_up_proj", ".mlp.switch_mlp.gate_proj", ".mlp.switch_mlp.up_proj", RENAME_BARE},
-    {".mlp.experts.down_proj", ".mlp.switch_mlp.down_proj", NULL, RENAME_BARE},
     {".experts.gate_up_proj", ".experts.gate_proj", ".experts.up_proj", RENAME_TRANSPOSED},
     {".experts.down_proj", ".experts.down_proj", NULL, RENAME_TRANSPOSED},
+    {".mlp.experts.gate_up_proj", ".mlp.switch_mlp.gate_proj", ".mlp.switch_mlp.up_proj", RENAME_BARE},
+    {".mlp.experts.down_proj", ".mlp.switch_mlp.down_proj", NULL, RENAME_BARE},
     {".experts.gate_up_proj", ".experts.switch_glu.gate_proj", ".experts.switch_glu.up_proj", RENAME_BARE},
     {".experts.down_proj", ".experts.switch_glu.down_proj", NULL, RENAME_BARE},
     {".block_sparse_moe.input_linear", ".block_sparse_moe.switch_mlp.gate_proj", ".block_sparse_moe.switch_mlp.up_proj",

@@ -359,24 +359,30 @@ Weight load_transposed(Loader *ld, const char *name, int64_t rows, int64_t cols)
     return weight;
 }
 
-/* rows × cols elements of `size` bytes, from cols × rows. */
-static void transpose(const uint8_t *from, int64_t rows, int64_t cols, size_t size, uint8_t *to) {
+/* Which of a matrix's columns become rows. */
+typedef struct ColumnSteps {
+    int64_t first, step;
+} ColumnSteps;
+
+/* rows × cols elements of `size` bytes, from cols × (rows · step). */
+static void transpose(const uint8_t *from, int64_t rows, int64_t cols, size_t size, ColumnSteps s, uint8_t *to) {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++, to += size) memcpy(to, from + (size_t)(c * rows + r) * size, size);
+        for (int64_t c = 0; c < cols; c++, to += size)
+            memcpy(to, from + (size_t)(c * rows * s.step + s.first + r * s.step) * size, size);
 }
 
-Weight *load_experts_transposed(
-    Loader *ld, const char *name, bool flat, int experts, int extra, int64_t rows, int64_t cols) {
+static Weight *experts_transposed(
+    Loader *ld, const char *name, bool flat, int experts, int extra, int64_t rows, int64_t cols, ColumnSteps s) {
     load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
     Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
     if (!out) return NULL;
     ld->stack = flat ? 0 : experts;
     ld->in_file = true;
-    const Weight all = load_linear(ld, name, experts * cols, rows, false);
+    const Weight all = load_linear(ld, name, experts * cols, rows * s.step, false);
     ld->stack = 0;
     ld->in_file = false;
     if (ld->source->record) {
-        if (!flat) loader_record_transposed(ld, experts);
+        if (!flat && s.first == 0) loader_record_transposed(ld, experts, s.step == 2);
         return out;
     }
     if (all.quant != QUANT_NONE)
@@ -385,9 +391,23 @@ Weight *load_experts_transposed(
     uint8_t *data = ld->failed ? NULL : loader_alloc(ld, (size_t)experts, each);
     for (int e = 0; data && e < experts; e++) {
         out[e] = (Weight){.rows = rows, .cols = cols, .dtype = all.dtype, .data = data + (size_t)e * each};
-        transpose((const uint8_t *)all.data + (size_t)e * each, rows, cols, size, data + (size_t)e * each);
+        const uint8_t *from = (const uint8_t *)all.data + (size_t)(e * s.step) * each;
+        transpose(from, rows, cols, size, s, data + (size_t)e * each);
         loader_tally(ld, &out[e]);
     }
+    return out;
+}
+
+Weight *load_experts_transposed(
+    Loader *ld, const char *name, bool flat, int experts, int extra, int64_t rows, int64_t cols) {
+    return experts_transposed(ld, name, flat, experts, extra, rows, cols, (ColumnSteps){0, 1});
+}
+
+Weight *load_experts_alternating(
+    Loader *ld, const char *name, const char *as, int experts, int64_t rows, int64_t cols, int first, int step) {
+    Weight *out = experts_transposed(ld, name, false, experts, 0, rows, cols, (ColumnSteps){first, step});
+    const float *biases = loader_expert_biases(ld, name, as, experts, rows, first, step);
+    for (int e = 0; out && biases && e < experts; e++) out[e].bias = biases + e * rows;
     return out;
 }
 

@@ -99,6 +99,10 @@ void loader_check_packing(Loader *ld);
 /* This matrix in memory; only its form where reading is recorded. */
 void loader_unpack(Loader *ld, const char *full_name, const PackedMatrix *packed, Weight *weight);
 
+/* NAME_bias [experts, rows · step] of experts: every step-th number from `first` on. as: the module in MLX's files. */
+const float *loader_expert_biases(
+    Loader *ld, const char *name, const char *as, int experts, int64_t rows, int first, int step);
+
 /* ---- recording (record.c); without a record nothing happens ---- */
 
 /* A tensor that is read; a second time nothing happens. */
@@ -112,8 +116,9 @@ void loader_record_matrix(
 int loader_record_count(const Loader *ld); /* items so far; 0 without a record */
 /* A matrix whose parts were read just now. */
 void loader_record_packed(Loader *ld, const char *name, const PackedMatrix *packed);
-/* The matrix recorded last is `count` matrices, one below the other, each of which is written transposed. */
-void loader_record_transposed(Loader *ld, int count);
+/* The matrix recorded last is `count` matrices, one below the other, each of which is written transposed. alternating:
+ * as two, of even and of odd columns. */
+void loader_record_transposed(Loader *ld, int count, bool alternating);
 /* Every step-th element of a tensor, from `first` on, as a tensor with this name. */
 void loader_record_part(Loader *ld, const char *name, const TensorEntry *entry, int64_t first, int64_t step);
 /* The items from `first` on, which are an expert each, become one stack with this name, their biases another. */

@@ -139,6 +139,9 @@ Weight *load_numbered(Loader *ld, const char *single, int count, int64_t rows, i
  * NAME_scales and NAME_bias; row i of an expert is row first + i · step. as: the module in MLX's files. */
 Weight *load_experts_mxfp4(
     Loader *ld, const char *name, const char *as, int experts, int64_t rows, int64_t cols, int first, int step);
+/* The same as transformers saves them unpacked: NAME [experts, cols, rows · step] and NAME_bias. */
+Weight *load_experts_alternating(
+    Loader *ld, const char *name, const char *as, int experts, int64_t rows, int64_t cols, int first, int step);
 /* The matrices of MLA's heads (Mla of backend.h): HOME.embed_q [heads, latent, nope_dim] and HOME.unembed_out [heads,
  * width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (nope_dim + width), latent], whose first part
  * of each head is transposed into memory. */

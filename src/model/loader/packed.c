@@ -301,7 +301,7 @@ void loader_check_packing(Loader *ld) {
             ld->packing.name);
 }
 
-static const float *read_biases(
+const float *loader_expert_biases(
     Loader *ld, const char *name, const char *as, int experts, int64_t rows, int first, int step) {
     const TensorEntry *entry = loader_take(ld, name, "_bias");
     char full[NAME_SIZE];
@@ -341,7 +341,7 @@ Weight *load_experts_mxfp4(
     ld->stack = 0;
     ld->experts = false;
     if (!ld->failed) loader_tally(ld, &all);
-    all.bias = read_biases(ld, name, as, experts, rows, first, step);
+    all.bias = loader_expert_biases(ld, name, as, experts, rows, first, step);
     for (int e = 0; !ld->failed && e < experts; e++) out[e] = load_part(&all, e * rows, rows);
     return out;
 }

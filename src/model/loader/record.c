@@ -109,7 +109,7 @@ void loader_record_part(Loader *ld, const char *name, const TensorEntry *entry, 
     added->step = step;
 }
 
-void loader_record_transposed(Loader *ld, int count) {
+void loader_record_transposed(Loader *ld, int count, bool alternating) {
     LoadRecord *record = ld->source->record;
     Recorded *item = record && record->count ? &record->items[record->count - 1] : NULL;
     if (ld->failed || !item || !item->matrix || item->packed || item->transposed) return;
@@ -120,6 +120,7 @@ void loader_record_transposed(Loader *ld, int count) {
     item->weights = parts;
     item->count = count;
     item->transposed = true;
+    item->alternating = alternating;
 }
 
 int loader_record_count(const Loader *ld) { return ld->source->record ? ld->source->record->count : 0; }

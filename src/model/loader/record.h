@@ -17,6 +17,7 @@ typedef struct Recorded {
     const PackedMatrix **packed; /* [count]: how the weights, which have no data, are to be read; NULL: they have */
     const TensorEntry **entries; /* [count], of other tensors */
     bool transposed;             /* each weight's columns are rows of the written one */
+    bool alternating;            /* even columns are rows of one written matrix, odd ones of another */
     float plus;                  /* added to each element of a vector as the model uses it */
     float unit_epsilon;          /* > 0: the model divides each row of the matrix by its length + this */
     bool whole, part;            /* a matrix that the file has, and those of MLA into which it can be divided */
