@@ -81,9 +81,9 @@ static const Command command = {"bench drafts", "MODEL",
     "for --source lookup, otherwise of a small model, which stands for --mtp or --draft-model. The model may have any\n"
     "weights (tools/make_bench_model.py): its own answers are replayed, without and with draft tokens in turn, of\n"
     "models and heads by two engines, which both take memory. A line for each kind: the median of decode times\n"
-    "without draft tokens over those with them, the least answer's median of its rounds, the same of processor time,\n"
-    "which other programs disturb less, and the medians of tokens per second. With --streams a next answer begins\n"
-    "when one ends, and a last line has the throughput, its least and greatest ratio, and the processor time.\n"
+    "without draft tokens over those with them, and the least answer's median of its rounds; the same of each side's\n"
+    "best rounds, which other programs disturb least; the ratio of processor times; medians of tokens per second.\n"
+    "With --streams a next answer begins when one ends, and a last line has the throughput.\n"
     "Examples:\n"
     "  apus bench drafts DIR --mtp --kinds code,chat\n"
     "  apus bench drafts DIR --source lookup --kinds edit --stream-experts --memory-budget 2300M\n"};
@@ -241,14 +241,22 @@ static void print_reading(const Replay *r, int first, int end, int rounds) {
             mean[0].bytes * 1e-9, mean[1].bytes * 1e-9, mean[0].stall_s, mean[1].stall_s);
 }
 
+/* Shortest time without over shortest time with draft tokens: disturbances make steps longer, never shorter. */
+static double best_rounds(const Times *times, int rounds) {
+    Times best = times[0];
+    for (int n = 1; n < rounds; n++)
+        best = (Times){fmin(best.plain, times[n].plain), fmin(best.drafts, times[n].drafts)};
+    return best.plain / best.drafts;
+}
+
 /* The line of the answers from `first` to `end`, which are of one kind. The least is an answer's median, as a single
  * round is disturbed by more than drafts can lose. */
 static void print_kind(const Replay *r, int first, int end, int rounds) {
-    static Series ratio, own, plain, drafts, cpu;
+    static Series ratio, own, plain, drafts, cpu, best;
     uint64_t drafted = 0, accepted = 0;
     int tokens = 0;
     double least = INFINITY;
-    ratio.count = plain.count = drafts.count = cpu.count = 0;
+    ratio.count = plain.count = drafts.count = cpu.count = best.count = 0;
     for (int i = first; i < end; i++) {
         own.count = 0;
         for (int n = 0; n < rounds; n++) {
@@ -260,13 +268,15 @@ static void print_kind(const Replay *r, int first, int end, int rounds) {
             series_add(&drafts, r->answers[i].count / times->drafts);
         }
         least = fmin(least, series_median(&own));
+        series_add(&best, best_rounds(r->times[i], rounds));
         drafted += r->drafted[i] / (uint64_t)rounds;
         accepted += r->accepted[i] / (uint64_t)rounds;
         tokens += r->answers[i].count;
     }
-    printf("%-12s %6.2f × (least %.2f", r->answers[first].kind, series_median(&ratio), least);
+    printf("%-12s %6.2f × (least %.2f; best rounds %.2f ×, least %.2f", r->answers[first].kind, series_median(&ratio),
+        least, series_median(&best), series_at(&best, 0));
     if (r->streams == 1)
-        printf(", processor time %.2f ×", series_median(&cpu)); /* that of answers at once is one sum */
+        printf("; processor time %.2f ×", series_median(&cpu)); /* that of answers at once is one sum */
     printf("), %.2f -> %.2f tok/s, %d tokens, %llu of %llu draft tokens accepted\n", series_median(&plain),
         series_median(&drafts), tokens, (unsigned long long)accepted, (unsigned long long)drafted);
     print_reading(r, first, end, rounds);
@@ -284,10 +294,9 @@ static void print_together(const Replay *r, int rounds) {
         series_add(&plain, tokens / r->all[n].plain);
         series_add(&drafts, tokens / r->all[n].drafts);
     }
-    printf(
-        "%-12s %6.3f × (%.3f to %.3f, processor time %.3f × from %.3f to %.3f), %.2f -> %.2f tok/s with %d at once\n",
-        "together", series_median(&ratio), series_at(&ratio, 0), series_at(&ratio, 1), series_median(&cpu),
-        series_at(&cpu, 0), series_at(&cpu, 1), series_median(&plain), series_median(&drafts), r->streams);
+    printf("%-12s %6.3f × (%.3f to %.3f; best rounds %.3f ×; processor time %.3f ×), %.2f -> %.2f tok/s, %d at once\n",
+        "together", series_median(&ratio), series_at(&ratio, 0), series_at(&ratio, 1), best_rounds(r->all, rounds),
+        series_median(&cpu), series_median(&plain), series_median(&drafts), r->streams);
     fflush(stdout);
 }
 

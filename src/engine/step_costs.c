@@ -15,7 +15,9 @@ static const Point CPU[] = {
 static const Point GPU[] = {
     {1, 1}, {2, 1.27f}, {3, 1.5f}, {4, 1.65f}, {5, 1.85f}, {8, 1.85f}, {12, 1.9f}, {16, 2.1f}, {32, 2.8f}, {64, 4.5f}};
 
-/* A step that was disturbed says little of its rows. */
+/* A step that was disturbed says little of its rows: what it took counts in full for the first few, when the costs are
+ * those of another machine, and less and less behind them. */
+enum { SHARE_FULL = 8, SHARE_COUNTED = 1 << 20 };
 static const float SHARE_LEAST = 0.5f, SHARE_MOST = 4;
 
 static float between(const Point *points, int rows) {
@@ -57,8 +59,11 @@ void step_costs_note(StepCosts *c, int rows, int drafts, double seconds) {
     }
     const double ratio = own / c->unit_s;
     const float before = c->cost[rows - drafts], added = c->cost[rows] - before;
-    if (added > 0)
-        c->draft_share = fminf(fmaxf(((float)ratio * c->cost[rows] - before) / added, SHARE_LEAST), SHARE_MOST);
+    c->draft_steps = min_int(c->draft_steps + 1, SHARE_COUNTED);
+    if (added > 0) {
+        const float share = fminf(fmaxf(((float)ratio * c->cost[rows] - before) / added, SHARE_LEAST), SHARE_MOST);
+        c->draft_share = 1 + (share - 1) * fminf(1, SHARE_FULL / (float)c->draft_steps);
+    }
     move_costs(c, rows, (float)fmin(fmax(ratio, 1.0 / OUTLIER), OUTLIER));
 }
 

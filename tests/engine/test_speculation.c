@@ -362,6 +362,14 @@ static void check_streams(void) {
     TEST_MSG(
         costs.cost[1] == 1 && costs.cost[2] > 1.04f, "rows that seem to cost nothing: %.3f", (double)costs.cost[2]);
     TEST(draft_length(&costs, &rules[0], 1, 1, 0.45f, 4) == 0 || costs.cost[2] < 1.5f);
+    /* What the first draft tokens take is what an answer pays; later a step that was disturbed costs it little. */
+    step_costs_init(&costs, false, NULL);
+    step_costs_note(&costs, 1, 0, 0.040);
+    step_costs_note(&costs, 2, 1, 0.052);
+    TEST_MSG(fabsf(costs.draft_share - 3) < 0.01f, "%.2f", (double)costs.draft_share);
+    for (int i = 0; i < 200; i++) step_costs_note(&costs, 2, 1, 0.044);
+    step_costs_note(&costs, 2, 1, 0.060);
+    TEST_MSG(costs.draft_share > 1 && costs.draft_share < 1.2f, "%.2f", (double)costs.draft_share);
 }
 
 int main(int argc, char **argv) {
