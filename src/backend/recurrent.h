@@ -80,7 +80,7 @@ typedef enum RecurrenceKind {
 } RecurrenceKind;
 
 /* For each value head, S [key_dim, value_dim], decay w and time step dt of the row:
- *     w = exp(rate · dt), dt = clip(softplus(dt_scale · a + dt_bias)) or 1
+ *     w = exp(rate · dt), dt = clip(softplus(dt_scale · a + dt_bias)), σ(dt_slope · (a + dt_bias)) or 1
  *     DELTA  S = w·S; u = β·(v − Sᵀk), β = σ(b) or 1; S += k uᵀ; y = Sᵀq
  *     SSD    S = w·S;  u = dt·v;                      S += k uᵀ; y = Sᵀq + skip·v
  * where q and k of a key head are normalised, rotated and scaled first. Value head h uses key head h / (value_heads /
@@ -101,8 +101,9 @@ typedef struct Recurrence {
                                     an RMS norm with eps / key_dim and a scale of key_dim^−½ */
     const Rope *rope;            /* NULL: none */
     float q_scale, k_scale;      /* multiply the normalised q and k */
-    const float *rate;           /* [value_heads], bound, ≤ 0: −exp(A_log), or −slope */
+    const float *rate;           /* [value_heads], bound, ≤ 0: −exp(A_log), −slope, or the smallest log w */
     const float *dt_bias;        /* as a; bound; NULL: none */
+    const float *dt_slope;       /* [value_heads], bound, with channel_decay only: log w is bounded; NULL: it is not */
     float dt_scale;
     float dt_min, dt_max; /* limits of dt; 0 and INFINITY: none */
     const float *skip;    /* [value_heads], bound; NULL: none */

@@ -294,6 +294,7 @@ static void parallel_recurrence(Backend *backend, const Recurrence *op) {
             own.rope = parallel_rope(t, p, op->rope);
             own.rate = vector_of(op->rate, p);
             own.dt_bias = vector_of(op->dt_bias, p);
+            own.dt_slope = vector_of(op->dt_slope, p);
             own.skip = vector_of(op->skip, p);
             own.q = parallel_at(t, p, op->q);
             own.k = parallel_at(t, p, op->k);

@@ -1,6 +1,7 @@
 /* Ling 2.5 and Ring 2.5 (bailing_hybrid): lightning attention, and multi-head latent attention in the last layer of
- * each group; experts as bailing_moe's. Reference: mlx_lm/models/bailing_hybrid.py. Ling 3.0, which has the same
- * model_type and Kimi's delta attention with a bounded decay, is refused. */
+ * each group; experts as bailing_moe's. Ling 3.0 has the same model_type, and in place of lightning attention Kimi's
+ * delta attention, whose decay is bounded; its latent attention has a gate for each head. References:
+ * mlx_lm/models/bailing_hybrid.py, bailing_moe_v3.py; transformers/models/bailing_hybrid (3.0). */
 #include "family/bailing.h"
 #include "family/mla.h"
 #include "family/recurrent.h"
@@ -34,7 +35,61 @@ static Bailing load_choice(Loader *ld, const Dims *d) {
     return b;
 }
 
+/* ---- Ling 3.0 ---- */
+
+static DeltaAttention load_delta_fields(Loader *ld, const Dims *d) {
+    const DeltaAttention delta = {.hidden = d->hidden,
+        .heads = d->heads,
+        .head_dim = load_int_or(ld, "linear_head_dim", d->head_dim),
+        .taps = load_int_or(ld, "short_conv_kernel_size", 4),
+        .eps = d->eps,
+        .bound = load_bool_or(ld, "kda_safe_gate", true) ? -load_negative_or(ld, "kda_lower_bound", -5) : 0};
+    family_check_recurrence(ld, "delta attention", delta.heads, delta.heads, delta.head_dim, delta.head_dim);
+    family_check_taps(ld, delta.taps);
+    load_expect_bool(ld, "no_kda_lora", true);
+    load_expect_int(ld, "linear_num_heads", delta.heads);
+    load_expect_int(ld, "linear_conv_kernel_dim", delta.taps);
+    load_ignore(ld, "num_key_value_heads", "layer_types", "mlp_layer_types", "qk_head_dim", "layer_group_size",
+        "kda_lower_bound", "attention_bias", NULL);
+    return delta;
+}
+
+/* Layers whose file has the tensors of delta attention, whose result publishers call o_proj, transformers dense. */
+static Component load_mixer(Loader *ld, const DeltaAttention *delta, const MlaFamily *latent) {
+    static const LoadName usual[] = {{"self_attn", "attention"}, {0}};
+    static const LoadName dense[] = {{"self_attn", "attention"}, {"attention.o_proj", "attention.dense"}, {0}};
+    load_module_names(ld, usual);
+    if (load_has(ld, "self_attn.dense.weight")) load_module_names(ld, dense);
+    if (load_has(ld, "self_attn.A_log")) return family_delta_attention(ld, delta);
+    Component mixer = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, latent)};
+    mixer.mla.gate = load_linear(ld, "self_attn.g_proj", latent->sizes.heads, latent->d.hidden, false);
+    return mixer;
+}
+
+static void load_ling3(Loader *ld, Spec *spec) {
+    static const LoadName fields[] = {{"n_group", "num_expert_group"}, {"norm_topk_prob", "moe_renormalize"},
+        {"num_experts_per_tok", "num_experts_per_token"}, {"max_position_embeddings", "model_max_length"}, {0}};
+    load_field_names(ld, fields);
+    const Dims d = family_dims(ld, spec);
+    Bailing b = load_choice(ld, &d);
+    b.moe.moe.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true); /* even where one expert is chosen */
+    const MlaFamily latent = load_latent(ld, &d, &b);
+    const DeltaAttention delta = load_delta_fields(ld, &d);
+    bailing_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        family_layer(ld, spec, i);
+        const Component mixer = load_mixer(ld, &delta, &latent);
+        b.dense = load_has(ld, "mlp.gate_proj.weight") ? spec->layer_count : 0;
+        bailing_block(ld, spec, i, &d, &b, &mixer);
+    }
+}
+
 static void load(Loader *ld, Spec *spec) {
+    if (load_has_part(ld, ".attention.A_log")) {
+        load_ling3(ld, spec);
+        return;
+    }
     static const LoadName names[] = {{"self_attn", "attention"}, {"attention.o_proj", "attention.dense"}, {0}};
     const Dims d = family_dims(ld, spec);
     const int group = load_int(ld, "layer_group_size"), groups = load_int_or(ld, "group_norm_size", 1);
@@ -45,8 +100,6 @@ static void load(Loader *ld, Spec *spec) {
     family_check_recurrence(ld, "lightning attention", d.heads, d.heads, d.head_dim, d.head_dim);
     load_require(ld, (int64_t)d.heads * d.head_dim % groups == 0,
         "group_norm_size is %d, which does not divide the heads' results", groups);
-    load_require(ld, !load_has(ld, "model.layers.0.attention.A_log"),
-        "delta attention with a bounded decay (Ling 3.0) is not supported");
     load_ignore(ld, "linear_attn_norm_group_size", "linear_silu", "linear_mode", "use_linear_silu", "topk_method",
         "rotary_dim", "qk_head_dim", NULL);
     bailing_ends(ld, spec, &d);

@@ -15,6 +15,9 @@ static void load_sparse(Loader *ld, Spec *spec, bool interleaved) {
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
     load_expect_text(ld, "scoring_func", "sigmoid");
+    const Json *types = load_list(ld, "layer_types", spec->layer_count);
+    for (int i = 0; types && i < spec->layer_count; i++)
+        family_kind(ld, "layer_types", types, i, "indexed_attention", "deepseek_sparse_attention");
     s.index_types = load_list(ld, "indexer_types", spec->layer_count);
     load_expect_int(ld, "index_topk_freq", 1);
     load_require(ld, s.q_rank && s.rope_dim <= width, "the indexer needs q_lora_rank, and index_head_dim %d or more",

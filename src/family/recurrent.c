@@ -164,6 +164,31 @@ static ConvPart load_part_conv(Loader *ld, int taps, const char *of, int64_t wid
     return family_conv(ld, name, taps, false, &width, 1).part[0];
 }
 
+/* NAME_proj, or, where the file has NAME_a_proj, that one as *low, from which NAME_b_proj projects. */
+static Weight load_low_rank(Loader *ld, const DeltaAttention *k, const char *of, Weight *low) {
+    char name[48];
+    const int64_t width = (int64_t)k->heads * k->head_dim;
+    snprintf(name, sizeof name, "self_attn.%s_proj.weight", of);
+    const bool whole = load_has(ld, name);
+    snprintf(name, sizeof name, "self_attn.%s_proj", of);
+    if (whole) return load_linear(ld, name, width, k->hidden, false);
+    snprintf(name, sizeof name, "self_attn.%s_a_proj", of);
+    *low = load_linear(ld, name, k->head_dim, k->hidden, false);
+    snprintf(name, sizeof name, "self_attn.%s_b_proj", of);
+    return load_linear(ld, name, width, k->head_dim, false);
+}
+
+/* Of a bounded decay: load_rate() has −e^A_log. */
+static void load_bound(Loader *ld, const DeltaAttention *k, Recurrence *op) {
+    float *rate = load_floats(ld, k->heads), *slope = load_floats(ld, k->heads);
+    for (int h = 0; rate && slope && op->rate && h < k->heads; h++) {
+        slope[h] = -op->rate[h];
+        rate[h] = -k->bound;
+    }
+    op->rate = rate;
+    op->dt_slope = slope;
+}
+
 Component family_delta_attention(Loader *ld, const DeltaAttention *k) {
     const int64_t width = (int64_t)k->heads * k->head_dim, hidden = k->hidden;
     const float size = (float)k->head_dim;
@@ -188,13 +213,12 @@ Component family_delta_attention(Loader *ld, const DeltaAttention *k) {
         .q = load_linear(ld, "self_attn.q_proj", width, hidden, false),
         .k = load_linear(ld, "self_attn.k_proj", width, hidden, false),
         .v = load_linear(ld, "self_attn.v_proj", width, hidden, false),
-        .a_low = load_linear(ld, "self_attn.f_a_proj", k->head_dim, hidden, false),
-        .a = load_linear(ld, "self_attn.f_b_proj", width, k->head_dim, false),
         .b = load_linear(ld, "self_attn.b_proj", k->heads, hidden, false),
-        .gate_low = load_linear(ld, "self_attn.g_a_proj", k->head_dim, hidden, false),
-        .gate = load_linear(ld, "self_attn.g_b_proj", width, k->head_dim, false),
         .o = load_linear(ld, "self_attn.o_proj", hidden, width, false)};
+    c.a = load_low_rank(ld, k, "f", &c.a_low);
+    c.gate = load_low_rank(ld, k, "g", &c.gate_low);
     c.op.rate = load_rate(ld, "self_attn.", k->heads, 1);
+    if (k->bound > 0) load_bound(ld, k, &c.op);
     c.op.dt_bias = load_array(ld, "self_attn.dt_bias", width, 1);
     c.gated_norm.weight = load_repeated(ld, "self_attn.o_norm.weight", k->head_dim, k->heads);
     return (Component){.kind = COMPONENT_RECURRENT, .recurrent = c};

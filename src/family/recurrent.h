@@ -36,10 +36,11 @@ Component family_delta_net(Loader *ld, const DeltaNet *net);
 typedef struct DeltaAttention {
     int hidden, heads, head_dim, taps;
     float eps;
+    float bound; /* log w lies between −bound and 0: −bound · σ(e^A_log · (a + dt_bias)); 0: no bound */
 } DeltaAttention;
 
-/* self_attn: q_proj, k_proj and v_proj with a convolution each, f_a_proj and f_b_proj (decays), b_proj, g_a_proj and
- * g_b_proj (gate), A_log, dt_bias, o_norm, o_proj. The decay is of each element of a key. */
+/* self_attn: q_proj, k_proj and v_proj with a convolution each, f_proj (decays), or f_a_proj and f_b_proj, b_proj,
+ * g_proj (gate), or g_a_proj and g_b_proj, A_log, dt_bias, o_norm, o_proj. The decay is of each element of a key. */
 Component family_delta_attention(Loader *ld, const DeltaAttention *attention);
 
 /* ---- Mamba-2 ---- */

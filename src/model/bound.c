@@ -166,7 +166,9 @@ static const char *missing_operation(const Backend *backend, const Component *co
     case COMPONENT_COMPRESSOR: return ops->compress ? NULL : "compressed keys";
     case COMPONENT_COMPRESSED_ATTENTION: return ops->compressed_attention ? NULL : "attention to compressed keys";
     case COMPONENT_HYPER_COLLAPSE: return ops->hyper_connect ? NULL : "hyper-connections";
-    case COMPONENT_MLA: return component->mla.op.selection.block && !ops->index_select ? "a sparse indexer" : NULL;
+    case COMPONENT_MLA:
+        if (component->mla.gate.rows && !ops->gate_heads) return "gates of attention heads";
+        return component->mla.op.selection.block && !ops->index_select ? "a sparse indexer" : NULL;
     case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
     case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;
     case COMPONENT_MOE:

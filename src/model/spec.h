@@ -66,6 +66,7 @@ typedef struct MlaComponent {
     Attention op;        /* what is known at load */
     Weight q_a, q;       /* q projects RMSNorm(q_a · x); q_a rows 0: q projects x */
     Weight k, latent, o; /* k and latent may be views of one matrix */
+    Weight gate;         /* a row for each head, or for each element of the result: HeadGate; rows 0: none */
     const Norm *q_norm;  /* norm of q_a's results; NULL without q_a */
     const Norm *latent_norm;
     Weight *w_uk, *w_uv; /* [heads] */

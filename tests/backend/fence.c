@@ -368,6 +368,7 @@ static void fence_recurrence(Backend *backend, const Recurrence *op) {
     fence_own(f, op->place.kv.base, 1, "pages of somebody else");
     fence_own_floats(f, op->rate, op->value_heads, "rates that were not bound");
     if (op->dt_bias) fence_own_floats(f, op->dt_bias, op->value_heads * decays, "a bias that was not bound");
+    if (op->dt_slope) fence_own_floats(f, op->dt_slope, op->value_heads, "slopes that were not bound");
     if (op->skip) fence_own_floats(f, op->skip, op->value_heads, "skips that were not bound");
     fence_own_floats(f, op->q, keys, "queries");
     fence_own_floats(f, op->k, keys, "keys");

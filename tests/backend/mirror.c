@@ -469,6 +469,7 @@ static void mirror_recurrence(Backend *backend, const Recurrence *op) {
     }
     there.rate = mirror_bring(m, op->rate, op->value_heads);
     there.dt_bias = mirror_bring(m, op->dt_bias, op->value_heads * decays);
+    there.dt_slope = mirror_bring(m, op->dt_slope, op->value_heads);
     there.skip = mirror_bring(m, op->skip, op->value_heads);
     there.q = mirror_bring(m, op->q, keys);
     there.k = mirror_bring(m, op->k, keys);

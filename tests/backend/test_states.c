@@ -212,9 +212,11 @@ static void plain_recurrence(const Case *c, int tokens, float *out) {
             normal_head(op, c->in[1] + t * c->width[1] + key_head * kd, op->k_norm, op->k_scale, t, k);
             for (int i = 0; i < kd; i++) {
                 const int at = h * each + (each > 1 ? i : 0);
-                if (c->in[3])
-                    dt = softplus_of((double)op->dt_scale * c->in[3][t * c->width[3] + at] +
-                        (op->dt_bias ? (double)op->dt_bias[at] : 0));
+                const double bias = op->dt_bias ? (double)op->dt_bias[at] : 0;
+                if (op->dt_slope)
+                    dt = sigmoid_of((double)op->dt_slope[h] * (c->in[3][t * c->width[3] + at] + bias));
+                else if (c->in[3])
+                    dt = softplus_of((double)op->dt_scale * c->in[3][t * c->width[3] + at] + bias);
                 dt = fmin(fmax(dt, (double)op->dt_min), (double)op->dt_max);
                 for (int j = 0; j < vd; j++) s[i * vd + j] *= exp((double)op->rate[h] * dt);
             }
@@ -421,13 +423,13 @@ typedef struct HeadShape {
     const char *name;
     RecurrenceKind kind;
     int key_heads, value_heads, key_dim, value_dim;
-    bool channel_decay, norm, rope, steps, beta, skip, tiled, aligned;
+    bool channel_decay, norm, rope, steps, bounded, beta, skip, tiled, aligned;
 } HeadShape;
 
 static Case recurrence_case(const HeadShape *s, int tokens) {
     static Norm norm;
     static Rope rope;
-    static float rates[64], biases[64 * RECURRENT_DIM_MAX], skips[64], frequencies[RECURRENT_DIM_MAX / 2];
+    static float rates[64], slopes[64], biases[64 * RECURRENT_DIM_MAX], skips[64], frequencies[RECURRENT_DIM_MAX / 2];
     static float weights[RECURRENT_DIM_MAX];
     const int64_t keys = (int64_t)s->key_heads * s->key_dim, values = (int64_t)s->value_heads * s->value_dim;
     const int64_t decays = s->channel_decay ? s->key_dim : 1;
@@ -437,6 +439,7 @@ static Case recurrence_case(const HeadShape *s, int tokens) {
     for (int i = 0; i < RECURRENT_DIM_MAX / 2; i++) frequencies[i] = powf(100, -(float)i / (float)s->key_dim);
     for (int i = 0; i < RECURRENT_DIM_MAX; i++) weights[i] = 1 + 0.3f * test_uniform(&ops_seed);
     for (int i = 0; i < 64; i++) rates[i] = -expf(1.5f * test_uniform(&ops_seed)), skips[i] = test_uniform(&ops_seed);
+    for (int i = 0; i < 64; i++) slopes[i] = 0.5f + 2 * (float)(i % 3);
     for (int i = 0; i < 64 * RECURRENT_DIM_MAX; i++) biases[i] = 2 * test_uniform(&ops_seed) - 1;
     Case c = {.name = s->name, .run = run_recurrence, .out_width = values, .aligned = s->aligned};
     const float scale = 1 / sqrtf((float)s->key_dim);
@@ -454,6 +457,7 @@ static Case recurrence_case(const HeadShape *s, int tokens) {
         .k_scale = s->kind == RECURRENCE_DELTA ? scale : 1,
         .rate = rates,
         .dt_bias = s->steps ? biases : NULL,
+        .dt_slope = s->bounded ? slopes : NULL,
         .dt_scale = 0.75f,
         .dt_min = s->skip ? 0.01f : 0,
         .dt_max = s->skip ? 2 : INFINITY,
@@ -474,6 +478,8 @@ static void check_recurrences(void) {
         {"delta odd", RECURRENCE_DELTA, 3, 3, 19, 21, .norm = true, .steps = true, .beta = true},
         {"delta without gates", RECURRENCE_DELTA, 2, 2, 16, 16, .norm = true},
         {"kda", RECURRENCE_DELTA, 2, 2, 40, 32, .channel_decay = true, .norm = true, .steps = true, .beta = true},
+        {"kda bounded", RECURRENCE_DELTA, 3, 3, 24, 19, .channel_decay = true, .norm = true, .steps = true,
+            .bounded = true, .beta = true},
         {"ssd", RECURRENCE_SSD, 2, 8, 32, 16, .steps = true, .skip = true},
         {"ssd 128", RECURRENCE_SSD, 1, 3, 128, 64, .steps = true, .skip = true},
         {"ssd odd", RECURRENCE_SSD, 1, 5, 7, 9, .steps = true, .skip = true},

@@ -139,6 +139,9 @@ static void test_config(void) {
     expect_refusal(&f, 0, "\"index_topk\":7", "\"index_topk\":0", "index_topk is 0");
     expect_refusal(&f, 0, "\"index_topk\":7", "\"index_topk_freq\":4", "index_topk_freq");
     expect_refusal(&f, 0, "\"index_head_dim\":32", "\"index_head_dim\":8", "index_head_dim");
+    expect_refusal(&f, 0, "\"index_topk\":7",
+        "\"index_topk\":7,\"layer_types\":[\"indexed_attention\",\"full_attention\",\"indexed_attention\"]",
+        "layer_types[1] must be indexed_attention");
     fixture_close(&f);
     if (!fixture_open(&f, "glm-moe-dsa-shared")) return;
     expect_refusal(&f, 0, "[\"full\",\"shared\",\"full\"", "[\"shared\",\"shared\",\"full\"", "indexer_types[0]");
@@ -146,7 +149,16 @@ static void test_config(void) {
     fixture_close(&f);
     if (!fixture_open(&f, "minimax-m3-sparse")) return;
     expect_refusal(&f, 0, "\"sparse_num_index_heads\":2", "\"sparse_num_index_heads\":3", "index_n_heads is 3");
+    expect_refusal(&f, 0, "\"swiglu_alpha\":1.702", "\"swiglu_alpha\":1.5", "swiglu_alpha must be 1.702");
+    expect_refusal(&f, 0, "\"swiglu_limit\":7.0", "\"swiglu_limit\":8.0", "swiglu_limit 7");
     expect_refusal(&f, 0, "\"sparse_local_block\":1", "\"sparse_local_block\":9", "index_local_blocks is 9");
+    fixture_close(&f);
+    if (!fixture_open(&f, "gpt-oss-plain")) return;
+    expect_refusal(&f, 0, "\"model_type\":\"gpt_oss\"", "\"model_type\":\"gpt_oss\",\"swiglu_alpha\":1.5",
+        "swiglu_alpha must be 1.702");
+    fixture_close(&f);
+    if (!fixture_open(&f, "falcon-h1-published")) return; /* mamba_expand is 2 */
+    expect_refusal(&f, 0, "\"mamba_d_ssm\":96", "\"mamba_d_ssm\":null", "mamba_d_ssm is 128");
     fixture_close(&f);
     if (!fixture_open(&f, "hf-olmo")) return;
     expect_refusal(&f, 0, "\"alibi\":false", "\"alibi\":true", "alibi");

@@ -49,6 +49,15 @@ static const Spelling spellings[] = {
     {"exaone-moe", NULL, "\"is_moe_layer\":[false,true,true,true]",
         "\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\",\"sparse\"]"},
     {"longcat-flash", "\"routed_scaling_factor\":6.0,", "\"routed_scaling_factor\":2.5,", ""},
+    {"rope-longrope", "\"rope_type\":\"longrope\",\"attention_factor\":1.3228756555322954,",
+        "\"rope_type\":\"longrope\",", "\"rope_type\":\"longrope\",\"factor\":8.0,"}, /* √(1 + ln 8 / ln 16) */
+    {"glm4", "\"partial_rotary_factor\":0.25", "\"partial_rotary_factor\":0.5",
+        "\"partial_rotary_factor\":0.5,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000.0,"
+        "\"partial_rotary_factor\":0.25}"},
+    {"deepseek-v32", NULL, "\"index_topk\":",
+        "\"layer_types\":[\"indexed_attention\",\"indexed_attention\",\"indexed_attention\"],\"index_topk\":"},
+    {"glm-moe-dsa", NULL, "\"index_topk\":",
+        "\"layer_types\":[\"deepseek_sparse_attention\",\"deepseek_sparse_attention\"],\"index_topk\":"},
     {"rope-yarn", "\"original_max_position_embeddings\":512,", "\"original_max_position_embeddings\":32,", ""},
     {"olmo3-parameters", "\"sliding_window\":4096,", "\"sliding_window\":7,", ""},
     {"olmo3", "\"rope_theta\":500000.0,", "\"rope_theta\":10000.0,", ""},

@@ -26,7 +26,8 @@ from mlx_lm.models.mla import MultiLinear
 from mlx_lm.models.switch_layers import SwitchLinear
 
 NAME = "mlx"
-MODULES = {  # model_type → module of mlx_lm.models, where they differ
+MODULES = {  # model_type, or what architectures names → module of mlx_lm.models, where they differ
+    "BailingMoeV3ForCausalLM": "bailing_moe_v3",
     "mistral": "llama",
     "minimax_m2": "minimax",
     "falcon_mamba": "mamba",
@@ -110,7 +111,8 @@ def build(config, weights):
     scaling = config.get("rope_scaling") or {}
     rope_utils.math = ExactBounds() if scaling.get("truncate") is False else math
     sys.modules.setdefault("hf_olmo", types.ModuleType("hf_olmo"))  # mlx-lm's olmo looks for it
-    module = importlib.import_module("mlx_lm.models." + MODULES.get(config["model_type"], config["model_type"]))
+    own = MODULES.get(config["model_type"], config["model_type"])
+    module = importlib.import_module("mlx_lm.models." + MODULES.get(config.get("architectures", [""])[0], own))
     if module.__name__.endswith(".olmo"):
         module.create_attention_mask = olmo_mask
     model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))

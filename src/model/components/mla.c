@@ -10,12 +10,14 @@ static int64_t results(const MlaComponent *mla) { return mla->op.heads * mla->w_
 static int64_t mla_component_width(const Component *component) {
     const MlaComponent *mla = &component->mla;
     const Mla op = operation(mla);
-    return mla->q_a.rows + mla->q.rows + mla->k.rows + mla->latent.rows + results(mla) + mla_width(&op);
+    return mla->q_a.rows + mla->q.rows + mla->k.rows + mla->latent.rows + mla->gate.rows + results(mla) +
+        mla_width(&op);
 }
 
 static void mla_visit(Component *component, const Visitor *visitor) {
     MlaComponent *mla = &component->mla;
     if (mla->q_a.rows) visit_weight(visitor, &mla->q_a);
+    if (mla->gate.rows) visit_weight(visitor, &mla->gate);
     visit_weight(visitor, &mla->q);
     visit_weight(visitor, &mla->k);
     visit_weight(visitor, &mla->latent);
@@ -30,8 +32,8 @@ static void mla_visit(Component *component, const Visitor *visitor) {
 static ComponentCost mla_cost(const Component *component, int depth) {
     const MlaComponent *mla = &component->mla;
     const KvLayout *l = &mla->op.kv.layout;
-    const Weight *const weights[] = {&mla->q, &mla->k, &mla->latent, &mla->o, &mla->q_a};
-    ComponentCost cost = component_cost_of_weights(weights, mla->q_a.rows ? 5 : 4);
+    const Weight *const weights[] = {&mla->q, &mla->k, &mla->latent, &mla->o, &mla->q_a, &mla->gate};
+    ComponentCost cost = component_cost_of_weights(weights, COUNT_OF(weights));
     for (int h = 0; h < mla->op.heads; h++) {
         const ComponentCost head = component_cost_of_weights((const Weight *const[]){&mla->w_uk[h], &mla->w_uv[h]}, 2);
         cost.weight_bytes += head.weight_bytes;
@@ -56,6 +58,7 @@ static void mla_describe(const Component *component, Buffer *out) {
     const KvLayout *l = &mla->op.kv.layout;
     buffer_printf(out, "latent attention %d heads of %lld + %d on %d", mla->op.heads, (long long)mla->w_uk[0].cols,
         l->head_dim, l->value_dim);
+    if (mla->gate.rows) buffer_text(out, ", gated");
     if (mla->op.selection.block) buffer_printf(out, ", the %d best keys", mla->op.selection.top_k);
 }
 
@@ -66,13 +69,14 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
     const bool low_rank = mla->q_a.rows > 0;
     float *q = call->work, *k = q + rows * mla->q.rows, *latent = k + rows * mla->k.rows;
     float *out = latent + rows * mla->latent.rows, *q_a = out + rows * results(mla);
+    float *gate = q_a + rows * mla->q_a.rows;
     const Matmul project = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = call->x,
         .norm = call->norm,
-        .count = 3,
-        .weight = {low_rank ? &mla->q_a : &mla->q, &mla->k, &mla->latent},
-        .out = {low_rank ? q_a : q, k, latent}};
+        .count = mla->gate.rows ? 4 : 3,
+        .weight = {low_rank ? &mla->q_a : &mla->q, &mla->k, &mla->latent, &mla->gate},
+        .out = {low_rank ? q_a : q, k, latent, gate}};
     component_matmul(call, &project);
     const Matmul expand = {.rows = call->rows,
         .decode_rows = call->decode_rows,
@@ -94,9 +98,15 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
     op.k = k;
     op.latent = latent;
     op.latent_norm = mla->latent_norm;
-    op.work = q_a + rows * mla->q_a.rows;
+    op.work = gate + rows * mla->gate.rows;
     op.out = out;
     ops->mla(call->backend, &op);
+    const HeadGate gated = {.rows = call->rows,
+        .heads = (int)mla->gate.rows,
+        .width = mla->gate.rows ? results(mla) / mla->gate.rows : 0,
+        .gate = gate,
+        .x = out};
+    if (mla->gate.rows) ops->gate_heads(call->backend, &gated);
 
     const MatmulAdd back = {.rows = call->rows,
         .decode_rows = call->decode_rows,

@@ -48,6 +48,7 @@ static void recurrent_visit(Component *component, const Visitor *visitor) {
     visit_rope(visitor, &op->rope);
     visit_vector(visitor, &op->rate, op->value_heads, SPLIT_ROWS);
     visit_vector(visitor, &op->dt_bias, recurrent->a.rows, SPLIT_ROWS);
+    visit_vector(visitor, &op->dt_slope, op->value_heads, SPLIT_ROWS);
     visit_vector(visitor, &op->skip, op->value_heads, SPLIT_ROWS);
     visit_vector(visitor, &recurrent->gated_norm.weight, recurrent->o.cols, SPLIT_ROWS);
 }

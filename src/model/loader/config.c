@@ -250,6 +250,16 @@ float load_number_or(Loader *ld, const char *field, double absent) {
     return json_is_number(value) && json_number(value) == 0 ? 0 : load_positive_or(ld, field, absent);
 }
 
+float load_negative_or(Loader *ld, const char *field, double absent) {
+    char shown[64];
+    const Json *value = loader_get(ld, ld->fields, field);
+    const double number = json_is_number(value) ? json_number(value) : 0;
+    if (value && !(number < 0 && isfinite((float)number)))
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number below 0", ld->where, field,
+            loader_show(value, shown));
+    return (float)(value ? number : absent);
+}
+
 bool load_bool_or(Loader *ld, const char *field, bool absent) {
     const Json *value = loader_get(ld, ld->fields, field);
     if (!value) {

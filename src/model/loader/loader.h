@@ -25,7 +25,8 @@ int load_int_at(Loader *ld, const char *field, int i, int absent); /* the same, 
 int load_count_or(Loader *ld, const char *field, int absent);      /* 0 … 2^24 */
 float load_positive(Loader *ld, const char *field);                /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
-float load_number_or(Loader *ld, const char *field, double absent); /* finite, 0 or more */
+float load_number_or(Loader *ld, const char *field, double absent);   /* finite, 0 or more */
+float load_negative_or(Loader *ld, const char *field, double absent); /* finite, < 0 */
 bool load_bool_or(Loader *ld, const char *field, bool absent);
 bool load_truth_or(Loader *ld, const char *field, bool absent); /* the same, or a number, of which 0 is false */
 int load_context(const Loader *ld); /* tokens of a sequence that are asked for; 0: as many as the model has */

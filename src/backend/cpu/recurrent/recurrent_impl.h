@@ -417,13 +417,15 @@ static void load_steps(const Head *h, int64_t row, int rows, Steps *out) {
 /* Log decays of the channels of a row, into g. */
 static void load_channels(Head *h, int64_t row) {
     const Recurrence *op = h->op;
-    const Vec rate = vec_set(op->rate[h->head]);
+    const Vec rate = vec_set(op->rate[h->head]), slope = vec_set(op->dt_slope ? op->dt_slope[h->head] : 0);
     const int64_t at = (int64_t)h->head * op->key_dim;
     for (int i = 0; i < op->key_dim; i += LANES) {
         const int lanes = op->key_dim - i;
         const Vec bias = op->dt_bias ? load_lanes(op->dt_bias + at + i, lanes) : vec_set(0);
         const Vec a = op->a ? load_lanes(op->a + row * op->value_heads * op->key_dim + at + i, lanes) : vec_set(0);
-        const Vec dt = op->a ? time_steps(op, a, bias) : vec_set(1);
+        const Vec dt = !op->a ? vec_set(1)
+            : op->dt_slope    ? vec_sigmoid(vec_mul(slope, vec_add(a, bias)))
+                              : time_steps(op, a, bias);
         store_lanes(h->g + h->tail * op->key_dim + i, vec_mul(rate, dt), lanes);
     }
 }

@@ -162,9 +162,11 @@ static void apply(const HeadState *h, int rows, int t, const float *x, float *ou
     }
 }
 
-static float time_step(const Recurrence *op, int64_t row, int64_t index, int64_t count) {
+static float time_step(const Recurrence *op, int head, int64_t row, int64_t index, int64_t count) {
     if (!op->a) return 1;
-    const float dt = softplus(op->dt_scale * op->a[row * count + index] + (op->dt_bias ? op->dt_bias[index] : 0));
+    const float a = op->a[row * count + index], bias = op->dt_bias ? op->dt_bias[index] : 0;
+    if (op->dt_slope) return sigmoid(op->dt_slope[head] * (a + bias));
+    const float dt = softplus(op->dt_scale * a + bias);
     return fminf(fmaxf(dt, op->dt_min), op->dt_max);
 }
 
@@ -177,7 +179,7 @@ static void compute_row(HeadState *h, int64_t row) {
     float *out = op->out + at * op->value_dim, *u = h->u + h->tail * op->value_dim;
     float dt = 1;
     for (int i = 0; i < h->decays; i++) {
-        dt = time_step(op, row, (int64_t)h->head * h->decays + i, (int64_t)op->value_heads * h->decays);
+        dt = time_step(op, h->head, row, (int64_t)h->head * h->decays + i, (int64_t)op->value_heads * h->decays);
         h->log_decay[h->tail * h->decays + i] = op->rate[h->head] * dt;
     }
     memcpy(h->k + h->tail * op->key_dim, op->k + key_at * op->key_dim, (size_t)op->key_dim * sizeof *h->k);

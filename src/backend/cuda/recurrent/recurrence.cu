@@ -63,7 +63,10 @@ __global__ void __launch_bounds__(64) prepare_kernel(const __grid_constant__ Rec
     const int32_t page = page_of(c, position);
     for (int i = lane; i < op.key_dim; i += 32) {
         const int64_t index = (int64_t)key_head * op.key_dim + i, count = (int64_t)op.value_heads * op.key_dim;
-        const float log_decay = __ldg(op.rate + key_head) * time_step(op, row, index, count);
+        const float dt = op.dt_slope && op.a
+            ? sigmoid(__ldg(op.dt_slope + key_head) * (load(op.a + row * count + index) + dt_bias_of(op, index)))
+            : time_step(op, row, index, count);
+        const float log_decay = __ldg(op.rate + key_head) * dt;
         channel_decays(op, row, key_head)[i] = log_decay;
         if (page >= 0) row_decays(op, tail_row(a.pages, page, position % PAGE), key_head)[i] = log_decay;
     }
