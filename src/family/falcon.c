@@ -2,6 +2,7 @@
  * or (40B) behind its own; q, k and v are one matrix: for each head of keys its queries, the key and the value.
  * Reference: transformers/models/falcon. Falcon-RW, whose scores have ALiBi, is refused. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 typedef struct Falcon {
     Dims d;
@@ -20,7 +21,8 @@ static Falcon load_fields(Loader *ld, Spec *spec) {
         .norms = {load_layer_norm, .attention_input = "input_layernorm"}};
     const bool newer = load_bool_or(ld, "new_decoder_architecture", false);
     const bool one = load_bool_or(ld, "multi_query", true);
-    const int norms = load_int_or(ld, "num_ln_in_parallel_attn", newer ? 2 : 1);
+    const bool two = newer && load_has(ld, "model.layers.0.ln_attn.weight");
+    const int norms = load_int_or(ld, "num_ln_in_parallel_attn", two ? 2 : 1);
     f.parallel = load_bool_or(ld, "parallel_attn", true) || newer;
     const int heads = load_int_or(ld, "num_kv_heads", f.d.heads);
     f.d.kv_heads = newer ? heads : one ? 1 : f.d.heads;
@@ -28,7 +30,7 @@ static Falcon load_fields(Loader *ld, Spec *spec) {
     family_check(ld, &f.d);
     if (newer && norms == 2) {
         f.norms.attention_input = "ln_attn";
-        f.norms.ffn_input = "ln_mlp";
+        f.norms.ffn_input = load_has(ld, "model.layers.0.ln_mlp.weight") ? "ln_mlp" : "input_layernorm"; /* from GGUF */
     } else if (!f.parallel) {
         f.norms.ffn_input = "post_attention_layernorm";
     }
@@ -73,4 +75,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family falcon_family = {.load = load};
+const Family falcon_family = {.load = load, .gguf = &falcon_gguf};

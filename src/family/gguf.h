@@ -20,7 +20,8 @@ typedef enum GgufChange {
     GGUF_FLAT,            /* a matrix of one row became a vector */
     GGUF_NAMED,           /* the module's name is the tensor's: nothing follows it */
     GGUF_RATE,            /* GGUF_NAMED, and −e^x was applied: kept so under the module's name without "_log" */
-    GGUF_HEADS_APART,     /* rows of q, k and v, head by head: all of q came first, then all of k, then all of v */
+    GGUF_HEADS_APART,     /* rows of q, k and v, for each head of k its queries, it and its v: all of q came first, then
+                             all of k, then all of v */
     GGUF_STACKED,         /* modules became one stack; '#' in the module's name is the number of the matrix */
     GGUF_QKV,             /* modules became one, below each other; '#' in the module's name is q, k or v */
     GGUF_GATE_UP,         /* the same of each matrix of two stacks; '#' is gate or up */

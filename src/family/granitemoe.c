@@ -121,6 +121,6 @@ static void load_swa(Loader *ld, Spec *spec) {
 }
 
 const Family granitemoe_family = {.load = load_mixture, .gguf = &granitemoe_gguf};
-const Family granitemoeshared_family = {.load = load_mixture};
+const Family granitemoeshared_family = {.load = load_mixture, .gguf = &granitemoeshared_gguf};
 const Family granitemoe_swa_family = {.load = load_mixture_swa};
 const Family granite_swa_family = {.load = load_swa};

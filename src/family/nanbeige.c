@@ -1,6 +1,7 @@
 /* Nanbeige with loops: a llama whose layers are computed several times, each time with keys and values of its own and
  * with the last norm behind it. Reference: mlx_lm/models/nanbeige.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 enum { LOOPS_MAX = 16 };
 
@@ -38,4 +39,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family nanbeige_family = {.load = load};
+const Family nanbeige_family = {.load = load, .gguf = &nanbeige_gguf};

@@ -119,6 +119,7 @@ def llama3_factors(config, scaling):
 # whose tensors are called the same; the first ones are newer than gguf 0.19
 KNOWN_AS = {
     "cohere2moe": "exaone-moe",
+    "nanbeige": "llama",
     "deepseek32": "glm-dsa",
     "deepseek4": "glm-dsa",
     "gemma4-assistant": "gemma4",
@@ -787,6 +788,68 @@ def laguna(f):
     f.rename_all({"mlp.shared_expert.": "mlp.shared_experts.", "mlp.gate.proj.": "mlp.gate."})
 
 
+def falcon(f):
+    c = f.config
+    heads, hidden = c["num_attention_heads"], c["hidden_size"]
+    kv = c.get("num_kv_heads") or 1
+    f.keys |= {"context_length": 2048, "tensor_data_layout": "jploski", "attention.head_count_kv": kv}
+    f.keys["feed_forward_length"] = c.get("ffn_hidden_size") or 4 * hidden
+    for name, x in f.tensors.items():
+        if "query_key_value" in name:
+            x = x.reshape(kv, heads // kv + 2, hidden // heads, hidden)
+            f.tensors[name] = np.concatenate([y.reshape(-1, hidden) for y in (x[:, :-2], x[:, -2], x[:, -1])])
+
+
+def xverse(f):
+    llama(f)
+    f.keys["tensor_data_layout"] = "Meta AI original pth"
+
+
+def nanbeige(f):
+    llama(f)
+    c = f.config
+    f.keys["num_loops"] = c.get("num_loops") or len(c["loop_loss_weights"]) + 1
+    f.keys |= {"skip_loop_final_norm": c.get("skip_loop_final_norm", False)}
+    f.keys |= {f"attention.{key}": head_dim(c) for key in ("head_dim", "key_length", "value_length")}
+
+
+def granitemoeshared(f):
+    c = f.config
+    pair_heads(c, f.tensors)
+    for key, field in GRANITE.items():
+        f.keys[key] = c[field]
+    f.keys |= {"rope.dimension_count": head_dim(c), "expert_shared_feed_forward_length": c["shared_intermediate_size"]}
+    for own, home in (("exps", "block_sparse_moe"), ("shexp", "shared_mlp")):
+        for i, x in f.take(f"{home}.input_linear.weight").items():
+            gate, up = np.split(x, 2, axis=-2)
+            f.named |= {f"blk.{i}.ffn_gate_{own}.weight": gate, f"blk.{i}.ffn_up_{own}.weight": up}
+        for i, x in f.take(f"{home}.output_linear.weight").items():
+            f.named[f"blk.{i}.ffn_down_{own}.weight"] = x
+
+
+def bamba(f):
+    c = f.config
+    pair_heads(c, f.tensors)
+    inner, heads = c["mamba_n_heads"] * c["mamba_d_head"], c["mamba_n_heads"]
+    kv = [c["num_key_value_heads"] * (i in c["attn_layer_indices"]) for i in range(c["num_hidden_layers"])]
+    f.keys |= {"attention.head_count_kv": kv, "rope.scaling.finetuned": True}
+    f.keys["rope.dimension_count"] = int(head_dim(c) * c.get("partial_rotary_factor", 0.5))
+    f.keys |= {"ssm.conv_kernel": c["mamba_d_conv"], "ssm.state_size": c["mamba_d_state"], "ssm.inner_size": inner}
+    f.keys |= {"ssm.group_count": c["mamba_n_groups"], "ssm.time_step_rank": heads}
+    for part, name in (("A_log", "ssm_a"), ("D", "ssm_d")):
+        for i, x in f.take(f"mamba.{part}").items():
+            f.named[f"blk.{i}.{name}"] = (-np.exp(x) if part == "A_log" else x).reshape(-1, 1)
+    for i, x in f.take("mamba.dt_bias").items():
+        f.named[f"blk.{i}.ssm_dt.bias"] = x
+    for i, x in f.take("mamba.conv1d.weight").items():
+        f.named[f"blk.{i}.ssm_conv1d.weight"] = x.reshape(x.shape[0], -1)
+    for i, x in f.take("mamba.norm.weight").items():
+        f.named[f"blk.{i}.ssm_norm.weight"] = x.reshape(c["mamba_n_groups"], -1)
+    for i, x in f.take("pre_ff_layernorm.weight").items():
+        f.named[f"blk.{i}.ffn_norm.weight"] = x
+    f.named["output_norm.weight"] = f.tensors.pop("model.final_layernorm.weight")
+
+
 def qwen_vl(f):
     f.keys["rope.dimension_sections"] = [2, 2, 2, 0]
     if "num_experts" in f.config:
@@ -861,6 +924,12 @@ SHAPES = {  # other than the fixture's: GGUF has one size of values, and both ki
 }
 # GGUF has the published rates, of which the greater one divides a key's width.
 V4_SIZES = {"head_dim": 128, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}
+GRANITE = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
 MINIMAX_INDEXER = (
     ("head_count", "sparse_num_index_heads"),
     ("key_length", "sparse_index_dim"),
@@ -940,6 +1009,8 @@ CASES = [
     ("apertus", "apertus", apertus, {}),
     ("bailing-moe", "bailingmoe", bailing, {}),
     ("bailing-moe-groups", "bailingmoe2", bailing2, {}),
+    ("bamba", "granitehybrid", bamba, {}),
+    ("bamba-groups", "granitehybrid", bamba, {}),
     ("cohere2-moe", "cohere2moe", cohere2_moe, {}),
     ("dbrx", "dbrx", dbrx, {}),
     ("deepseek-v32", "deepseek32", dsa, {}),
@@ -947,6 +1018,8 @@ CASES = [
     ("ernie4-5-moe", "ernie4_5-moe", ernie, {}),
     ("ernie4-5-moe-correction", "ernie4_5-moe", ernie, {}),
     ("exaone-moe", "exaone-moe", exaone_moe, {}),
+    ("falcon", "falcon", falcon, {}),
+    ("falcon-40b", "falcon", falcon, {}),
     ("gemma3n", "gemma3n", gemma3n, {}),
     ("gemma4-31b", "gemma4", gemma4, {}),
     ("gemma4-a4b", "gemma4", gemma4, {}),
@@ -959,6 +1032,7 @@ CASES = [
     ("gpt-bigcode", "starcoder", gpt_bigcode, {}),
     ("gpt-neox", "gptneox", gpt_neox, {}),
     ("gpt-neox-serial", "gptneox", gpt_neox, {}),
+    ("granitemoeshared", "granitemoe", granitemoeshared, {}),
     ("hunyuan-dense", "hunyuan-dense", hunyuan_rope, {}),
     ("hunyuan-dense-plain", "hunyuan-dense", hunyuan_rope, {}),
     ("hunyuan-v1", "hunyuan-moe", hunyuan_moe, {}),
@@ -974,6 +1048,7 @@ CASES = [
         laguna,
         LAGUNA_ROUTER | {"layer_types": LAGUNA_KINDS, "num_attention_heads_per_layer": [4, 6, 6, 6]},
     ),
+    ("llama", "xverse", xverse, {}),
     ("laguna-published", "laguna", laguna, {"layer_types": None, "sliding_window": None}),
     ("llama4", "llama4", llama4, {"attention_chunk_size": 8192, "floor_scale": 8192, "rope_parameters": LLAMA4_ROPE}),
     ("mellum", "mellum", mellum, {}),
@@ -988,6 +1063,8 @@ CASES = [
     ("ministral3", "mistral3", ministral3, {}),
     ("mistral4", "mistral4", mistral4, {}),
     ("muse-glimmer", "muse-glimmer", muse_glimmer, {}),
+    ("nanbeige", "nanbeige", nanbeige, {}),
+    ("nanbeige-skip", "nanbeige", nanbeige, {}),
     ("nemotron-nas", "deci", deci, {"block_configs": DECI_BLOCKS, "rope_scaling": LLAMA3_ROPE}),
     ("openelm", "openelm", openelm, {}),
     ("phimoe", "phimoe", phimoe, {"rope_scaling": {"type": "longrope"} | PHI_FACTORS, "router_jitter_noise": 0.01}),

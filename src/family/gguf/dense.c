@@ -125,6 +125,45 @@ const GgufModel gpt_neox_gguf = {.architecture = "gptneox",
     .fields = {gguf_sizes, gpt_neox_fields},
     .tokenizer = {.pre = "olmo"}};
 
+/* ---- Falcon ---- */
+
+/* The 40B has a norm of its own before attention; the other one is called as the 7B's only one. */
+static const GgufName falcon_names[] = {
+    {"token_embd", "transformer.word_embeddings", 0},
+    {"output_norm", "transformer.ln_f", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_norm", "transformer.h.*.input_layernorm", 0},
+    {"blk.*.attn_norm_2", "transformer.h.*.ln_attn", 0},
+    {"blk.*.attn_qkv", "transformer.h.*.self_attention.query_key_value", GGUF_HEADS_APART},
+    {"blk.*.attn_output", "transformer.h.*.self_attention.dense", 0},
+    {"blk.*.ffn_up", "transformer.h.*.mlp.dense_h_to_4h", 0},
+    {"blk.*.ffn_down", "transformer.h.*.mlp.dense_4h_to_h", 0},
+    {0},
+};
+
+/* In the newer architecture's form, which the older one's models with one head of keys have as well. */
+static const GgufField falcon_fields[] = {
+    {"hidden_size", .key = ".embedding_length"},
+    {"ffn_hidden_size", .key = ".feed_forward_length"},
+    {"num_hidden_layers", .key = ".block_count", .compute = gguf_layer_count},
+    {"num_attention_heads", .key = ".attention.head_count"},
+    {"num_kv_heads", .key = ".attention.head_count_kv", .absent = 1},
+    {"max_position_embeddings", .key = ".context_length"},
+    {"vocab_size", .compute = gguf_vocab_size},
+    {"layer_norm_epsilon", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"new_decoder_architecture", GGUF_FIELD_BOOL, .absent = 1},
+    {"bias", GGUF_FIELD_HAS, .key = "blk.0.attn_qkv.bias"},
+    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
+    {"layout", GGUF_FIELD_IGNORED, .key = ".tensor_data_layout"},
+    {0},
+};
+
+const GgufModel falcon_gguf = {.architecture = "falcon",
+    .class_name = "FalconForCausalLM",
+    .names = {falcon_names},
+    .fields = {falcon_fields},
+    .tokenizer = {.pre = "falcon"}};
+
 /* ---- Seed-OSS, Nemotron ---- */
 
 static const GgufName seed_names[] = {

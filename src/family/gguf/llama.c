@@ -33,6 +33,25 @@ const GgufModel granitemoe_gguf = {.architecture = "granitemoe",
     .names = {gguf_ends, gguf_norms, gguf_qkv_paired, granitemoe_names},
     .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_attention_bias, gguf_granite, granitemoe_fields}};
 
+static const GgufName granitemoeshared_names[] = {
+    {"blk.*.ffn_gate_shexp", "model.layers.*.shared_mlp.gate_proj", 0},
+    {"blk.*.ffn_up_shexp", "model.layers.*.shared_mlp.up_proj", 0},
+    {"blk.*.ffn_down_shexp", "model.layers.*.shared_mlp.output_linear", 0},
+    {0},
+};
+
+static const GgufField granitemoeshared_fields[] = {
+    {"shared_intermediate_size", .key = ".expert_shared_feed_forward_length"},
+    {0},
+};
+
+const GgufModel granitemoeshared_gguf = {.architecture = "granitemoe",
+    .with_key = ".expert_shared_feed_forward_length",
+    .class_name = "GraniteMoeSharedForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, granitemoe_names, granitemoeshared_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_attention_bias, gguf_granite, granitemoe_fields,
+        granitemoeshared_fields}};
+
 /* ---- Llama, Mistral ---- */
 
 const GgufModel llama_gguf = {.architecture = "llama",
@@ -90,10 +109,33 @@ const GgufModel smollm3_gguf = {.architecture = "smollm3",
 
 /* ---- llamas under other architectures ---- */
 
+static const GgufField xverse_fields[] = {
+    {"layout", GGUF_FIELD_IGNORED, .key = ".tensor_data_layout"},
+    {0},
+};
+
+static const GgufModel xverse_gguf = {.architecture = "xverse",
+    .class_name = "LlamaForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
+    .fields = {gguf_sizes, gguf_rms, gguf_llama, xverse_fields}};
+
 const GgufModel internlm2_gguf = {.architecture = "internlm2",
     .class_name = "LlamaForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-    .fields = {gguf_sizes, gguf_rms, gguf_llama}};
+    .fields = {gguf_sizes, gguf_rms, gguf_llama},
+    .other = &xverse_gguf};
+
+static const GgufField nanbeige_fields[] = {
+    {"num_loops", .key = ".num_loops", .absent = 1},
+    {"skip_loop_final_norm", GGUF_FIELD_BOOL, .key = ".skip_loop_final_norm", .absent = 0},
+    {"head_dim", GGUF_FIELD_EQUAL, .key = ".attention.head_dim", .or_key = ".attention.key_length"},
+    {0},
+};
+
+const GgufModel nanbeige_gguf = {.architecture = "nanbeige",
+    .class_name = "NanbeigeForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
+    .fields = {gguf_sizes, gguf_rms, gguf_llama, nanbeige_fields}};
 
 const GgufModel ministral3_gguf = {.architecture = "mistral3",
     .queries_scaled = true,

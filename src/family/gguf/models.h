@@ -34,7 +34,7 @@ extern const GgufModel cohere_gguf, cohere2_gguf, cohere2_moe_gguf;
 /* deepseek_v4.c */
 extern const GgufModel deepseek_v4_gguf;
 /* dense.c */
-extern const GgufModel apertus_gguf, arcee_gguf, ernie4_5_gguf, gpt2_gguf, gpt_bigcode_gguf, gpt_neox_gguf,
+extern const GgufModel apertus_gguf, arcee_gguf, ernie4_5_gguf, falcon_gguf, gpt2_gguf, gpt_bigcode_gguf, gpt_neox_gguf,
     hunyuan_dense_gguf, jais2_gguf, nemotron_gguf, seed_oss_gguf, stablelm_gguf, starcoder2_gguf;
 /* encoder.c */
 extern const GgufModel bert_gguf, nomic_bert_gguf;
@@ -45,8 +45,8 @@ extern const GgufModel gemma_gguf, gemma2_gguf, gemma3_gguf, gemma3n_gguf, gemma
 /* glm.c */
 extern const GgufModel glm_gguf, glm4_gguf, glm4_moe_gguf;
 /* llama.c */
-extern const GgufModel granite_gguf, granitemoe_gguf, internlm2_gguf, llama_gguf, minicpm_gguf, minicpm3_gguf,
-    ministral3_gguf, mistral_gguf, mixtral_gguf, smollm3_gguf;
+extern const GgufModel granite_gguf, granitemoe_gguf, granitemoeshared_gguf, internlm2_gguf, llama_gguf, minicpm_gguf, minicpm3_gguf,
+    ministral3_gguf, mistral_gguf, mixtral_gguf, nanbeige_gguf, smollm3_gguf;
 /* mla.c */
 extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, glm4_moe_lite_gguf, glm_moe_dsa_gguf,
     mistral4_gguf, youtu_llm_gguf;
@@ -66,5 +66,5 @@ extern const GgufModel qwen_gguf, qwen2_gguf, qwen2_moe_gguf, qwen2_vl_gguf, qwe
 /* qwen3_next.c */
 extern const GgufModel qwen3_5_gguf, qwen3_5_moe_gguf, qwen3_next_gguf;
 /* recurrent.c */
-extern const GgufModel falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, kimi_linear_gguf,
+extern const GgufModel bamba_gguf, falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, kimi_linear_gguf,
     lfm2_gguf, lfm2_moe_gguf, mamba_gguf, mamba2_gguf, minimax_text_01_gguf, nemotron_h_gguf;

@@ -110,6 +110,18 @@ static const GgufName granite_names[] = {
     {0},
 };
 
+static const GgufName bamba_names[] = {
+    {"token_embd", "model.embed_tokens", 0},
+    {"output_norm", "model.final_layernorm", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
+    {"blk.*.ffn_norm", "model.layers.*.pre_ff_layernorm", 0},
+    {"blk.*.attn_output", "model.layers.*.self_attn.o_proj", 0},
+    MAMBA2("model.layers.*.mamba"),
+    GLU("model.layers.*.feed_forward", "gate_proj", "up_proj", "down_proj"),
+    {0},
+};
+
 static const GgufName lfm2_names[] = {
     {"token_embd", "model.embed_tokens", 0},
     {"token_embd_norm", "model.embedding_norm", 0},
@@ -285,6 +297,22 @@ static const GgufField falcon_fields[] = {
     {0},
 };
 
+static const GgufField bamba_fields[] = {
+    {"layer_types", GGUF_FIELD_LAYERS, .kinds = attention_or_mamba},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.*.attn_q.bias"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.*.ffn_up.bias"},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = gguf_rotary_factor},
+    {"rotates", GGUF_FIELD_IGNORED, .key = ".rope.scaling.finetuned"},
+    {"mamba_n_heads", .key = ".ssm.time_step_rank"},
+    {"mamba_d_head", .key = ".ssm.inner_size", .compute = head_width},
+    {"mamba_d_state", .key = ".ssm.state_size"},
+    {"mamba_n_groups", .key = ".ssm.group_count"},
+    {"mamba_d_conv", .key = ".ssm.conv_kernel"},
+    {"mamba_proj_bias", GGUF_FIELD_HAS, .key = "blk.*.ssm_in.bias"},
+    {"mamba_conv_bias", GGUF_FIELD_HAS, .key = "blk.*.ssm_conv1d.bias"},
+    {0},
+};
+
 static const GgufField granite_fields[] = {
     {"layer_types", GGUF_FIELD_LAYERS, .kinds = attention_or_mamba},
     {"attention_bias", GGUF_FIELD_HAS, .key = "blk.*.attn_q.bias"},
@@ -427,7 +455,14 @@ const GgufModel falcon_h1_gguf = {.architecture = "falcon-h1",
     .names = {falcon_names},
     .fields = {gguf_sizes, gguf_rms, gguf_silu, falcon_fields}};
 
+/* Granite's have factors, Bamba's do not. */
+const GgufModel bamba_gguf = {.architecture = "granitehybrid",
+    .class_name = "BambaForCausalLM",
+    .names = {bamba_names, gguf_qkv_paired},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu, bamba_fields}};
+
 const GgufModel granitemoehybrid_gguf = {.architecture = "granitehybrid",
+    .with_key = ".attention.scale",
     .class_name = "GraniteMoeHybridForCausalLM",
     .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu, granite_names},
     .fields = {gguf_sizes, gguf_rms, gguf_silu, gguf_granite, granite_fields}};

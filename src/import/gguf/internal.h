@@ -200,7 +200,8 @@ typedef struct GgufOutput {
     int64_t interleaved; /* rows per head whose two halves are interleaved and must be separated; 0: none */
     int64_t half;        /* rows of each matrix that this output has of a stack whose matrices have twice as many */
     bool second;         /* the second half of them */
-    int64_t apart;       /* rows per head of q, k and v, which must come head by head; 0: they are as they should be */
+    int64_t apart;       /* rows per head of q, k and v (GGUF_HEADS_APART); 0: they are as they should be */
+    int64_t queries;     /* with apart: heads of q for each one of k */
     bool minus_one;      /* stored with 1 added */
 } GgufOutput;
 

@@ -253,11 +253,14 @@ static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange chan
 }
 
 static bool apart_plan(GgufOutput *output, const GgufFile *file, Error *error) {
-    int64_t heads = 0, rows = rows_of(output->source);
-    if (!gguf_integer(file, ".attention.head_count", &heads) || heads <= 0 || rows % (3 * heads))
+    int64_t heads = 0, kv = 0, rows = rows_of(output->source);
+    const bool known = gguf_integer(file, ".attention.head_count", &heads) && heads > 0 && heads <= rows;
+    if (known && !gguf_integer(file, ".attention.head_count_kv", &kv)) kv = heads;
+    if (!known || kv <= 0 || heads % kv || rows % (heads + 2 * kv))
         return fail(error, ERROR_FORMAT, "tensor %.*s: %lld rows are not those of q, k and v of %lld heads",
             SLICE_SHOWN(output->source->name), (long long)rows, (long long)heads);
-    output->apart = rows / (3 * heads);
+    output->apart = rows / (heads + 2 * kv);
+    output->queries = heads / kv;
     return true;
 }
 
@@ -323,8 +326,11 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row) {
         return (2 * matrix + output->second) * output->half + row % output->half;
     }
     if (output->apart) {
-        const int64_t each = output->apart, all = rows_of(output->source) / 3;
-        return row / each % 3 * all + row / (3 * each) * each + row % each;
+        const int64_t each = output->apart, queries = output->queries, group = row / each / (queries + 2);
+        const int64_t groups = rows_of(output->source) / each / (queries + 2), within = row / each % (queries + 2);
+        const int64_t head =
+            within < queries ? group * queries + within : (queries + within - queries) * groups + group;
+        return head * each + row % each;
     }
     if (!size) return row;
     int64_t head = row / size, within = row % size, half = within / (size / 2), pair = within % (size / 2);
