@@ -44,7 +44,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
 - decoders: arctic, baichuan, bloom, chameleon, codeshell, gptj, grok, grovemoe, jais,
   llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie;
-- decoders of 2026: bailingmoe3, dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
+- decoders of 2026: dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
   kimi-k3, maple, qwen4exp, spark2_5;
 - other recurrences: arwkv7, plamo2, rwkv6, rwkv6qwen2, rwkv7;
 - diffusion: dream, llada, llada-moe, rnd1;
@@ -55,8 +55,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of bailingmoe3 (Ling 3.0), gptj, granite_swa and spark2_5 are read. llama.cpp's converter writes no
-gptj.
+Of these, checkpoints of gptj, granite_swa and spark2_5 are read. llama.cpp's converter writes no gptj.
 """
 
 

@@ -3,6 +3,7 @@
  * delta attention, whose decay is bounded; its latent attention has a gate for each head. References:
  * mlx_lm/models/bailing_hybrid.py, bailing_moe_v3.py; transformers/models/bailing_hybrid (3.0). */
 #include "family/bailing.h"
+#include "family/gguf/models.h"
 #include "family/mla.h"
 #include "family/recurrent.h"
 
@@ -37,6 +38,14 @@ static Bailing load_choice(Loader *ld, const Dims *d) {
 
 /* ---- Ling 3.0 ---- */
 
+/* Limits of layers, which no reference computes: null or 0. */
+static void refuse_limits(Loader *ld, const char *field) {
+    const Json *limits = load_list(ld, field, -1);
+    for (int i = 0; limits && i < (int)limits->size; i++)
+        load_require(
+            ld, family_number(ld, field, limits, i, 0) == 0, "%s[%d] is a limit, which is not supported", field, i);
+}
+
 static DeltaAttention load_delta_fields(Loader *ld, const Dims *d) {
     const DeltaAttention delta = {.hidden = d->hidden,
         .heads = d->heads,
@@ -47,6 +56,9 @@ static DeltaAttention load_delta_fields(Loader *ld, const Dims *d) {
     family_check_recurrence(ld, "delta attention", delta.heads, delta.heads, delta.head_dim, delta.head_dim);
     family_check_taps(ld, delta.taps);
     load_expect_bool(ld, "no_kda_lora", true);
+    load_expect_text(ld, "gated_attention_proj_granularity_type", "head_wise");
+    refuse_limits(ld, "expert_swiglu_limit_list");
+    refuse_limits(ld, "share_expert_swiglu_limit_list");
     load_expect_int(ld, "linear_num_heads", delta.heads);
     load_expect_int(ld, "linear_conv_kernel_dim", delta.taps);
     load_ignore(ld, "num_key_value_heads", "layer_types", "mlp_layer_types", "qk_head_dim", "layer_group_size",
@@ -60,7 +72,7 @@ static Component load_mixer(Loader *ld, const DeltaAttention *delta, const MlaFa
     static const LoadName dense[] = {{"self_attn", "attention"}, {"attention.o_proj", "attention.dense"}, {0}};
     load_module_names(ld, usual);
     if (load_has(ld, "self_attn.dense.weight")) load_module_names(ld, dense);
-    if (load_has(ld, "self_attn.A_log")) return family_delta_attention(ld, delta);
+    if (load_has(ld, "self_attn.dt_bias")) return family_delta_attention(ld, delta);
     Component mixer = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, latent)};
     mixer.mla.gate = load_linear(ld, "self_attn.g_proj", latent->sizes.heads, latent->d.hidden, false);
     return mixer;
@@ -86,7 +98,7 @@ static void load_ling3(Loader *ld, Spec *spec) {
 }
 
 static void load(Loader *ld, Spec *spec) {
-    if (load_has_part(ld, ".attention.A_log")) {
+    if (load_has_part(ld, ".attention.dt_bias")) {
         load_ling3(ld, spec);
         return;
     }
@@ -115,4 +127,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family bailing_hybrid_family = {.load = load};
+const Family bailing_hybrid_family = {.load = load, .gguf = &bailing_hybrid_gguf};

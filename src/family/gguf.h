@@ -38,38 +38,39 @@ typedef struct GgufName {
 /* --- Fields of config.json ------------------------------------------------------------------------------------- */
 
 typedef enum GgufFieldKind {
-    GGUF_FIELD_INTEGER, /* 1 … 2^31 − 1 */
-    GGUF_FIELD_NUMBER,  /* finite, above 0 */
-    GGUF_FIELD_TEXT,    /* always `text`; a file that has `key` must have `absent` there */
-    GGUF_FIELD_JSON,    /* always `text`, which is JSON */
-    GGUF_FIELD_BOOL,    /* of `key`, else whether `absent` is not 0; no key: always that */
-    GGUF_FIELD_CHOICE,  /* `text` if `key` is true, else `otherwise`; absent: whether `absent` is not 0 */
-    GGUF_FIELD_HAS,     /* whether the file has the tensor `key`; '*': in any layer */
-    GGUF_FIELD_LACKS,   /* whether it has not */
-    GGUF_FIELD_LAYERS,  /* list of the kinds of layers */
-    GGUF_FIELD_LETTERS, /* text of the kinds of layers, which have one letter each */
-    GGUF_FIELD_FLAGS,   /* list with `text` for layers that are flagged and `otherwise` for the others, both as JSON.
-                           Flagged: those with the tensor `key`, if there is a '*' in it; else the metadata `key` has a
-                           flag for each layer, or n: all but every nth are flagged. Absent: `absent` is n; 0: no list;
-                           −n: all but the first of each n are */
-    GGUF_FIELD_WHERE,   /* the integer of the layers that `flags` flags, or does not (`unflagged`), which must be the
-                           same in them; no such layers: config.json does not have the field */
-    GGUF_FIELD_LIST,    /* list of integers, one for each layer */
-    GGUF_FIELD_START,   /* the same, of a list that may go on behind the layers */
-    GGUF_FIELD_UNIFORM, /* a number above 0, or a list with the same number for each layer */
-    GGUF_FIELD_NUMBERS, /* the same of numbers, each changed by `each`; key absent: config.json lacks the field */
-    GGUF_FIELD_EACH,    /* list of what `layer` writes of each layer */
-    GGUF_FIELD_WITH,    /* list of the numbers of layers with the tensor `key` */
-    GGUF_FIELD_COUNT,   /* an integer that may be 0; neither key nor `absent`: config.json lacks the field */
-    GGUF_FIELD_AT_0,    /* the integer of the first layer */
-    GGUF_FIELD_VARIES,  /* whether the integers of the layers are not all the same */
-    GGUF_FIELD_ROWS,    /* rows of the tensor `key`, '*': of the first layer that has it; no such tensor: config.json
-                           lacks the field */
-    GGUF_FIELD_PARTS,   /* whether some layer has the tensor `key` but not `or_key` */
-    GGUF_FIELD_EQUAL,   /* not a field: the number of `key`, if there is one, must be that of `or_key` */
-    GGUF_FIELD_IGNORED, /* not a field: nothing here depends on `key` */
-    GGUF_FIELD_FIRST,   /* first layer with the tensor `key`; no such layer: config.json does not have the field */
-    GGUF_FIELD_EVERY,   /* distance of layers with the tensor `key`, which must be regular; the same */
+    GGUF_FIELD_INTEGER,  /* 1 … 2^31 − 1 */
+    GGUF_FIELD_NUMBER,   /* finite, above 0 */
+    GGUF_FIELD_TEXT,     /* always `text`; a file that has `key` must have `absent` there */
+    GGUF_FIELD_JSON,     /* always `text`, which is JSON */
+    GGUF_FIELD_BOOL,     /* of `key`, else whether `absent` is not 0; no key: always that */
+    GGUF_FIELD_CHOICE,   /* `text` if `key` is true, else `otherwise`; absent: whether `absent` is not 0 */
+    GGUF_FIELD_HAS,      /* whether the file has the tensor `key`; '*': in any layer */
+    GGUF_FIELD_LACKS,    /* whether it has not */
+    GGUF_FIELD_LAYERS,   /* list of the kinds of layers */
+    GGUF_FIELD_LETTERS,  /* text of the kinds of layers, which have one letter each */
+    GGUF_FIELD_FLAGS,    /* list with `text` for layers that are flagged and `otherwise` for the others, both as JSON.
+                            Flagged: those with the tensor `key`, if there is a '*' in it; else the metadata `key` has a
+                            flag for each layer, or n: all but every nth are flagged. Absent: `absent` is n; 0: no list;
+                            −n: all but the first of each n are */
+    GGUF_FIELD_WHERE,    /* the integer of the layers that `flags` flags, or does not (`unflagged`), which must be the
+                            same in them; no such layers: config.json does not have the field */
+    GGUF_FIELD_LIST,     /* list of integers, one for each layer */
+    GGUF_FIELD_START,    /* the same, of a list that may go on behind the layers */
+    GGUF_FIELD_UNIFORM,  /* a number above 0, or a list with the same number for each layer */
+    GGUF_FIELD_NUMBERS,  /* the same of numbers, each changed by `each`; key absent: config.json lacks the field */
+    GGUF_FIELD_EACH,     /* list of what `layer` writes of each layer */
+    GGUF_FIELD_WITH,     /* list of the numbers of layers with the tensor `key` */
+    GGUF_FIELD_COUNT,    /* an integer that may be 0; neither key nor `absent`: config.json lacks the field */
+    GGUF_FIELD_AT_0,     /* the integer of the first layer */
+    GGUF_FIELD_VARIES,   /* whether the integers of the layers are not all the same */
+    GGUF_FIELD_ROWS,     /* rows of the tensor `key`, '*': of the first layer that has it; no such tensor: config.json
+                            lacks the field */
+    GGUF_FIELD_PARTS,    /* whether some layer has the tensor `key` but not `or_key` */
+    GGUF_FIELD_EQUAL,    /* not a field: the number of `key`, if there is one, must be that of `or_key` */
+    GGUF_FIELD_IGNORED,  /* not a field: nothing here depends on `key` */
+    GGUF_FIELD_FIRST,    /* first layer with the tensor `key`; no such layer: config.json does not have the field */
+    GGUF_FIELD_NEGATIVE, /* a number below 0; no key: config.json lacks the field */
+    GGUF_FIELD_EVERY,    /* distance of layers with the tensor `key`, which must be regular; the same */
 } GgufFieldKind;
 
 /* A kind of layer, of which each layer is exactly one. */

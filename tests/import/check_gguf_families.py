@@ -118,6 +118,7 @@ def llama3_factors(config, scaling):
 
 # whose tensors are called the same; the first ones are newer than gguf 0.19
 KNOWN_AS = {
+    "bailingmoe3": "kimi-linear",
     "cohere2moe": "exaone-moe",
     "nanbeige": "llama",
     "deepseek32": "glm-dsa",
@@ -497,6 +498,33 @@ def bailing2(f):
     f.rename_all({"mlp.gate.gate_proj": "mlp.gate"})
     for i, x in f.take("mlp.gate.expert_bias").items():
         f.named[f"blk.{i}.exp_probs_b.bias"] = x
+
+
+def bailing3(f):
+    c = f.config
+    rank, rope, nope = c["kv_lora_rank"], c["qk_rope_head_dim"], c["qk_nope_head_dim"]
+    shared_experts(f, "num_shared_experts")
+    f.keys["expert_shared_feed_forward_length"] = c["moe_shared_expert_intermediate_size"]
+    f.keys |= {"ssm.conv_kernel": c["short_conv_kernel_size"], "kda.head_dim": c["head_dim"], "kda.safe_gate": True}
+    f.keys |= {"kda.gate_lower_bound": c["kda_lower_bound"], "attention.kv_lora_rank": rank}
+    f.keys |= {"attention.q_lora_rank": c["q_lora_rank"], "attention.key_length": rank + rope}
+    f.keys |= {"attention.key_length_mla": nope + rope, "attention.value_length_mla": c["v_head_dim"]}
+    f.keys |= {"rope.dimension_count": rope, "vocab_size": c["vocab_size"]}
+    del f.keys["attention.value_length"]
+    full = f.take("attention.kv_a_proj_with_mqa.weight")
+    f.keys["attention.head_count_kv"] = [int(i in full) for i in range(c["num_hidden_layers"])]
+    for i, x in full.items():
+        f.named[f"blk.{i}.attn_kv_a_mqa.weight"] = x
+    for part in "qkv":
+        for i, x in f.take(f"attention.{part}_conv1d.weight").items():
+            f.named[f"blk.{i}.ssm_conv1d_{part}.weight"] = x.reshape(1, x.shape[0], 1, -1)
+    for i, x in f.take("attention.A_log").items():
+        f.named[f"blk.{i}.ssm_a"] = np.exp(x).reshape(-1, 1)
+    for i, x in f.take("attention.g_proj.weight").items():
+        f.named[f"blk.{i}.{'attn_gate' if i in full else 'ssm_g_a'}.weight"] = x
+    for module, own in LING.items():
+        for i, x in f.take(module).items():
+            f.named[f"blk.{i}.{own}"] = x
 
 
 def phimoe(f):
@@ -924,6 +952,24 @@ SHAPES = {  # other than the fixture's: GGUF has one size of values, and both ki
 }
 # GGUF has the published rates, of which the greater one divides a key's width.
 V4_SIZES = {"head_dim": 128, "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}
+LING = {
+    "attention.dt_bias": "ssm_dt.bias",
+    "attention.f_proj.weight": "ssm_f_a.weight",
+    "attention.b_proj.weight": "ssm_beta.weight",
+    "attention.o_norm.weight": "ssm_norm.weight",
+    "attention.o_proj.weight": "attn_output.weight",
+    "attention.dense.weight": "attn_output.weight",
+    "attention.q_proj.weight": "attn_q.weight",
+    "attention.k_proj.weight": "attn_k.weight",
+    "attention.v_proj.weight": "attn_v.weight",
+    "attention.q_a_proj.weight": "attn_q_a.weight",
+    "attention.q_a_layernorm.weight": "attn_q_a_norm.weight",
+    "attention.q_b_proj.weight": "attn_q_b.weight",
+    "attention.kv_a_layernorm.weight": "attn_kv_a_norm.weight",
+    "attention.embed_q.weight": "attn_k_b.weight",
+    "attention.unembed_out.weight": "attn_v_b.weight",
+    "mlp.gate.expert_bias": "exp_probs_b.bias",
+}
 GRANITE = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
@@ -1009,6 +1055,7 @@ CASES = [
     ("apertus", "apertus", apertus, {}),
     ("bailing-moe", "bailingmoe", bailing, {}),
     ("bailing-moe-groups", "bailingmoe2", bailing2, {}),
+    ("bailing-three", "bailingmoe3", bailing3, {}),
     ("bamba", "granitehybrid", bamba, {}),
     ("bamba-groups", "granitehybrid", bamba, {}),
     ("cohere2-moe", "cohere2moe", cohere2_moe, {}),

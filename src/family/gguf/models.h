@@ -66,5 +66,5 @@ extern const GgufModel qwen_gguf, qwen2_gguf, qwen2_moe_gguf, qwen2_vl_gguf, qwe
 /* qwen3_next.c */
 extern const GgufModel qwen3_5_gguf, qwen3_5_moe_gguf, qwen3_next_gguf;
 /* recurrent.c */
-extern const GgufModel bamba_gguf, falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, kimi_linear_gguf,
+extern const GgufModel bailing_hybrid_gguf, bamba_gguf, falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, kimi_linear_gguf,
     lfm2_gguf, lfm2_moe_gguf, mamba_gguf, mamba2_gguf, minimax_text_01_gguf, nemotron_h_gguf;

@@ -169,6 +169,31 @@ static const GgufName kimi_names[] = {
     {0},
 };
 
+/* A is e^x of A_log. */
+static const GgufName ling_names[] = {
+    {"token_embd", "model.word_embeddings", 0},
+    ATTENTION("model.layers.*.attention", "dense"),
+    {"blk.*.ssm_conv1d_q", "model.layers.*.attention.q_conv1d", 0},
+    {"blk.*.ssm_conv1d_k", "model.layers.*.attention.k_conv1d", 0},
+    {"blk.*.ssm_conv1d_v", "model.layers.*.attention.v_conv1d", 0},
+    {"blk.*.ssm_f_a", "model.layers.*.attention.f_proj", 0},
+    {"blk.*.ssm_beta", "model.layers.*.attention.b_proj", 0},
+    {"blk.*.ssm_g_a", "model.layers.*.attention.g_proj", 0},
+    {"blk.*.ssm_a", "model.layers.*.attention.A_log", GGUF_RATE},
+    {"blk.*.ssm_dt", "model.layers.*.attention.dt_bias", GGUF_NAMED},
+    {"blk.*.ssm_norm", "model.layers.*.attention.o_norm", 0},
+    {"blk.*.attn_gate", "model.layers.*.attention.g_proj", 0},
+    {"blk.*.attn_q_a", "model.layers.*.attention.q_a_proj", 0},
+    {"blk.*.attn_q_a_norm", "model.layers.*.attention.q_a_layernorm", 0},
+    {"blk.*.attn_q_b", "model.layers.*.attention.q_b_proj", 0},
+    {"blk.*.attn_kv_a_mqa", "model.layers.*.attention.kv_a_proj_with_mqa", 0},
+    {"blk.*.attn_kv_a_norm", "model.layers.*.attention.kv_a_layernorm", 0},
+    {"blk.*.attn_k_b", "model.layers.*.attention.embed_q", 0},
+    {"blk.*.attn_v_b", "model.layers.*.attention.unembed_out", 0},
+    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.expert_bias", GGUF_NAMED},
+    {0},
+};
+
 /* ---- fields ---- */
 
 static double head_width(const GgufSizes *s) { return s->ssm_heads > 0 ? (double)(s->ssm_inner / s->ssm_heads) : 0; }
@@ -399,6 +424,29 @@ static const GgufField kimi_fields[] = {
     {0},
 };
 
+static const GgufField ling_fields[] = {
+    {"layer_types", GGUF_FIELD_LAYERS, .kinds = kimi_kinds},
+    {"head_dim", .key = ".kda.head_dim"},
+    {"short_conv_kernel_size", .key = ".ssm.conv_kernel"},
+    {"kda_safe_gate", GGUF_FIELD_BOOL, .key = ".kda.safe_gate", .absent = 1},
+    {"kda_lower_bound", GGUF_FIELD_NEGATIVE, .key = ".kda.gate_lower_bound"},
+    {"q_lora_rank", .key = ".attention.q_lora_rank", .optional = true},
+    {"kv_lora_rank", .key = ".attention.kv_lora_rank"},
+    {"qk_rope_head_dim", .key = ".rope.dimension_count"},
+    {"qk_nope_head_dim", .key = ".attention.key_length_mla", .compute = plain_dims},
+    {"v_head_dim", .key = ".attention.value_length_mla"},
+    {"num_experts", .key = ".expert_count"},
+    {"num_shared_experts", .key = ".expert_shared_count", .optional = true},
+    {"moe_shared_expert_intermediate_size", .key = ".expert_shared_feed_forward_length", .optional = true},
+    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
+    {"n_group", .key = ".expert_group_count", .optional = true},
+    {"topk_group", .key = ".expert_group_used_count", .optional = true},
+    {"score_function", GGUF_FIELD_TEXT, .text = "sigmoid", .key = ".expert_gating_func", .absent = 2},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .key = ".expert_weights_norm", .absent = 1},
+    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
+    {0},
+};
+
 /* ---- models ---- */
 
 const GgufModel mamba_gguf = {.architecture = "mamba",
@@ -448,6 +496,13 @@ const GgufModel kimi_linear_gguf = {.architecture = "kimi-linear",
     .names = {kimi_names, gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared},
     .fields = {gguf_sizes, gguf_rms, gguf_silu, kimi_fields},
     .tokenizer = {.pre = "kimi-k2"}};
+
+const GgufModel bailing_hybrid_gguf = {.architecture = "bailingmoe3",
+    .latent = true,
+    .class_name = "BailingMoeV3ForCausalLM",
+    .names = {ling_names, gguf_ends, gguf_norms, gguf_glu, gguf_experts, gguf_shared},
+    .fields = {gguf_sizes, gguf_rms, gguf_moe, ling_fields},
+    .tokenizer = {.pre = "bailingmoe2"}};
 
 const GgufModel falcon_h1_gguf = {.architecture = "falcon-h1",
     .class_name = "FalconH1ForCausalLM",

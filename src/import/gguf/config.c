@@ -688,6 +688,12 @@ static void put_field(Writer *w, const GgufField *field) {
     case GGUF_FIELD_EVERY: put_regular(w, field, true); return;
     case GGUF_FIELD_HAS: put_bool(w, field->name, has_tensor(w, field->key)); return;
     case GGUF_FIELD_LACKS: put_bool(w, field->name, !has_tensor(w, field->key)); return;
+    case GGUF_FIELD_NEGATIVE:
+        if (!gguf_value(w->file, field->key)) return;
+        value = field_number_or(w, field->key, 0);
+        if (value >= 0) fail_field(w, field->key, "is not below 0");
+        put_number(w, field->name, value);
+        return;
     case GGUF_FIELD_INTEGER:
         value = field_value(w, field);
         if (value != 0) put_integer(w, field->name, (int64_t)value);
