@@ -8,7 +8,7 @@ static void load(Loader *ld, Spec *spec) {
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const bool bias = load_bool_or(ld, "attention_bias", false), mlp_bias = load_bool_or(ld, "mlp_bias", false);
     const Json *attention = load_list(ld, "attn_layer_indices", -1);
-    const Json *types = load_list(ld, "layer_types", spec->layer_count); /* of files made from GGUF */
+    const Json *types = load_list(ld, "layer_types", spec->layer_count); /* files made from GGUF have it */
     const Mamba2 mamba = granite_mamba2(ld, &d);
     const Rope *rope = load_rope(
         ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000});

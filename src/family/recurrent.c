@@ -178,7 +178,7 @@ static Weight load_low_rank(Loader *ld, const DeltaAttention *k, const char *of,
     return load_linear(ld, name, width, k->head_dim, false);
 }
 
-/* Of a bounded decay: load_rate() has −e^A_log, of files made from GGUF e^A_log. */
+/* Sets rate and slope of a bounded decay. The rate is −e^A_log before, in files made from GGUF e^A_log. */
 static void load_bound(Loader *ld, const DeltaAttention *k, Recurrence *op) {
     float *rate = load_floats(ld, k->heads), *slope = load_floats(ld, k->heads);
     for (int h = 0; rate && slope && op->rate && h < k->heads; h++) {
