@@ -45,8 +45,8 @@ extern const GgufModel gemma_gguf, gemma2_gguf, gemma3_gguf, gemma3n_gguf, gemma
 /* glm.c */
 extern const GgufModel glm_gguf, glm4_gguf, glm4_moe_gguf;
 /* llama.c */
-extern const GgufModel granite_gguf, granitemoe_gguf, granitemoeshared_gguf, internlm2_gguf, llama_gguf, minicpm_gguf, minicpm3_gguf,
-    ministral3_gguf, mistral_gguf, mixtral_gguf, nanbeige_gguf, smollm3_gguf;
+extern const GgufModel granite_gguf, granitemoe_gguf, granitemoeshared_gguf, internlm2_gguf, llama_gguf, minicpm_gguf,
+    minicpm3_gguf, ministral3_gguf, mistral_gguf, mixtral_gguf, nanbeige_gguf, smollm3_gguf;
 /* mla.c */
 extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, glm4_moe_lite_gguf, glm_moe_dsa_gguf,
     mistral4_gguf, youtu_llm_gguf;
@@ -66,5 +66,6 @@ extern const GgufModel qwen_gguf, qwen2_gguf, qwen2_moe_gguf, qwen2_vl_gguf, qwe
 /* qwen3_next.c */
 extern const GgufModel qwen3_5_gguf, qwen3_5_moe_gguf, qwen3_next_gguf;
 /* recurrent.c */
-extern const GgufModel bailing_hybrid_gguf, bamba_gguf, falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf, jamba_gguf, kimi_linear_gguf,
-    lfm2_gguf, lfm2_moe_gguf, mamba_gguf, mamba2_gguf, minimax_text_01_gguf, nemotron_h_gguf;
+extern const GgufModel bailing_hybrid_gguf, bamba_gguf, falcon_h1_gguf, falcon_mamba_gguf, granitemoehybrid_gguf,
+    jamba_gguf, kimi_linear_gguf, lfm2_gguf, lfm2_moe_gguf, mamba_gguf, mamba2_gguf, minimax_text_01_gguf,
+    nemotron_h_gguf;
