@@ -390,13 +390,25 @@ struct OwnRow {
     __align__(16) __half value[GROUP_DIM_MAX];
 };
 
+/* Two elements of a head that are rotated together. */
+__device__ __forceinline__ float2 pair_load(const Attend &a, const float *x, int i) {
+    const int half = a.rope.dims / 2;
+    return a.rope.interleaved ? make_float2(load(x + 2 * i), load(x + 2 * i + 1))
+                              : make_float2(load(x + i), load(x + i + half));
+}
+/* A lane's first pair, on its way. */
+__device__ __forceinline__ float2 pair_order(const Attend &a, const float *x) {
+    const int lane = threadIdx.x % 32;
+    return lane < a.rope.dims / 2 ? pair_load(a, x, lane) : make_float2(0, 0);
+}
 /* A warp's head of q or k as head_prepare() rotates it, times scale, as f16. */
 __device__ __forceinline__ void head_rotate(
-    const Attend &a, const float *x, const float2 *rotations, float scale, __half *to) {
+    const Attend &a, const float *x, float2 pair, const float2 *rotations, float scale, __half *to) {
     const int half = a.rope.dims / 2;
     for (int i = threadIdx.x % 32; i < half; i += 32) {
         const int one = a.rope.interleaved ? 2 * i : i, other = a.rope.interleaved ? 2 * i + 1 : i + half;
-        const float u = load(x + one) * a.rope.scale, v = load(x + other) * a.rope.scale;
+        if (i >= 32) pair = pair_load(a, x, i);
+        const float u = pair.x * a.rope.scale, v = pair.y * a.rope.scale;
         const float2 turn = rotations[i];
         to[one] = __float2half_rn((u * turn.x - v * turn.y) * scale);
         to[other] = __float2half_rn((u * turn.y + v * turn.x) * scale);
@@ -495,14 +507,18 @@ __global__ void __launch_bounds__(BLOCK, NT > 2 ? 1 : 2)
         wait_for_previous();
         let_next_begin();
         const Row<1> latent(a.v + (int64_t)row * a.value_dim, a.value_dim);
+        const float *const key = a.k + (int64_t)row * a.head_dim;
+        const float2 key_pair = here && warp == WARPS - 1 ? pair_order(a, key) : make_float2(0, 0);
         for (int column = warp; column < COLUMNS; column += WARPS) {
             __half *to = (__half *)(memory + at.queries + column * at.query_stride);
             const int64_t index = (int64_t)row * a.heads + first_head + min(column, heads - 1);
+            const float *const query = a.q + index * a.q_stride;
+            const float2 pair = pair_order(a, query);
             query_put(to, a.q_latent + index * a.value_dim, a.value_dim, a.scale * LOG2E);
-            head_rotate(a, a.q + index * a.q_stride, own.rotations, a.scale * LOG2E, to + a.value_dim);
+            head_rotate(a, query, pair, own.rotations, a.scale * LOG2E, to + a.value_dim);
         }
         if (!here) continue;
-        if (warp == WARPS - 1) head_rotate(a, a.k + (int64_t)row * a.head_dim, own.rotations, 1, own.key);
+        if (warp == WARPS - 1) head_rotate(a, key, key_pair, own.rotations, 1, own.key);
         const Scaling s = a.v_norm.width ? row_scaling(a.v_norm, own.sums, latent) : Scaling{0, 1};
         latent.each([&](int64_t i, float4 v) {
             *(uint2 *)(own.value + i) = make_uint2(packed(v.x * s.factor * weight.x, v.y * s.factor * weight.y),

@@ -22,7 +22,11 @@ struct Choice {
         float value[EXPERTS_MAX];  /* scores that the choice compares */
         uint32_t key[EXPERTS_MAX]; /* the same in the order of whole numbers */
     };
-    uint8_t taken[EXPERTS_MAX];
+    union {
+        uint8_t taken[EXPERTS_MAX];
+        uint16_t near[EXPERTS_MAX]; /* experts that rank_near() compares, in any order */
+    };
+    int near_count;
     float worth[EXPERT_GROUPS_MAX];
     uint8_t kept[EXPERT_GROUPS_MAX];
 };
@@ -125,7 +129,7 @@ __device__ static void take_best(const Router &r, Choice &c) {
     }
 }
 
-enum { RANKED_MAX = 128 }; /* more, and one search after the other takes less */
+enum { RANKED_MAX = 128 }; /* experts that are all compared with each other */
 
 /* Each expert's rank is how many come before it. All threads; the values have become keys. */
 __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
@@ -147,8 +151,51 @@ __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
     }
 }
 
-/* One after the other; a warp. Not inlined, so that the code that nearly all models need is short. */
+/* The same of more experts. The largest values of 32 sets of experts give a bound that those among the best are not
+ * below; only these are ranked. All threads. */
+__device__ __forceinline__ void rank_near(const Router &r, Choice &c) {
+    static_assert(EXPERTS_USED_MAX <= 32, "as many sets as lanes");
+    uint32_t most = 0, least = 0;
+    if (threadIdx.x == 0) c.near_count = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < r.experts; i += BLOCK) c.key[i] = ordered(c.value[i]);
+    block_sync();
+#pragma unroll 4
+    for (int i = threadIdx.x % 32; i < r.experts; i += 32) most = max(most, c.key[i]);
+#pragma unroll 1
+    for (int i = 0; i < r.top_k; i++) { /* equal ones leave together, and the bound is lower */
+        least = __reduce_max_sync(~0u, most);
+        if (most == least) most = 0;
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < r.experts; i += BLOCK)
+        if (c.key[i] >= least) c.near[atomicAdd(&c.near_count, 1)] = (uint16_t)i;
+    block_sync();
+    const int count = c.near_count;
+#pragma unroll 1
+    for (int n = threadIdx.x; n < count; n += BLOCK) {
+        const int expert = c.near[n];
+        const uint32_t own = c.key[expert];
+        int rank = 0;
+#pragma unroll 4
+        for (int i = 0; i < count; i++) {
+            const int other = c.near[i];
+            const uint32_t key = c.key[other];
+            rank += key > own || (key == own && other < expert);
+        }
+        if (rank >= r.top_k) continue;
+        c.index[rank] = expert;
+        c.weight[rank] = c.score[expert];
+    }
+}
+
+/* All threads. Not inlined, so that the code that nearly all models need is short. */
 static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
+    if (!r.groups && r.score != ROUTE_SPARSEMIXER) {
+        rank_near(r, c);
+        return;
+    }
+    if (threadIdx.x >= 32) return; /* one expert after the other, by a warp */
     if (r.groups) keep_groups(r, c);
     if (r.score == ROUTE_SPARSEMIXER)
         mix_sparsely(r, c);
@@ -160,7 +207,7 @@ static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
  * then visible. */
 __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
     const bool search = r.groups || r.score == ROUTE_SPARSEMIXER || r.experts > RANKED_MAX;
-    const bool softmax = r.score == ROUTE_SOFTMAX && (r.bias || search); /* otherwise logits have the same order */
+    const bool softmax = r.score == ROUTE_SOFTMAX && (r.bias || r.groups); /* otherwise logits have the same order */
     float2 s = make_float2(0, 1);
     if (softmax) {
         block_sync();
@@ -183,11 +230,10 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
     }
     if (threadIdx.x == 0 && r.shared) c.index[r.top_k] = r.experts;
     block_sync();
-    if (!search) {
+    if (!search)
         rank_all(r, c);
-    } else if (threadIdx.x < 32) {
+    else
         search_best(r, c);
-    }
     block_sync();
 }
 
@@ -195,8 +241,7 @@ __device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
 __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     const int lane = threadIdx.x % 32;
     float *weight = c.weight;
-    const bool search = r.groups || r.experts > RANKED_MAX;
-    if (r.score == ROUTE_TOP_SOFTMAX || (r.score == ROUTE_SOFTMAX && !r.bias && !search)) {
+    if (r.score == ROUTE_TOP_SOFTMAX || (r.score == ROUTE_SOFTMAX && !r.bias && !r.groups)) {
         const bool top = r.score == ROUTE_TOP_SOFTMAX;
         const float2 s = softmax_of(top ? weight : c.score, top ? r.top_k : r.experts);
         __syncwarp();
