@@ -271,6 +271,12 @@ def ministral3(f):
     f.keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
 
 
+def context_only(f):
+    """Without the length that YaRN stretches, which is then the trained context."""
+    ministral3(f)
+    del f.keys["rope.scaling.original_context_length"]
+
+
 def glm(f):
     f.keys["rope.dimension_count"] = int(head_dim(f.config) * f.config.get("partial_rotary_factor", 0.5))
     for part in ("weight", "bias"):
@@ -1009,6 +1015,9 @@ DEEPSEEK_V4_KEYS = {
     "hyper_connection.epsilon": "hc_eps",
     "hash_layer_count": "num_hash_layers",
 }
+MINISTRAL_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
+MINISTRAL_ROPE |= {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+MINISTRAL_ROPE |= {"llama_4_scaling_beta": 0.3}
 DEEPSEEK_V4 = {  # as the publisher's files have them, but for what transformers writes in its own way
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -1108,6 +1117,7 @@ CASES = [
     ("minimax-m3-sparse", "minimax-m3", minimax_m3, {}),
     ("minimax-text-01", "minimax-01", minimax_01, MINIMAX_ALPHA | MINIMAX_BETA),
     ("ministral3", "mistral3", ministral3, {}),
+    ("ministral3", "mistral3", context_only, {"rope_parameters": MINISTRAL_ROPE}),
     ("mistral4", "mistral4", mistral4, {}),
     ("muse-glimmer", "muse-glimmer", muse_glimmer, {}),
     ("nanbeige", "nanbeige", nanbeige, {}),
@@ -1157,6 +1167,9 @@ WRONG = [
     ("deepseek-v4", put("swiglu_clamp_exp", [0.5, 0.5, 10.0, 0.5]), "swiglu_clamp_exp differs among layers"),
     ("deepseek-v4", put("attention.compress_ratios", [0, 4, 128]), "compress_ratios is missing, or not one number for"),
     ("minimax-m3", put("expert_gating_func", 1), "expert_gating_func is of a kind that is not known here"),
+    ("ministral3", put("rope.scaling.yarn_ext_factor", 0.5), "mistral3.rope.scaling.yarn_ext_factor is not 1"),
+    ("internlm3", put("rope.scaling.yarn_ext_factor", 1.0), "llama.rope.scaling.yarn_ext_factor is not 0"),
+    ("internlm3", put("rope.scaling.attn_factor", 2.0), "llama.rope.scaling.attn_factor is not 1"),
     ("ministral3", put("expert_count", 8), "mistral3.expert_count is 8: such a model has no experts here"),
 ]
 

@@ -236,13 +236,29 @@ static void put_yarn_mscale(Writer *w) {
     gguf_write_float(w->out, all);
 }
 
+/* The trained context unless it is said, as in llama.cpp. */
+static int64_t original_positions(Writer *w) {
+    static const char own[] = ".rope.scaling.original_context_length";
+    return field_integer(w, gguf_value(w->file, own) ? own : ".context_length", 1);
+}
+
+/* llama.cpp takes a negative number as absent. Absent: 1 where the type is YaRN, else 0. */
+static void check_extrapolation(Writer *w, bool yarn) {
+    static const char key[] = ".rope.scaling.yarn_ext_factor";
+    const double factor = gguf_value(w->file, key) ? field_number_or(w, key, 0) : -1;
+    if (factor >= 0 && factor != (yarn ? 1 : 0)) fail_field(w, key, yarn ? "is not 1" : "is not 0");
+}
+
 static void put_rope_scaling(Writer *w, double base) {
     const GgufTensor *frequencies = gguf_tensor(w->file, "rope_freqs.weight");
+    const bool factors = gguf_tensor(w->file, "rope_factors_long.weight");
     Slice type = {0};
     if (!gguf_string(w->file, ".rope.scaling.type", &type)) type = (Slice){0};
-    if (gguf_tensor(w->file, "rope_factors_long.weight")) {
-        put_integer(
-            w, "original_max_position_embeddings", field_integer(w, ".rope.scaling.original_context_length", 1));
+    check_extrapolation(w, slice_is(type, "yarn"));
+    if (!factors && field_number_or(w, ".rope.scaling.attn_factor", 1) != 1)
+        fail_field(w, ".rope.scaling.attn_factor", "is not 1");
+    if (factors) {
+        put_integer(w, "original_max_position_embeddings", original_positions(w));
         put_key(w, "rope_scaling");
         buffer_text(w->out, "{\"type\": \"longrope\"");
         put_factor_list(w, "long_factor", "rope_factors_long.weight");
@@ -264,8 +280,7 @@ static void put_rope_scaling(Writer *w, double base) {
         put_scaling(w, "yarn");
         buffer_text(w->out, ", \"factor\": ");
         gguf_write_float(w->out, factor);
-        buffer_printf(w->out, ", \"original_max_position_embeddings\": %lld",
-            (long long)field_integer(w, ".rope.scaling.original_context_length", 1));
+        buffer_printf(w->out, ", \"original_max_position_embeddings\": %lld", (long long)original_positions(w));
         put_yarn_option(w, "beta_fast", ".rope.scaling.yarn_beta_fast");
         put_yarn_option(w, "beta_slow", ".rope.scaling.yarn_beta_slow");
         if (w->plan->model->yarn_bounds_exact) buffer_text(w->out, ", \"truncate\": false");
