@@ -55,7 +55,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of gptj, granite_swa and spark2_5 are read. llama.cpp's converter writes no gptj.
+Of these, checkpoints of gptj, granite_swa, plamo2, plamo3 and spark2_5 are read. llama.cpp's converter writes no gptj.
 """
 
 

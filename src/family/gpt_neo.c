@@ -5,7 +5,7 @@
 /* Whether layer i has a window: attention_types is a list of [kinds, times], whose kinds repeat so often. */
 static bool is_local(Loader *ld, const Json *types, int i, int layers) {
     int64_t at = 0;
-    bool local = false, found = false;
+    bool local = false;
     for (JSON_EACH(entry, types)) {
         const bool pair = entry->type == JSON_ARRAY && entry->size == 2;
         const Json *kinds = pair ? json_first(entry) : NULL, *times = pair ? json_next(kinds) : NULL;
@@ -14,13 +14,11 @@ static bool is_local(Loader *ld, const Json *types, int i, int layers) {
         load_require(ld, known, "attention_types must be a list of lists of kinds and a number");
         if (!known) return false;
         const int64_t count = kinds->size * times->integer;
-        if (i >= at && i < at + count) {
-            found = true;
+        if (i >= at && i < at + count)
             local = family_kind(ld, "attention_types", kinds, (int)((i - at) % kinds->size), "local", "global");
-        }
         at += count;
     }
-    load_require(ld, found && at == layers, "attention_types has %lld layers, num_layers is %d", (long long)at, layers);
+    load_require(ld, at == layers, "attention_types has %lld layers, num_layers is %d", (long long)at, layers);
     return local;
 }
 

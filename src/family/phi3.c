@@ -1,9 +1,9 @@
-/* Phi-3, Phi-3.5, Phi-4 (mini): a Llama whose projections are fused: qkv_proj = q ‖ k ‖ v, gate_up_proj = gate ‖ up.
- * Reference: mlx_lm/models/phi3.py; the sliding window: transformers/models/phi3. */
+/* Phi-3, Phi-3.5, Phi-4 (mini, multimodal): a Llama whose projections are fused: qkv_proj = q ‖ k ‖ v, gate_up_proj =
+ * gate ‖ up. Reference: mlx_lm/models/phi3.py; the sliding window: transformers/models/phi3. */
 #include "family/family.h"
 #include "family/gguf/models.h"
 
-static void load(Loader *ld, Spec *spec) {
+static void load_phi3(Loader *ld, Spec *spec) {
     const Dims d = family_sizes(ld, spec, &(Sizes){.eps = 1e-5});
     const Rope *rope = load_rope(ld,
         &(RopeOptions){.head_dim = d.head_dim,
@@ -33,4 +33,19 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family phi3_family = {.load = load, .gguf = &phi3_gguf};
+/* The language model alone: its publisher's files (phi4mm) have it beside the adapters for images and sound, which
+ * texts do without. */
+static void load_phi4_multimodal(Loader *ld, Spec *spec) {
+    static const LoadName names[] = {{"qkv_proj", "qkv_proj.base_layer"}, {"o_proj", "o_proj.base_layer"},
+        {"gate_up_proj", "gate_up_proj.base_layer"}, {"down_proj", "down_proj.base_layer"}, {0}};
+    if (load_has_part(ld, ".base_layer.")) load_module_names(ld, names);
+    load_skip(ld, ".lora_A.");
+    load_skip(ld, ".lora_B.");
+    load_skip(ld, "embed_tokens_extend.");
+    load_ignore(ld, "vision_config", "audio_config", "embd_layer", "img_processor", "audio_processor", "vision_lora",
+        "speech_lora", "image_token_id", "audio_token_id", NULL);
+    load_phi3(ld, spec);
+}
+
+const Family phi3_family = {.load = load_phi3, .gguf = &phi3_gguf};
+const Family phi4_multimodal_family = {.load = load_phi4_multimodal};

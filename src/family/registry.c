@@ -15,6 +15,7 @@
     row("bailing_moe", bailing_moe_family)                              \
     row("bailing_moe_linear", bailing_moe_linear_family)                \
     row("bert", bert_family)                                            \
+    row("biogpt", biogpt_family)                                        \
     row("bitnet", bitnet_family)                                        \
     row("codegen", codegen_family)                                      \
     row("cohere", cohere_family)                                        \
@@ -142,8 +143,12 @@
     row("phi", phi_family)                                              \
     row("phi3", phi3_family)                                            \
     row("phi3small", phi3small_family)                                  \
+    row("phi4_multimodal", phi4_multimodal_family)                      \
+    row("phi4mm", phi4_multimodal_family)                               \
     row("phimoe", phimoe_family)                                        \
     row("pixtral", pixtral_family)                                      \
+    row("plamo2", plamo2_family)                                        \
+    row("plamo3", plamo3_family)                                        \
     row("qwen", qwen_family)                                            \
     row("qwen2", qwen2_family)                                          \
     row("qwen2_5_vl", qwen2_5_vl_family)                                \
@@ -169,6 +174,7 @@
     row("starcoder2", starcoder2_family)                                \
     row("telechat3", telechat3_family)                                  \
     row("vaultgemma", vaultgemma_family)                                \
+    row("xglm", xglm_family)                                            \
     row("xlm-roberta", roberta_family)                                  \
     row("xverse", llama_family)                                         \
     row("youtu_llm", youtu_llm_family)                                  \

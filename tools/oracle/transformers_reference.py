@@ -15,7 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 NAME = "transformers"
 COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # buffers that follow from the config
-PUBLISHED_TYPES = {"minimax_text_01": "minimax"}  # model_type of publishers' files → transformers'
+PUBLISHED_TYPES = {  # model_type of publishers' files → transformers'
+    "minimax_text_01": "minimax",
+    "phi4_multimodal": "phi3",
+}
 OLMO_NAMES = (  # of the publisher's own code → transformers'; both parts of the others are in one matrix
     ("model.transformer.wte", "model.embed_tokens"),
     ("model.transformer.ff_out", "lm_head"),

@@ -205,8 +205,9 @@ bool load_has_torch_conv(Loader *ld, const char *name);
 /* `count` copies of a vector of `size` elements, one behind the other. */
 const float *load_repeated(Loader *ld, const char *name, int64_t size, int64_t count);
 const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps); /* NAME.weight; name NULL: only ones */
-const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps); /* stored as w − 1 */
-const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);   /* NAME.weight, NAME.bias */
+const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps);         /* stored as w − 1 */
+const Norm *load_rms_plus(Loader *ld, const char *name, int64_t width, float eps, float plus); /* as w − plus */
+const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps); /* NAME.weight, NAME.bias */
 /* The same whose weights are stored without `plus`. */
 const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus);
 /* This vector times a factor as the weights of an RMS norm. */

@@ -480,8 +480,12 @@ const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps) {
     return load_norm(ld, name, (Norm){.kind = NORM_RMS, .width = width, .eps = eps}, 0);
 }
 
+const Norm *load_rms_plus(Loader *ld, const char *name, int64_t width, float eps, float plus) {
+    return load_norm(ld, name, (Norm){.kind = NORM_RMS, .width = width, .eps = eps}, plus);
+}
+
 const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps) {
-    return load_norm(ld, name, (Norm){.kind = NORM_RMS, .width = width, .eps = eps}, 1);
+    return load_rms_plus(ld, name, width, eps, 1);
 }
 
 const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus) {
