@@ -60,6 +60,7 @@ file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend
 file(GLOB tensor_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tensor/tensor.c ${CMAKE_SOURCE_DIR}/src/tensor/quant.c ${CMAKE_SOURCE_DIR}/src/tensor/float8.c
      ${CMAKE_SOURCE_DIR}/src/tensor/float16.c ${CMAKE_SOURCE_DIR}/src/base/error.c ${CMAKE_SOURCE_DIR}/src/base/utf8.c
      ${CMAKE_SOURCE_DIR}/src/base/thread.c ${CMAKE_SOURCE_DIR}/src/base/clock.c ${CMAKE_SOURCE_DIR}/src/base/digest.c
+     ${CMAKE_SOURCE_DIR}/src/base/cores.c ${CMAKE_SOURCE_DIR}/src/base/cgroup.c ${CMAKE_SOURCE_DIR}/src/base/file.c ${CMAKE_SOURCE_DIR}/src/base/buffer.c
      ${CMAKE_SOURCE_DIR}/src/backend/kv_*.c ${CMAKE_SOURCE_DIR}/src/backend/step.c ${CMAKE_SOURCE_DIR}/src/backend/mla.c)
 add_library(apus-cuda MODULE ${cuda_sources} ${tensor_sources} ${objects})
 set_target_properties(apus-cuda PROPERTIES PREFIX "" SUFFIX ".so" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}

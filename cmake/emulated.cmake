@@ -61,7 +61,9 @@ file(GLOB_RECURSE emulated_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backen
 file(GLOB emulated_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tensor/tensor.c
      ${CMAKE_SOURCE_DIR}/src/tensor/quant.c ${CMAKE_SOURCE_DIR}/src/tensor/float8.c ${CMAKE_SOURCE_DIR}/src/tensor/float16.c ${CMAKE_SOURCE_DIR}/src/base/error.c
      ${CMAKE_SOURCE_DIR}/src/base/utf8.c ${CMAKE_SOURCE_DIR}/src/base/thread.c ${CMAKE_SOURCE_DIR}/src/base/clock.c
-     ${CMAKE_SOURCE_DIR}/src/base/digest.c ${CMAKE_SOURCE_DIR}/src/backend/kv_*.c
+     ${CMAKE_SOURCE_DIR}/src/base/digest.c
+     ${CMAKE_SOURCE_DIR}/src/base/cores.c ${CMAKE_SOURCE_DIR}/src/base/cgroup.c ${CMAKE_SOURCE_DIR}/src/base/file.c ${CMAKE_SOURCE_DIR}/src/base/buffer.c
+     ${CMAKE_SOURCE_DIR}/src/backend/kv_*.c
      ${CMAKE_SOURCE_DIR}/src/backend/step.c ${CMAKE_SOURCE_DIR}/src/backend/mla.c)
 add_library(emulated MODULE EXCLUDE_FROM_ALL ${emulated_host} ${emulated_sources} ${emulated_objects})
 set_target_properties(emulated PROPERTIES PREFIX "" OUTPUT_NAME apus-cuda SUFFIX ".so" POSITION_INDEPENDENT_CODE ON

@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/background.h"
+#include "base/cores.h"
 #include "base/math.h"
 #include "base/sha256.h"
 #include "base/thread.h"
@@ -34,7 +34,7 @@ MediaFiles *media_files_open(Error *error) {
     }
     mutex_init(&files->mutex);
     condition_init(&files->turn_ended);
-    const int share = (int)(sysconf(_SC_NPROCESSORS_ONLN) / 4);
+    const int share = cores_of_process()->threads / 4;
     files->turns = min_int(max_int(share, MEDIA_DECODERS_LEAST), MEDIA_DECODERS_MAX);
     return files;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
@@ -119,7 +120,7 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
 static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *error) {
     if (!check_wish(wish, model, plan, error)) return false;
     if (!wish->quality) bench_quiet(plan->backend.threads); /* quality takes no times */
-    if (!plan->backend.threads) plan->backend.threads = pool_cores();
+    if (!plan->backend.threads) plan->backend.threads = cores_of_process()->threads;
     if (wish->operations) return bench_operations(plan, error);
     Buffer directory = {0}, name = {0};
     bool ok = library_resolve(model, progress_on_terminal(), &directory, error);

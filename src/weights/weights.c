@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/memory.h"
 #include "base/thread.h"
 
@@ -145,12 +146,6 @@ static const Piece *next_piece(WeightStore *store, size_t finished) {
     return piece;
 }
 
-/* How many threads, the calling one included. */
-static int thread_count(int most) {
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online < 1 ? 1 : online > most ? most : (int)online;
-}
-
 static void join_all(WeightStore *store) {
     for (int i = 0; i < store->thread_count; i++) thread_join(store->threads[i]);
     store->thread_count = 0;
@@ -229,7 +224,7 @@ static bool check_room(const WeightStore *store, Error *error) {
 
 static bool read_all(WeightStore *store, WeightsProgress *progress, void *context, Error *error) {
     if (!check_room(store, error) || !open_files(store, error)) return false;
-    const int helpers = thread_count(READERS_MAX) - 1;
+    const int helpers = cores_threads(READERS_MAX) - 1;
     while (store->thread_count < helpers) { /* fewer do as well */
         if (!thread_start(&store->threads[store->thread_count], read_pieces, store, "weights", NULL)) break;
         store->thread_count++;
@@ -264,7 +259,7 @@ static void *touch_pieces(void *argument) {
 /* Not when the file would push itself out of the memory again. */
 static void touch_all(WeightStore *store) {
     if (store->total > memory_available() / 2) return;
-    const int touchers = thread_count(2 * TOUCHERS_MAX) / 2;
+    const int touchers = cores_threads(2 * TOUCHERS_MAX) / 2;
     while (store->thread_count < touchers) {
         if (!thread_start(&store->threads[store->thread_count], touch_pieces, store, "weights", NULL)) return;
         store->thread_count++;

@@ -2,28 +2,9 @@
  * elsewhere, seen from within a container, and files that are missing or say nonsense. */
 #include "base/memory.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "base/file.h"
-#include "test.h"
-
-static char root[] = "/tmp/apus-memory-XXXXXX";
+#include "made_up_system.h"
 
 enum { MIB = 1 << 20 };
-
-static void put(const char *name, const char *text) {
-    char path[512];
-    Error error = {0};
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    char *slash = strrchr(path, '/');
-    *slash = '\0';
-    TEST_MSG(file_make_directories(path, &error), "%s", error.text);
-    *slash = '/';
-    FILE *file = fopen(path, "wb");
-    TEST(file && fputs(text, file) >= 0);
-    if (file) fclose(file);
-}
 
 static void put_mib(const char *name, int mib) {
     char text[32];
@@ -33,12 +14,8 @@ static void put_mib(const char *name, int mib) {
 
 /* An empty machine with 1000 MiB available, whose process is in the given groups. */
 static void begin(const char *groups, const char *mounts) {
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf %s/*", root);
-    TEST(system(command) == 0);
+    begin_system(groups, mounts);
     put("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:          200000 kB\nMemAvailable:    1024000 kB\n");
-    put("proc/self/cgroup", groups);
-    put("proc/self/mountinfo", mounts);
 }
 
 static void expect_mib(const char *what, int mib) {

@@ -20,6 +20,8 @@
 #endif
 
 #include "base/clock.h"
+#include "base/cores.h"
+#include "base/math.h"
 #include "base/thread.h"
 
 enum {
@@ -262,96 +264,6 @@ bool pool_next(Pool *pool, int slot, int index, int64_t grain, int64_t *first, i
 
 int pool_threads(const Pool *pool) { return pool->count; }
 
-/* ---- the cores this process may use ---- */
-
-#if defined(__linux__)
-static bool read_line(const char *path, char *out, int size) {
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    bool ok = fgets(out, size, file) != NULL;
-    fclose(file);
-    return ok;
-}
-
-/* Processors' worth of time per period that one cgroup allows, rounded up; INT_MAX without a limit. */
-static int quota_at(const char *directory) {
-    char path[PATH_MAX], line[128];
-    snprintf(path, sizeof path, "%s/cpu.max", directory);
-    long long quota = -1, period = 0;
-    if (read_line(path, line, sizeof line)) {
-        if (sscanf(line, "%lld %lld", &quota, &period) != 2) return INT_MAX;
-    } else {
-        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", directory);
-        if (!read_line(path, line, sizeof line) || sscanf(line, "%lld", &quota) != 1) return INT_MAX;
-        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", directory);
-        if (!read_line(path, line, sizeof line) || sscanf(line, "%lld", &period) != 1) return INT_MAX;
-    }
-    if (quota <= 0 || period <= 0) return INT_MAX;
-    long long cpus = (quota + period - 1) / period;
-    return cpus < INT_MAX ? (int)cpus : INT_MAX;
-}
-
-static int quota_cpus(void) {
-    int least = quota_at("/sys/fs/cgroup");
-    int old = quota_at("/sys/fs/cgroup/cpu");
-    if (old < least) least = old;
-    char line[PATH_MAX];
-    if (!read_line("/proc/self/cgroup", line, sizeof line) || strncmp(line, "0::/", 4) != 0) return least;
-    line[strcspn(line, "\n")] = 0;
-    for (char *path = line + 3; *path; *strrchr(path, '/') = 0) {
-        char directory[PATH_MAX + 32];
-        snprintf(directory, sizeof directory, "/sys/fs/cgroup%s", path);
-        int quota = quota_at(directory);
-        if (quota < least) least = quota;
-    }
-    return least;
-}
-
-/* Whether a processor shares its core with a lower-numbered one of the set. */
-static bool is_second_thread(int cpu, const cpu_set_t *allowed) {
-    char path[128], line[256];
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    if (!read_line(path, line, sizeof line)) return false;
-    for (char *text = line; *text >= '0' && *text <= '9';) {
-        long first = strtol(text, &text, 10), last = first;
-        if (*text == '-') last = strtol(text + 1, &text, 10);
-        for (long sibling = first; sibling <= last && sibling < cpu; sibling++)
-            if (CPU_ISSET((size_t)sibling, allowed)) return true;
-        if (*text == ',') text++;
-    }
-    return false;
-}
-#endif
-
-/* One processor per allowed core, and how many threads make sense; as they were before any thread was bound. */
-static struct {
-    int cpus[POOL_THREADS_MAX];
-    int cpu_count, threads;
-} cores;
-
-static void find_cores(void) {
-#if defined(__linux__)
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-        for (int cpu = 0; cpu < CPU_SETSIZE && cores.cpu_count < POOL_THREADS_MAX; cpu++)
-            if (CPU_ISSET((size_t)cpu, &allowed) && !is_second_thread(cpu, &allowed))
-                cores.cpus[cores.cpu_count++] = cpu;
-    }
-    const int quota = quota_cpus();
-    cores.threads = quota < cores.cpu_count ? quota : cores.cpu_count;
-    if (cores.threads > 0) return;
-#endif
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    cores.threads = online < 1 ? 1 : online > POOL_THREADS_MAX ? POOL_THREADS_MAX : (int)online;
-}
-
-int pool_cores(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_cores);
-    return cores.threads;
-}
-
 /* ---- life ---- */
 
 static void *alloc_lines(size_t count, size_t size) {
@@ -376,8 +288,8 @@ static void stop_workers(Pool *pool, int started) {
 }
 
 Pool *pool_open(int threads, Error *error) {
-    const int most = pool_cores();
-    if (threads == 0) threads = most;
+    const Cores *cores = cores_of_process();
+    if (threads == 0) threads = min_int(cores->threads, POOL_THREADS_MAX);
     if (threads < 1 || threads > POOL_THREADS_MAX) {
         fail(error, ERROR_USAGE, "%d threads: 1 to %d are possible", threads, POOL_THREADS_MAX);
         return NULL;
@@ -398,11 +310,11 @@ Pool *pool_open(int threads, Error *error) {
         return NULL;
     }
     /* Bound only when the pool takes all the cores there are: otherwise the kernel knows better which are free. */
-    const bool bind = threads == cores.cpu_count;
-    pool->cpu = bind ? cores.cpus[0] : -1;
+    const bool bind = threads == cores->count;
+    pool->cpu = bind ? cores->cpus[0] : -1;
     for (int i = 1; i < threads; i++) {
         Worker *worker = &pool->workers[i];
-        *worker = (Worker){.pool = pool, .index = i, .cpu = bind ? cores.cpus[i] : -1};
+        *worker = (Worker){.pool = pool, .index = i, .cpu = bind ? cores->cpus[i] : -1};
         if (!thread_start(&worker->thread, worker_main, worker, "worker", error)) {
             fail_while(error, "starting thread %d of %d", i + 1, threads);
             stop_workers(pool, i);

@@ -12,11 +12,10 @@ typedef void PoolTask(void *argument, int index, int count);
 
 enum { POOL_THREADS_MAX = 256, POOL_SHARES = 2 };
 
-/* threads 0: one per core that this process may use (affinity, cgroup quota, hyper-threads counted once). */
+/* threads 0: as many as base/cores.h says. */
 NODISCARD Pool *pool_open(int threads, Error *error);
 void pool_close(Pool *pool); /* NULL is fine */
 int pool_threads(const Pool *pool);
-int pool_cores(void); /* number of threads that `threads` 0 stands for */
 
 /* Runs task(argument, index, count) on all threads and returns when every one is done. */
 void pool_run(Pool *pool, PoolTask *task, void *argument);

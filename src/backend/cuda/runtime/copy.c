@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/cores.h"
 #include "base/thread.h"
 
 enum {
@@ -55,9 +55,8 @@ Copier *copier_open(Error *error) {
     mutex_init(&c->mutex);
     condition_init(&c->begun);
     condition_init(&c->ended);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    const int wanted = cores - 1 < HELPERS_MAX ? (int)cores - 1 : HELPERS_MAX;
-    Error ignored; /* fewer threads suffice */
+    const int wanted = cores_threads(HELPERS_MAX + 1) - 1; /* beside the caller */
+    Error ignored;                                         /* fewer threads suffice */
     while (c->count < wanted && thread_start(&c->helpers[c->count], help, c, "apus-load", &ignored)) c->count++;
     return c;
 }
