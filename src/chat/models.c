@@ -406,19 +406,21 @@ ChatModel *models_hold(Models *m, Slice name) {
     return model;
 }
 
-void models_keep(Models *m, const ChatModel *model, int64_t keep_ms) {
+bool models_keep(Models *m, const ChatModel *model, int64_t keep_ms) {
     Error why = {0};
     mutex_lock(&m->mutex);
     Entry *entry = m->entries;
     while (entry < m->entries + MODELS_MAX && entry->model != model) entry++;
     CHECK(entry < m->entries + MODELS_MAX && entry->holders > 0);
+    const bool pinned = entry->pinned;
     entry->kept = true;
-    entry->keep_ns = keep_ms < 0 || entry->pinned ? -1 : keep_ms * 1000000;
-    if (!m->thread_runs && !m->closing && keep_ms >= 0)
+    entry->keep_ns = keep_ms < 0 || pinned ? -1 : keep_ms * 1000000;
+    if (!m->thread_runs && !m->closing && entry->keep_ns >= 0)
         m->thread_runs = thread_start(&m->thread, unload_idle, m, "apus-models", &why);
     if (why.text[0]) log_warn("idle models stay: %s", why.text);
     condition_broadcast(&m->changed);
     mutex_unlock(&m->mutex);
+    return !pinned;
 }
 
 bool models_load(Models *m, Slice name, int64_t deadline_ns, Error *error) {

@@ -54,8 +54,9 @@ void models_mend(Models *models, int index);
 void models_release(Models *models, ChatModel *model); /* NULL is fine */
 /* models_take(), then models_release(). */
 NODISCARD bool models_load(Models *models, Slice name, int64_t deadline_ns, Error *error);
-/* From now on the model is unloaded so long after it was released last; −1: never. The caller holds it. */
-void models_keep(Models *models, const ChatModel *model, int64_t keep_ms);
+/* From now on the model is unloaded so long after it was released last; −1: never. The caller holds it. False: it is
+ * pinned and stays. */
+bool models_keep(Models *models, const ChatModel *model, int64_t keep_ms);
 /* ERROR_BUSY while the model is held; succeeds if it is not loaded. */
 NODISCARD bool models_unload(Models *models, Slice name, Error *error);
 

@@ -181,6 +181,10 @@ def check_server(cache, directory):
         rows = [line.split() for line in out.splitlines()]
         check(code == 0 and rows[0] == ["NAME", "STATUS", "CONTEXT"] and len(rows) == 2, f"ps: {out}")
         check(rows[1][:2] == ["echo-large", "loaded"] and rows[1][2].isdigit() and len(rows[1]) == 3, f"ps: {out}")
+        for seconds in (0, 1):
+            body = {"model": "echo-large", "keep_alive": seconds}
+            answer = json.loads(server.request("POST", "/api/generate", body)[2])
+            check(answer["done_reason"] == "load", f"keep_alive {seconds} of a pinned model: {answer}")
         code, out, _ = apus("stop", "echo-large", "-p", server.port)
         check(code == 0 and out == "echo-large is unloaded\n", f"stop: {out}")
         check("unloaded" in apus("ps", "--port", server.port)[1], "ps after stop")

@@ -146,7 +146,10 @@ static const Field table[] = {
     {"think", OLLAMA, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, advise_think, "boolean, low, medium or high", NULL,
         "see [Reasoning](openai.md#reasoning)"},
     {"keep_alive", OLLAMA, FIELD_HONOURED, FIELD_ANY, NOWHERE, 0, 0, read_keep_alive, "seconds, or a text such as 5m",
-        NULL, "time until the idle model is unloaded; 0: at once, negative: never; without it `--idle-unload` decides"},
+        NULL,
+        "time until the idle model is unloaded; 0: at once, negative: never; without it `--idle-unload` decides; a "
+        "model "
+        "of `--pin` stays"},
     {"truncate", OLLAMA, FIELD_ACCEPTED, FIELD_BOOL, NOWHERE, 0, 0, NULL, NULL, NULL,
         "no effect: a prompt that does not fit is an error"},
     {"shift", OLLAMA, FIELD_ACCEPTED, FIELD_BOOL, NOWHERE, 0, 0, NULL, NULL, NULL,

@@ -242,7 +242,7 @@ static bool read_request(Exchange *x, ChatRequest *request, Arena *arena, ApiErr
     if (model_encodes(engine_model(x->model->engine)))
         return api_fail(
             error, 400, "unsupported_model", "model", "The model '%s' makes embeddings, no answers.", x->model->name);
-    if (request->keep_alive_given) models_keep(x->server->models, x->model, request->keep_alive_ms);
+    if (request->keep_alive_given) (void)models_keep(x->server->models, x->model, request->keep_alive_ms);
     const ModelPreset *preset = preset_of(x);
     const bool own = preset && preset->thinking_given;
     settle_thinking(request, own ? preset->defaults.thinking : x->server->options.defaults.thinking);

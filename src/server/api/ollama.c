@@ -170,7 +170,7 @@ const Endpoint endpoint_ollama_generate = OLLAMA_ENDPOINT(request_read_ollama_ge
 
 /* ---- requests that only load or unload ---- */
 
-/* A request without a message or prompt loads the model, or with keep_alive 0 unloads it. */
+/* A request without a message or prompt loads the model, or with keep_alive 0 unloads it, unless it is pinned. */
 static bool only_loads(const Exchange *x, const Json *body) {
     const Json *messages = member_get(body, "messages"), *prompt = member_get(body, "prompt");
     if (x->route->endpoint == &endpoint_ollama_chat)
@@ -186,11 +186,11 @@ static bool load(Exchange *x, const Json *body, Arena *arena, Buffer *out, ApiEr
     if (!request.model.data) return api_missing("model", error);
     x->model = model_take(x, request.model, error);
     if (!x->model) return false;
-    if (request.keep_alive_given) models_keep(x->server->models, x->model, request.keep_alive_ms);
+    const bool unloads = request.keep_alive_given && models_keep(x->server->models, x->model, request.keep_alive_ms) &&
+        request.keep_alive_ms == 0;
     write_head(x, out);
     buffer_text(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":\"\"}" : ",\"response\":\"\"");
-    buffer_printf(out, ",\"done\":true,\"done_reason\":\"%s\"}",
-        request.keep_alive_given && request.keep_alive_ms == 0 ? "unload" : "load");
+    buffer_printf(out, ",\"done\":true,\"done_reason\":\"%s\"}", unloads ? "unload" : "load");
     models_release(x->server->models, x->model);
     x->model = NULL;
     return true;
