@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -344,4 +345,9 @@ bool file_make_directories(const char *path, Error *error) {
         return fail_io(error, "create directory", part);
     }
     return true;
+}
+
+uint64_t file_room(const char *path) {
+    struct statvfs disk;
+    return statvfs(path, &disk) || !disk.f_blocks ? UINT64_MAX : (uint64_t)disk.f_bavail * disk.f_frsize;
 }

@@ -28,3 +28,5 @@ NODISCARD bool file_write_atomic(const char *path, Slice bytes, Error *error);
 bool file_exists(const char *path);
 bool file_is_directory(const char *path);
 NODISCARD bool file_make_directories(const char *path, Error *error);
+/* Free bytes of the file system that path, a file or a directory, lies on; UINT64_MAX where it does not say. */
+uint64_t file_room(const char *path);

@@ -60,6 +60,8 @@ static bool parse(const char *text, Restart *out) {
     return r.reason[0];
 }
 
+bool restart_pending(void) { return getenv(variable) != NULL; }
+
 void restart_take(Restart *out) {
     *out = (Restart){.listener = -1};
     const char *text = getenv(variable);

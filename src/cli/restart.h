@@ -23,6 +23,7 @@ typedef struct Restart {
 
 /* What the program before has left for this one. Before there are threads. */
 void restart_take(Restart *out);
+bool restart_pending(void); /* before that: whether there is something */
 bool restart_allowed(Restart *restart);
 /* Returns only with an error. Other threads may be anywhere. */
 bool restart_now(Restart *restart, int listener, const char *reason, Error *error);

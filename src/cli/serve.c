@@ -197,6 +197,7 @@ static int serve_models(const Arguments *arguments, ServerOptions *options) {
     Error error = {0};
     Served *served = calloc(1, sizeof *served);
     bool ok = served || fail(&error, ERROR_MEMORY, "no memory for the list of models");
+    if (ok && !restart_pending()) ok = server_check_address(options->host, options->port, &error);
     if (ok && given.name && arguments->count > 1) ok = fail(&error, ERROR_USAGE, "--model-name is for a single model");
     for (int i = 0; ok && i < arguments->count; i++) ok = served_add(served, arguments->values[i], given.name, &error);
     if (ok && given.models_dir) ok = served_add_directory(served, given.models_dir, &error);

@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -115,13 +114,11 @@ static bool ask_tree(Pull *pull, Error *error) {
 }
 
 static bool check_disk(const Pull *pull, const DownloadJob *job, Error *error) {
-    struct statvfs disk;
     uint64_t missing = 0;
     for (size_t i = 0; i < job->count; i++)
         missing += (uint64_t)(job->files[i]->size - partial_present(pull->repo.data, job->files[i]));
-    if (statvfs(pull->settings->cache, &disk)) return true; /* then writing says what is wrong */
-    const uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
-    if (missing == 0 || missing + DISK_SPARE_BYTES <= free_bytes) return true;
+    const uint64_t free_bytes = file_room(pull->settings->cache);
+    if (missing == 0 || free_bytes == UINT64_MAX || missing + DISK_SPARE_BYTES <= free_bytes) return true;
     return fail(error, ERROR_LIMIT,
         "%s needs %.3g GB more on disk, and %s has %.3g GB free: make room (apus list, apus rm) or set "
         "HF_HUB_CACHE to another place",

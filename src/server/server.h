@@ -36,6 +36,9 @@ typedef struct ServerOptions {
                      models are loaded, instead of being refused */
 } ServerOptions;
 
+/* Whether server_open() could listen there now: asked before models are downloaded or converted, which takes long. */
+NODISCARD bool server_check_address(const char *host, int port, Error *error);
+
 typedef struct Server Server;
 /* Listens, then loads the models; probes are answered meanwhile. */
 NODISCARD Server *server_open(const ServerOptions *options, Error *error);

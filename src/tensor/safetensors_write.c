@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "tensor/safetensors.h"
 
@@ -63,6 +64,14 @@ static bool file_begin(SafetensorsWriter *writer, const Buffer *header, Error *e
     return fail(error, ERROR_IO, "cannot write %s: %s", writer->path, strerror(errno));
 }
 
+static bool check_room(const SafetensorsWriter *writer, Error *error) {
+    const double gb = 1e-9;
+    const uint64_t room = file_room(writer->temporary);
+    return writer->promised <= room ||
+        fail(error, ERROR_LIMIT, "%s takes %.3g GB, and its disk has %.3g GB free: make room", writer->path,
+            (double)writer->promised * gb, (double)room * gb);
+}
+
 SafetensorsWriter *safetensors_create(const char *path, const TensorHeader *headers, size_t count, Error *error) {
     SafetensorsWriter *writer = calloc(1, sizeof *writer);
     if (!writer) return fail(error, ERROR_MEMORY, "no memory to write %s", path), NULL;
@@ -71,7 +80,8 @@ SafetensorsWriter *safetensors_create(const char *path, const TensorHeader *head
         (unsigned long long)clock_ns());
     Buffer header = {0};
     bool ok = length < PATH_BYTES_MAX || fail(error, ERROR_LIMIT, "the path %s is too long", path);
-    ok = ok && header_build(&header, headers, count, &writer->promised, error) && file_begin(writer, &header, error);
+    ok = ok && header_build(&header, headers, count, &writer->promised, error) && file_begin(writer, &header, error) &&
+        check_room(writer, error);
     buffer_free(&header);
     if (ok) return writer;
     safetensors_abandon(writer);

@@ -177,6 +177,8 @@ def check_ports(model):
     with Server(model) as server:
         code, _, err = apus("serve", model, "--port", server.port)
         check(code == 1 and "Address already in use" in err and "--port 0" in err, f"a port that is taken: {err!r}")
+        code, _, err = apus("serve", "nobody/nothing", "--port", server.port)
+        check(code == 1 and "in use" in err and "nobody" not in err, f"that port, before a download: {err!r}")
         for host, wanted in [
             ("127.0.0.1", 200),
             ("127.0.0.2", 200),

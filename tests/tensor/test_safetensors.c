@@ -106,6 +106,11 @@ static void test_abandon(void) {
     TEST(!safetensors_create("/nonexistent/model.safetensors", &header, 1, &error) && error.code == ERROR_IO);
     TensorHeader huge = {.name = "h", .dtype = DTYPE_F32, .rank = 3, .shape = {1ll << 40, 1ll << 40, 4}};
     TEST(!safetensors_create(path_of("model.safetensors"), &huge, 1, &error) && error.code == ERROR_LIMIT);
+    TensorHeader full = {.name = "f", .dtype = DTYPE_F32, .rank = 2, .shape = {1ll << 30, 1ll << 30}}; /* 4 EiB */
+    TEST(!safetensors_create(path_of("model.safetensors"), &full, 1, &error) && strstr(error.text, "make room"));
+    directory = opendir(root);
+    for (struct dirent *item; (item = readdir(directory));) TEST_MSG(item->d_name[0] == '.', "%s", item->d_name);
+    closedir(directory);
 }
 
 static void test_bad_headers(void) {
