@@ -12,8 +12,8 @@ typedef struct Point {
 } Point;
 static const Point CPU[] = {
     {1, 1}, {2, 1.1f}, {3, 1.2f}, {4, 1.35f}, {5, 1.5f}, {6, 1.65f}, {8, 2}, {12, 3}, {16, 3.5f}, {32, 6.5f}, {64, 13}};
-static const Point GPU[] = {
-    {1, 1}, {2, 1.27f}, {3, 1.5f}, {4, 1.65f}, {5, 1.85f}, {8, 1.85f}, {12, 1.9f}, {16, 2.1f}, {32, 2.8f}, {64, 4.5f}};
+static const Point GPU[] = {{1, 1}, {2, 1.05f}, {3, 1.24f}, {4, 1.34f}, {5, 1.45f}, {8, 1.48f}, {9, 1.55f}, {12, 1.58f},
+    {13, 1.66f}, {16, 1.72f}, {17, 2}, {32, 2.1f}, {64, 3.5f}};
 
 /* A step that was disturbed says little of its rows: what it took counts in full for the first few, when the costs are
  * those of another machine, and less and less behind them. */

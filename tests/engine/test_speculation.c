@@ -357,6 +357,14 @@ static void check_streams(void) {
     }
     TEST_MSG(fabsf(costs.cost[5] - 4) < 0.1f && costs.cost[6] > costs.cost[5] * 0.9f, "%.2f %.2f",
         (double)costs.cost[5], (double)costs.cost[6]);
+    /* A second row on a GPU is not taken for dearer than it is. */
+    StepCosts device;
+    step_costs_init(&device, true, NULL);
+    for (int i = 0; i < 100; i++) {
+        step_costs_note(&device, 1, 0, 0.00176);
+        step_costs_note(&device, 2, 1, 0.00184);
+    }
+    TEST_MSG(device.cost[2] < 1.06f, "%.3f", (double)device.cost[2]);
     step_costs_init(&costs, false, NULL);
     for (int i = 0; i < 100; i++) step_costs_note(&costs, 2 - i % 2, 1 - i % 2, 0.040);
     TEST_MSG(
