@@ -15,7 +15,9 @@
 enum { THREADS = 24, FILES = 6, SIDE = 16 };
 
 static atomic_int made, active, most_active, lowered;
-static int niceness; /* of this process */
+#ifdef __linux__
+static int niceness; /* that of this process */
+#endif
 
 /* An image of `side` pixels; a side of 0 cannot be decoded. */
 static bool make_image(void *context, MediaItem **items, Error *error) {
@@ -120,7 +122,9 @@ static void test_kept(void) {
 }
 
 int main(void) {
+#ifdef __linux__
     niceness = getpriority(PRIO_PROCESS, 0);
+#endif
     test_many();
     test_kept();
     media_files_close(NULL);
