@@ -582,6 +582,7 @@ typedef struct Conv Conv;
 typedef struct Recurrence Recurrence;
 typedef struct Mamba Mamba;
 typedef struct GatedNorm GatedNorm;
+typedef struct RecurrentBlock RecurrentBlock;
 
 /* Operations of attention to compressed keys, and of hyper-connections: compressed.h. */
 typedef struct Compression Compression;
@@ -703,6 +704,8 @@ typedef struct BackendOps {
     void (*recurrence)(Backend *, const Recurrence *);
     void (*mamba)(Backend *, const Mamba *);
     void (*gated_norm)(Backend *, const GatedNorm *);
+    /* conv, recurrence and gated_norm as one; false: not computed. Optional; NULL: the three in turn */
+    bool (*recurrent_block)(Backend *, const RecurrentBlock *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);
     void (*moe_block)(Backend *, const MoeBlock *); /* optional, without a source; NULL: the operations in turn */

@@ -162,3 +162,11 @@ typedef struct GatedNorm {
     const float *gate; /* [rows, width]; NULL with GATE_NONE */
     float *out;        /* may be x */
 } GatedNorm;
+
+/* The three in turn: the recurrence reads the results of the convolution, which need not be left, and the norm those of
+ * the recurrence. */
+typedef struct RecurrentBlock {
+    const Conv *conv;
+    const Recurrence *recurrence;
+    const GatedNorm *norm;
+} RecurrentBlock;

@@ -21,6 +21,7 @@ typedef struct Case {
     Recurrence recurrence;
     Conv conv;
     Mamba mamba;
+    GatedNorm norm;
 } Case;
 
 /* ---- a sequence on a backend ---- */
@@ -163,6 +164,38 @@ static void run_mamba(
     op.c = in[3];
     op.out = out;
     backend->ops->mamba(backend, &op);
+}
+
+/* A convolution, the recurrence and the gated norm of it, as one where the backend has that. in[5]: the gate. */
+static void run_block(
+    const Case *c, Backend *backend, const RecurrentPart *place, int rows, float *const *in, float *work, float *out) {
+    Conv conv = c->conv;
+    Recurrence op = c->recurrence;
+    GatedNorm norm = c->norm;
+    op.place = conv.place = *place;
+    conv.place.anchor_at += recurrence_anchor_width(&op);
+    conv.place.row_at += recurrence_row_width(&op);
+    conv.rows = op.rows = norm.rows = rows;
+    float *to[3], *next = work;
+    for (int i = 0; i < 3; i++) {
+        conv.part[i].x = in[i];
+        conv.part[i].out = to[i] = next;
+        next += rows * conv.part[i].channels;
+    }
+    op.q = to[0];
+    op.k = to[1];
+    op.v = to[2];
+    op.a = in[3];
+    op.b = in[4];
+    op.work = next;
+    op.out = out;
+    norm.x = norm.out = out;
+    norm.gate = in[5];
+    const RecurrentBlock block = {&conv, &op, &norm};
+    if (backend->ops->recurrent_block && backend->ops->recurrent_block(backend, &block)) return;
+    backend->ops->conv(backend, &conv);
+    backend->ops->recurrence(backend, &op);
+    backend->ops->gated_norm(backend, &norm);
 }
 
 static void take_inputs(Case *c, int tokens) {
@@ -568,6 +601,69 @@ static void check_convs(void) {
     }
 }
 
+static void plain_gated_norm(const GatedNorm *op, float *out);
+static void plain_block(const Case *c, int tokens, float *out) {
+    Case conv = *c, then = *c;
+    conv.in[4] = conv.in[5] = NULL;
+    conv.out_width = conv_channels(&c->conv);
+    float *all = malloc((size_t)(tokens * conv.out_width) * sizeof *all);
+    plain_conv(&conv, tokens, all);
+    for (int64_t part = 0, first = 0; part < 3; first += c->width[part++]) {
+        then.in[part] = malloc((size_t)(tokens * c->width[part]) * sizeof(float));
+        for (int t = 0; t < tokens; t++)
+            memcpy(then.in[part] + t * c->width[part], all + t * conv.out_width + first,
+                (size_t)c->width[part] * sizeof(float));
+    }
+    plain_recurrence(&then, tokens, out);
+    GatedNorm norm = c->norm;
+    norm.rows = tokens;
+    norm.x = out;
+    norm.gate = c->in[5];
+    plain_gated_norm(&norm, out);
+    for (int part = 0; part < 3; part++) free(then.in[part]);
+    free(all);
+}
+
+/* Few single rows are one kernel where a backend has it; others, and more rows, are three operations. */
+static void check_blocks(void) {
+    enum { CHANNELS = 4 * 128 };
+    static float weights[3][CHANNELS * 4], biases[CHANNELS], norms[CHANNELS];
+    for (int n = 0; n < 3; n++)
+        for (int i = 0; i < CHANNELS * 4; i++) weights[n][i] = test_uniform(&ops_seed);
+    for (int i = 0; i < CHANNELS; i++)
+        biases[i] = test_uniform(&ops_seed), norms[i] = 1 + 0.3f * test_uniform(&ops_seed);
+    static const HeadShape shapes[] = {
+        {"delta behind a conv", RECURRENCE_DELTA, 2, 4, 128, 128, .norm = true, .steps = true, .beta = true,
+            .aligned = true},
+        {"tiled delta behind a conv", RECURRENCE_DELTA, 2, 4, 128, 128, .norm = true, .rope = true, .tiled = true,
+            .aligned = true},
+        {"ssd behind a conv", RECURRENCE_SSD, 1, 3, 128, 128, .steps = true, .skip = true, .aligned = true},
+    };
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        const bool ssd = shapes[i].kind == RECURRENCE_SSD;
+        Case c = recurrence_case(&shapes[i], TEXT);
+        close_case(&c);
+        c.run = run_block;
+        c.conv = (Conv){.taps = 4, .silu = true, .part_count = 3};
+        for (int n = 0; n < 3; n++)
+            c.conv.part[n] = (ConvPart){.channels = c.width[n], .weight = weights[n], .bias = ssd ? biases : NULL};
+        c.norm = (GatedNorm){.width = c.out_width,
+            .group = 128,
+            .eps = 1e-5f,
+            .weight = norms,
+            .gate_kind = shapes[i].tiled ? GATE_SIGMOID : GATE_SILU,
+            .gate_first = ssd,
+            .gate_scale = 0.7f};
+        c.width[5] = c.out_width;
+        c.work_width += conv_channels(&c.conv);
+        c.anchor_width += conv_anchor_width(&c.conv);
+        c.row_width += conv_row_width(&c.conv);
+        take_inputs(&c, TEXT);
+        check_case(&c, plain_block);
+        close_case(&c);
+    }
+}
+
 static void check_mambas(void) {
     static float rates[48 * 24], skips[48];
     for (int i = 0; i < 48 * 24; i++) rates[i] = -expf(2 * test_uniform(&ops_seed));
@@ -648,6 +744,7 @@ int main(void) {
     check_gated_norms();
     check_mambas();
     check_recurrences();
+    check_blocks();
     check_long();
     return test_done();
 }

@@ -298,6 +298,7 @@ void cuda_conv(Backend *backend, const Conv *op);
 void cuda_recurrence(Backend *backend, const Recurrence *op);
 void cuda_mamba(Backend *backend, const Mamba *op);
 void cuda_gated_norm(Backend *backend, const GatedNorm *op);
+bool cuda_recurrent_block(Backend *backend, const RecurrentBlock *op);
 
 /* ---- compressed/compressed.c ---- */
 

@@ -132,11 +132,7 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
             conv.part[i].out = x[i] = next;
             next += rows * inputs[i]->rows;
         }
-        ops->conv(call->backend, &conv);
     }
-    const Activation silu = {.kind = ACT_SILU};
-    for (int i = 0; i < INPUTS && recurrent->silu; i++)
-        ops->activate(call->backend, rows * inputs[i]->rows, x[i], silu, x[i]);
     op.place = (RecurrentPart){.kv = *call->entry};
     op.rows = call->rows;
     op.q = x[0];
@@ -146,14 +142,21 @@ static void recurrent_forward(const Component *component, const ComponentCall *c
     op.b = recurrent->b.rows ? b : NULL;
     op.work = next;
     op.out = out;
-    ops->recurrence(call->backend, &op);
-
     GatedNorm norm = recurrent->gated_norm;
     norm.rows = call->rows;
     norm.width = recurrent->o.cols;
     norm.x = norm.out = out;
     norm.gate = recurrent->gate.rows ? gate : NULL;
-    ops->gated_norm(call->backend, &norm);
+    const RecurrentBlock block = {&conv, &op, &norm};
+    const bool joins = ops->recurrent_block && conv.taps > 0 && !recurrent->silu;
+    if (!joins || !ops->recurrent_block(call->backend, &block)) {
+        const Activation silu = {.kind = ACT_SILU};
+        if (conv.taps > 0) ops->conv(call->backend, &conv);
+        for (int i = 0; i < INPUTS && recurrent->silu; i++)
+            ops->activate(call->backend, rows * inputs[i]->rows, x[i], silu, x[i]);
+        ops->recurrence(call->backend, &op);
+        ops->gated_norm(call->backend, &norm);
+    }
 
     const MatmulAdd back = {.rows = call->rows,
         .decode_rows = call->decode_rows,

@@ -2,14 +2,11 @@
  * of each row with the keys of its page are taken, then a block walks some columns of a value head's state over a
  * chunk, page by page. The walk of this file is for any shape; recurrence_decode.cu and recurrence_prefill.cu have
  * faster ones for the usual shapes. */
-#include "backend/cuda/attention/heads.cuh"
-#include "backend/cuda/recurrent/recurrence.cuh"
+#include "backend/cuda/recurrent/recurrence_keys.cuh"
 
 constexpr int EACH = RECURRENT_DIM_MAX / 32; /* elements of a head in a lane, at most */
 constexpr int COLS = 32;                     /* columns of a state in a block */
 constexpr int HEAD_BLOCK = 32 * HEAD_WARPS;
-constexpr int PRODUCT_WARPS = 8, ROUNDS = PAGE / PRODUCT_WARPS;
-constexpr int KEY_EACH = 4; /* elements in a lane of a head of the usual width, at most 128 */
 
 /* ---- heads of q and k ---- */
 
@@ -17,36 +14,16 @@ constexpr int KEY_EACH = 4; /* elements in a lane of a head of the usual width, 
 __device__ static void prepare_head(
     const RecurrenceArgs &a, const Chunk &c, int row, int key_head, int is_k, float *x) {
     const Recurrence &op = a.op;
-    const int lane = threadIdx.x % 32;
-    const RowNorm &norm = is_k ? a.k_norm : a.q_norm;
     float *head = (is_k ? op.k : op.q) + ((int64_t)row * op.key_heads + key_head) * op.key_dim;
     float square = 0;
-    for (int i = lane; i < op.key_dim; i += 32) {
+    for (int i = threadIdx.x % 32; i < op.key_dim; i += 32) {
         x[i] = load(head + i);
         square = fmaf(x[i], x[i], square);
     }
-    if (norm.width) {
-        const float scale = 1.0f / sqrtf(warp_sum(square) / (float)op.key_dim + norm.eps);
-        for (int i = lane; i < op.key_dim; i += 32) x[i] *= norm.weight ? scale * __ldg(norm.weight + i) : scale;
-    }
-    __syncwarp();
-    for (int i = lane; i < a.rope.dims / 2; i += 32) {
-        float sine, cosine;
-        sincosf(angle_of(a.rope, a.step, row, i), &sine, &cosine);
-        const int first = a.rope.interleaved ? 2 * i : i, second = a.rope.interleaved ? 2 * i + 1 : i + a.rope.dims / 2;
-        const float one = x[first] * a.rope.scale, other = x[second] * a.rope.scale;
-        x[first] = one * cosine - other * sine;
-        x[second] = one * sine + other * cosine;
-    }
-    __syncwarp();
     const int position = c.position + row - c.row;
     const int32_t page = page_of(c, position);
     float *stored = is_k && page >= 0 ? row_key(op, tail_row(a.pages, page, position % PAGE), key_head) : nullptr;
-    for (int i = lane; i < op.key_dim; i += 32) {
-        const float v = x[i] * (is_k ? op.k_scale : op.q_scale);
-        head[i] = x[i] = v;
-        if (stored) stored[i] = v;
-    }
+    head_finish(a, row, is_k, square, x, head, stored);
 }
 
 /* A warp for q and one for k of a key head of a row. */
@@ -85,44 +62,6 @@ __device__ static const float *decays_at(const RecurrenceArgs &a, const Chunk &c
 }
 
 /* ---- products of a row with the keys of its page ---- */
-
-/* The sums over a warp of eight numbers, each with the order of warp_sum(): a lane keeps half of its numbers in each of
- * the first steps, and ends with number lane / 4. */
-__device__ static float warp_sums(float (&v)[8]) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int step = 16, count = 4; step >= 4; step /= 2, count /= 2)
-#pragma unroll
-        for (int i = 0; i < count; i++) {
-            const bool upper = lane & step;
-            const float own = upper ? v[i + count] : v[i], other = upper ? v[i] : v[i + count];
-            v[i] = own + __shfl_xor_sync(~0u, other, step);
-        }
-    const float sum = v[0] + __shfl_xor_sync(~0u, v[0], 2);
-    return sum + __shfl_xor_sync(~0u, sum, 1);
-}
-
-/* A row's products with the keys up to its own, number t of its page. A warp has every eighth key; E: elements of a
- * head in a lane. */
-template <int E>
-__device__ static void store_products(
-    const Recurrence &op, const float (&keys)[ROUNDS][E], const float (&q)[E], const float (&k)[E], int t, float *out) {
-    static_assert(2 * ROUNDS == 8, "products of a row's q and k in a warp");
-    const int lane = threadIdx.x % 32;
-    float with[2 * ROUNDS]; /* q, k in turn */
-#pragma unroll
-    for (int n = 0; n < ROUNDS; n++) {
-        with[2 * n] = with[2 * n + 1] = 0;
-#pragma unroll
-        for (int i = 0; i < E; i++) {
-            with[2 * n] = fmaf(keys[n][i], q[i], with[2 * n]);
-            with[2 * n + 1] = fmaf(keys[n][i], k[i], with[2 * n + 1]);
-        }
-    }
-    const float sum = warp_sums(with);
-    const int number = lane / 4, which = number % 2, j = (int)threadIdx.x / 32 + number / 2 * PRODUCT_WARPS;
-    if (lane % 4 == 0 && j <= t && which < product_kinds(op)) out[which * PAGE + j] = sum;
-}
 
 /* `each` rows of a key head. */
 template <int E>

@@ -4,7 +4,8 @@
  * behind those of states, so they are always ordered before. What is left of a unit is a row of short steps that wait
  * for each other: four blocks share a multiprocessor, so that others work meanwhile. Sums have the order of
  * recurrence.cu. */
-#include "backend/cuda/recurrent/recurrence.cuh"
+#include "backend/cuda/recurrent/recurrence_keys.cuh"
+#include "backend/cuda/runtime/cluster.cuh"
 
 enum {
     KEYS = 16, /* elements of the key in a part of the products, as in a warp of recurrence.cu */
@@ -158,8 +159,8 @@ struct Decoder {
         all = __shfl_sync(~0u, sum, PAGE - 1);
         return lane == PAGE - 1 ? 0 : sum;
     }
-    /* Time step and factors, by the first warp. */
-    __device__ void factors(const Unit &unit, const Ordered &o, UnitMemory &to) const {
+    /* Time step and decays, by a warp: the factor of a lane's update. */
+    __device__ float decays(const Unit &unit, const Ordered &o, UnitMemory &to) const {
         const Recurrence &op = a.op;
         const int tail = unit.tail();
         const float dt = time_step_of(op, o.a, o.bias), log_own = __fmul_rn(o.rate, dt), beta = op.b ? sigmoid(o.b) : 1;
@@ -169,13 +170,18 @@ struct Decoder {
             if (lane == 0) to.all = expf(all);
         }
         const float decay = expf(sum_behind(lane == tail ? log_own : lane < tail ? o.old : 0, tail + 1, all));
+        if (lane == 0) {
+            to.state = expf(all);
+            to.dt = dt;
+            to.beta = beta;
+            to.log_decay = log_own;
+        }
+        return decay;
+    }
+    __device__ void factors(const Unit &unit, const Ordered &o, UnitMemory &to) const {
+        const float decay = decays(unit, o, to);
         to.factor[0][lane] = __fmul_rn(decay, o.with_k);
         to.factor[1][lane] = __fmul_rn(decay, o.with_q);
-        if (lane > 0) return;
-        to.state = expf(all);
-        to.dt = dt;
-        to.beta = beta;
-        to.log_decay = log_own;
     }
     __device__ void prepare(const Unit &unit, const Ordered &o, UnitMemory &to) const {
         if (threadIdx.x < 32) factors(unit, o, to);
@@ -241,7 +247,8 @@ struct Decoder {
         ((float4 *)m.parts[own.part][1])[own.four] = sum[1];
     }
 
-    __device__ void finish(const Unit &unit, const UnitMemory &from, float v) {
+    /* The result of this thread's column, in the threads of the products with q. */
+    __device__ float finish(const Unit &unit, const UnitMemory &from, float v) {
         const Recurrence &op = a.op;
         const int tail = unit.tail();
         __syncthreads();
@@ -259,11 +266,13 @@ struct Decoder {
             if (unit.first + column == 0) *row_decays(op, row, unit.head) = from.log_decay;
         }
         __syncthreads();
-        if (!which) return;
+        if (!which) return 0;
         y = fmaf(from.factor[1][tail], m.update[column], y);
-        if (op.skip) y = fmaf(__ldg(op.skip + unit.head), v, y);
-        if (has(unit))
-            op.out[((int64_t)unit.row * op.value_heads + unit.head) * op.value_dim + unit.first + column] = y;
+        return op.skip ? fmaf(__ldg(op.skip + unit.head), v, y) : y;
+    }
+    /* Its place in a row's results. */
+    __device__ int64_t place(const Unit &unit) const {
+        return ((int64_t)unit.row * a.op.value_heads + unit.head) * a.op.value_dim + unit.first + column;
     }
 
     /* Units [first, end) of those whose places are known. */
@@ -280,7 +289,8 @@ struct Decoder {
             if (unit.tail() == 0) make_anchor(unit, from, to.updates[0]);
             multiply(from);
             if (i + 1 < count) order_state(next);
-            finish(unit, from, v);
+            const float y = finish(unit, from, v);
+            if (which && has(unit)) a.op.out[place(unit)] = y;
             prepare(next, now, to);
             unit = next;
             __syncthreads();
@@ -320,4 +330,190 @@ cudaError_t recurrence_decode(cudaStream_t stream, const RecurrenceArgs &a) {
     if (!error) error = allow_beside(recurrence_decode_kernel);
     const dim3 grid((unsigned)(units < most ? units : most));
     return error ? error : launch(stream, recurrence_decode_kernel, grid, DECODE_BLOCK, sizeof(DecodeMemory), a);
+}
+
+/* ---- a convolution, the recurrence and the gated norm of few rows as one kernel ----
+ *
+ * A block has one unit. It computes q and k of its key head by itself, as the other units of the head do; the first of
+ * them stores what is kept of both. The two units of a value head are a cluster: the norm is that of the head. Sums
+ * have the order of the three kernels. */
+
+enum { ROW_TAPS = 4, DECAYS = 3 /* the warp of the decays */, ROW_BLOCKS = 2 /* on a multiprocessor */ };
+
+/* A channel of the convolution: its earlier inputs and weights, under way before the row's input exists. */
+struct RowChannel {
+    const ConvPart &part;
+    int channel;
+    int64_t at, channels; /* its place in a row of the tail, and the channels of that */
+    float in[ROW_TAPS];
+    float4 weight;
+    float bias;
+
+    __device__ RowChannel(const ConvArgs &c, int number, int channel, const Unit &unit)
+        : part(c.op.part[number]), channel(channel), at(channel), channels(0) {
+#pragma unroll
+        for (int i = 0; i < CONV_PARTS_MAX; i++) {
+            at += i < number ? c.op.part[i].channels : 0;
+            channels += c.op.part[i].channels;
+        }
+        const int begin = (unit.position - 1) / PAGE * PAGE;
+#pragma unroll
+        for (int i = 0; i < ROW_TAPS - 1; i++) {
+            const int from = unit.position - (ROW_TAPS - 1 - i);
+            in[i] = 0;
+            if (unit.position == 0) continue;
+            const float *old = from >= begin
+                ? tail_row(c.pages, unit.before, from - begin)
+                : anchor_of(c.pages, unit.before) + (from - begin + ROW_TAPS - 1) * channels;
+            in[i] = load(old + at);
+        }
+        weight = __ldg((const float4 *)part.weight + channel);
+        bias = part.bias ? __ldg(part.bias + channel) : 0;
+    }
+    __device__ void order(int row) { in[ROW_TAPS - 1] = load(part.x + row * part.channels + channel); }
+    __device__ float result(bool silu) const {
+        float sum = fmaf(weight.x, in[0], bias);
+        sum = fmaf(weight.y, in[1], sum);
+        sum = fmaf(weight.z, in[2], sum);
+        sum = fmaf(weight.w, in[3], sum);
+        return silu ? sum / (1.0f + expf(-sum)) : sum;
+    }
+    __device__ void keep(const ConvArgs &c, const Unit &unit) const {
+        if (unit.last < 0) return;
+        tail_row(c.pages, unit.last, unit.tail())[at] = in[ROW_TAPS - 1];
+        if (unit.tail()) return;
+#pragma unroll
+        for (int i = 0; i < ROW_TAPS - 1; i++) anchor_of(c.pages, unit.last)[i * channels + at] = in[i];
+    }
+};
+
+__global__ void __launch_bounds__(DECODE_BLOCK, ROW_BLOCKS)
+    recurrent_block_kernel(const __grid_constant__ RecurrentBlockArgs p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    extern __shared__ float4 memory[];
+    __shared__ float decay[PAGE], sums[VALUE_MAX / 32];
+    DecodeMemory &m = *(DecodeMemory *)memory;
+    UnitMemory &own = m.unit[0];
+    let_next_begin();
+    cluster_arrive();
+    const RecurrenceArgs &a = p.recurrence;
+    const Recurrence &op = a.op;
+    const Unit unit = unit_at(a, blockIdx.x);
+    Decoder d(a, m);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tail = unit.tail(),
+              key_head = key_head_of(op, unit.head);
+    d.order_state(unit);
+    float keys[2][ROUNDS][KEY_EACH];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < ROUNDS; n++) {
+            const int j = warp + half * (PRODUCT_WARPS / 2) + n * PRODUCT_WARPS;
+            const float *key = j < tail ? row_key(op, tail_row(a.pages, unit.before, j), key_head) : nullptr;
+#pragma unroll
+            for (int i = 0; i < KEY_EACH; i++) keys[half][n][i] = key ? load(key + lane + 32 * i) : 0;
+        }
+    const int in_key = key_head * KEY_MAX + (int)threadIdx.x,
+              in_value = unit.head * op.value_dim + unit.first + d.column;
+    RowChannel q(p.conv, 0, in_key, unit), k(p.conv, 1, in_key, unit), v(p.conv, 2, in_value, unit);
+    Ordered o = {};
+    if (warp == DECAYS) {
+        o.old = lane < unit.updates() ? load(row_decays(op, tail_row(a.pages, unit.before, lane), unit.head)) : 0;
+        o.rate = __ldg(op.rate + unit.head);
+        o.bias = dt_bias_of(op, unit.head);
+    }
+    const float norm_weight = p.norm.weight ? __ldg(p.norm.weight + in_value) : 1;
+    wait_for_previous();
+    q.order(unit.row);
+    k.order(unit.row);
+    v.order(unit.row);
+    const int64_t head = (int64_t)unit.row * op.value_heads + unit.head;
+    o.b = op.b ? load(op.b + head) : 0;
+    o.a = op.a ? load(op.a + head) : 0;
+    const float gate = p.norm.gate ? load(p.norm.gate + d.place(unit)) : 0;
+    own.x[0][threadIdx.x] = k.result(p.conv.op.silu);
+    own.x[1][threadIdx.x] = q.result(p.conv.op.silu);
+    const float value = v.result(p.conv.op.silu);
+    const int count = unit.updates();
+#pragma unroll
+    for (int i = 0; i < HALF; i++)
+        if (2 * i + d.which < count) own.updates[2 * i + d.which][d.column] = d.u[i];
+    const int ratio = op.value_heads / op.key_heads;
+    const bool first = unit.first == 0 && (op.tiled ? unit.head < op.key_heads : unit.head % ratio == 0);
+    if (first) {
+        q.keep(p.conv, unit);
+        k.keep(p.conv, unit);
+    }
+    if (!d.which) v.keep(p.conv, unit);
+    __syncthreads();
+    if (warp == DECAYS) decay[lane] = d.decays(unit, o, own);
+    if (warp < 2) {
+        float *x = own.x[warp], square = 0;
+#pragma unroll
+        for (int i = 0; i < KEY_EACH; i++) square = fmaf(x[lane + 32 * i], x[lane + 32 * i], square);
+        const bool kept = warp == 0 && first && unit.last >= 0;
+        head_finish(a, unit.row, warp == 0, square, x, nullptr,
+            kept ? row_key(op, tail_row(a.pages, unit.last, tail), key_head) : nullptr);
+    }
+    __syncthreads();
+    float with_q[KEY_EACH], with_k[KEY_EACH];
+#pragma unroll
+    for (int i = 0; i < KEY_EACH; i++) with_k[i] = own.x[0][lane + 32 * i], with_q[i] = own.x[1][lane + 32 * i];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int number = warp + half * (PRODUCT_WARPS / 2);
+#pragma unroll
+        for (int n = 0; n < ROUNDS; n++)
+#pragma unroll
+            for (int i = 0; i < KEY_EACH; i++)
+                if (number + n * PRODUCT_WARPS == tail) keys[half][n][i] = with_k[i];
+        const KeyProduct product = key_products(keys[half], with_q, with_k, number);
+        if (product.on && product.key <= tail)
+            own.factor[!product.of_k][product.key] = __fmul_rn(decay[product.key], product.sum);
+    }
+    if (tail == 0) d.make_anchor(unit, own, m.unit[1].updates[0]);
+    d.multiply(own);
+    float y = d.finish(unit, own, value);
+    const float x = p.norm.gate_scale * gate;
+    const float by = !p.norm.gate ? 1 : p.norm.gate_kind == GATE_SILU ? x * sigmoid(x) : sigmoid(x);
+    if (p.norm.gate_first) y *= by;
+    const float sum = warp_sum(fmaf(y, y, 0.0f));
+    const int number = unit.first / 32 + warp - 2;
+    cluster_wait();
+    if (lane == 0 && d.which) {
+        sums[number] = sum;
+        cluster_store(cluster_address(sums + number, (int)cluster_rank() ^ 1), sum);
+    }
+    cluster_arrive();
+    cluster_wait();
+    float square = sums[0];
+#pragma unroll
+    for (int i = 1; i < VALUE_MAX / 32; i++) square += sums[i];
+    y *= 1.0f / sqrtf(square / (float)VALUE_MAX + p.norm.eps);
+    if (p.norm.weight) y *= norm_weight;
+    if (!p.norm.gate_first) y *= by;
+    if (d.which && d.has(unit)) p.norm.out[d.place(unit)] = y;
+#endif
+}
+
+extern "C" int recurrent_block_fits(const RecurrentBlockArgs *p) {
+    const RecurrenceArgs &a = p->recurrence;
+    const Conv &conv = p->conv.op;
+    const Recurrence &op = a.op;
+    bool fits = a.chunks == op.rows && recurrence_decode_fits(a) && op.key_dim == KEY_MAX &&
+        op.value_dim == VALUE_MAX && p->norm.group == VALUE_MAX &&
+        op.rows * op.value_heads * pieces_of(op) <= ROW_BLOCKS * a.multiprocessors && conv.taps == ROW_TAPS &&
+        conv.part_count == 3 && !conv.in_gate && !conv.out_gate;
+    for (int i = 0; i < conv.part_count; i++) fits = fits && ((uintptr_t)conv.part[i].weight & 15) == 0;
+    return fits;
+}
+extern "C" cudaError_t recurrent_block(cudaStream_t stream, const RecurrentBlockArgs *p) {
+    const Recurrence &op = p->recurrence.op;
+    const int bytes = (int)sizeof(DecodeMemory), pieces = pieces_of(op);
+    cudaError_t error =
+        cudaFuncSetAttribute(recurrent_block_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (!error) error = allow_beside(recurrent_block_kernel);
+    const dim3 grid((unsigned)(op.rows * op.value_heads * pieces));
+    return error ? error
+                 : launch_clusters(stream, recurrent_block_kernel, grid, DECODE_BLOCK, (size_t)bytes, pieces, *p);
 }

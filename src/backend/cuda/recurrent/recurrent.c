@@ -17,16 +17,12 @@ static StatePages state_pages(CudaBackend *b, const RecurrentPart *place) {
         .table_stride = b->block.table_stride};
 }
 
-void cuda_conv(Backend *backend, const Conv *op) {
-    CudaBackend *b = cuda_of(backend);
-    const ConvArgs args = {
+static ConvArgs conv_args(CudaBackend *b, const Conv *op) {
+    return (ConvArgs){
         .step = cuda_step_rows(b), .pages = state_pages(b, &op->place), .op = *op, .chunks = b->step.chunk_count};
-    cuda_ok(b, recurrent_conv(b->stream, &args), "conv");
 }
-
-void cuda_recurrence(Backend *backend, const Recurrence *op) {
-    CudaBackend *b = cuda_of(backend);
-    const RecurrenceArgs args = {.step = cuda_step_rows(b),
+static RecurrenceArgs recurrence_args(CudaBackend *b, const Recurrence *op) {
+    return (RecurrenceArgs){.step = cuda_step_rows(b),
         .pages = state_pages(b, &op->place),
         .op = *op,
         .q_norm = row_norm(op->q_norm),
@@ -35,7 +31,26 @@ void cuda_recurrence(Backend *backend, const Recurrence *op) {
         .chunks = b->step.chunk_count,
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes};
+}
+
+void cuda_conv(Backend *backend, const Conv *op) {
+    CudaBackend *b = cuda_of(backend);
+    const ConvArgs args = conv_args(b, op);
+    cuda_ok(b, recurrent_conv(b->stream, &args), "conv");
+}
+
+void cuda_recurrence(Backend *backend, const Recurrence *op) {
+    CudaBackend *b = cuda_of(backend);
+    const RecurrenceArgs args = recurrence_args(b, op);
     cuda_ok(b, recurrent_recurrence(b->stream, &args), "recurrence");
+}
+
+bool cuda_recurrent_block(Backend *backend, const RecurrentBlock *op) {
+    CudaBackend *b = cuda_of(backend);
+    const RecurrentBlockArgs args = {conv_args(b, op->conv), recurrence_args(b, op->recurrence), *op->norm};
+    if (!b->sm90a || !recurrent_block_fits(&args)) return false;
+    cuda_ok(b, recurrent_block(b->stream, &args), "a recurrent block");
+    return true;
 }
 
 void cuda_mamba(Backend *backend, const Mamba *op) {

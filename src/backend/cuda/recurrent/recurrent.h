@@ -51,6 +51,15 @@ typedef struct MambaArgs {
 } MambaArgs;
 cudaError_t recurrent_mamba(cudaStream_t stream, const MambaArgs *args);
 
+/* RecurrentBlock for steps of few rows, each of a sequence of its own. */
+typedef struct RecurrentBlockArgs {
+    ConvArgs conv;
+    RecurrenceArgs recurrence;
+    GatedNorm norm;
+} RecurrentBlockArgs;
+int recurrent_block_fits(const RecurrentBlockArgs *args); /* whether recurrent_block() takes them */
+cudaError_t recurrent_block(cudaStream_t stream, const RecurrentBlockArgs *args);
+
 cudaError_t recurrent_gated_norm(cudaStream_t stream, const GatedNorm *op);
 
 #ifdef __cplusplus

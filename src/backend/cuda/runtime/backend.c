@@ -207,6 +207,7 @@ static const BackendOps cuda_ops = {
     .recurrence = cuda_recurrence,
     .mamba = cuda_mamba,
     .gated_norm = cuda_gated_norm,
+    .recurrent_block = cuda_recurrent_block,
     .route = cuda_route,
     .experts = cuda_experts,
     .moe_block = cuda_moe_block,
