@@ -51,7 +51,7 @@ uname -sr
 "$build/apus" doctor | grep -E '^(apus|processor|gpu)'
 step plugin "$build/test_plugin" # alone: it takes all of the GPU's memory for a moment
 finish 0
-for name in handed generated prompts whole sums ops attention attention_codes pages rope golden step graph batch coded given split restore together parallel mtp assistant compressed index mixture; do
+for name in handed generated prompts whole sums ops attention attention_codes pages rope golden step graph batch coded given split restore together parallel mtp assistant compressed index mixture states; do
     step $name "$build/test_$name"
 done
 step drafts env APUS_TEST_BACKEND=cuda "$build/test_speculation_requests" 10000

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MEDIAN_MAX, LINES_MAX = 60, 150
 # Names of families that are words of src/model as well.
-WORDS = {"mamba", "step"}
+WORDS = {"mamba", "recurrent", "step"}
 
 
 def code_of(path):

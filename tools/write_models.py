@@ -42,7 +42,7 @@ TAIL = """
 
 What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
-- decoders: arctic, baichuan, bloom, chameleon, codeshell, gptj, grok, grovemoe, jais,
+- decoders: arctic, baichuan, chameleon, codeshell, gptj, grok, grovemoe, jais,
   llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie;
 - decoders of 2026: dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
   kimi-k3, maple, qwen4exp, spark2_5;
@@ -55,7 +55,8 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of gptj, granite_swa, plamo2, plamo3 and spark2_5 are read. llama.cpp's converter writes no gptj.
+Of these, checkpoints of gptj, granite_swa, mpt, plamo2, plamo3 and spark2_5 are read.
+llama.cpp's converter writes no gptj.
 """
 
 
@@ -156,6 +157,7 @@ def line(model_type, family, text, own, measured):
     }
     cuda = read("src/backend/cuda/runtime/backend.c")
     gpu = all(f".{op} = cuda_" in cuda for op, needed in needs.items() if needed)
+    gpu = gpu and "COMPONENT_RG_LRU" not in text  # CAPABILITY_RG_LRU
     if "family/encoder.h" in text:  # tests/server/check_encoders.py
         references, forms, gpu = ["transformers"], ["f32"], False
     cells = [

@@ -338,6 +338,7 @@ typedef enum RouteScore {
     ROUTE_SQRT_SOFTPLUS, /* √ln(1 + e^logit) */
     ROUTE_SPARSEMIXER,   /* chooses one expert after the other: the best remaining logit t, with its share of a softmax
                             over the remaining logits x near it: (t − x) / max(|x|, t) ≤ jitter_eps (Phi-3.5-MoE) */
+    ROUTE_TOP_SIGMOID,   /* the best logits are used, with the sigmoid of each: a bias is added to logits */
 } RouteScore;
 
 /* Chooses the experts of each row, best first (of equal scores the lower index first), and their weights. */
@@ -507,7 +508,11 @@ typedef struct Attention {
     bool norm_last;              /* the norms follow the rotation; excludes norm_full */
     const Rope *rope;            /* NULL: none */
     const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
-    KeySelection selection;      /* with softcap 0, pages in full precision and no spans only */
+    /* ALiBi (arXiv 2108.12409): s += slope · j − slope · i for key j and position i of the row. [heads], bound; NULL:
+     * none. Excludes softcap, q_latent and a selection. */
+    const float *slopes;
+    float slopes_bf16;      /* not 0: both products are rounded to bf16, then multiplied by this (Falcon) */
+    KeySelection selection; /* with softcap 0, pages in full precision and no spans only */
     /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten. q and out NULL: keys and values are
      * appended and nothing is computed (backends with set_rows). */
     float *q, *k;
@@ -517,6 +522,21 @@ typedef struct Attention {
     float *q_latent;   /* [rows, heads·value_dim] scores are q·k + q_latent·v; may be overwritten; NULL: q·k */
     float *out;        /* [rows, heads·value_dim] */
 } Attention;
+
+/* A finite number rounded to bf16. */
+static inline float bf16_round(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } v = {x};
+    v.u = (v.u + 0x7fff + (v.u >> 16 & 1)) & 0xffff0000u;
+    return v.f;
+}
+/* What ALiBi adds to the score of a key (Attention.slopes). */
+static inline float alibi_bias(float slope, float bf16, int key, int position) {
+    return bf16 != 0 ? bf16 * (bf16_round(slope * (float)key) - bf16_round(slope * (float)position))
+                     : slope * (float)(key - position);
+}
 
 /* The attention of a layer: the products for q, k, v and gate, attention over them, and the product of its result,
  * which is output.x. The bits of the residual are those of the three operations in turn. All other results are
@@ -756,6 +776,7 @@ typedef enum Capability {
     CAPABILITY_SQRT_SOFTPLUS,                                       /* ROUTE_SQRT_SOFTPLUS */
     CAPABILITY_INPUT_WEIGHTS,                                       /* Experts.weigh_inputs */
     CAPABILITY_IDENTITIES,                                          /* identities among experts */
+    CAPABILITY_RG_LRU,                                              /* Mamba.heads */
 } Capability;
 
 enum { BACKEND_DESCRIPTION_MAX = 96 };

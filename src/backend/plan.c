@@ -205,6 +205,8 @@ static void plan_attention(Backend *backend, const Attention *a) {
     }
     expect(backend, a->window >= 0, "attention window", a->window, 0);
     expect(backend, !a->norm_full || !a->norm_last, "norms of whole projections after the rotation", 1, 0);
+    equal(backend, "ALiBi beside a softcap, latents or chosen keys",
+        a->slopes && (a->softcap != 0 || a->q_latent || a->selection.block), 0);
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
     equal(backend, "queries without results", a->q == NULL, a->out == NULL);
     check_selection(backend, a);
@@ -288,7 +290,11 @@ static void plan_mamba(Backend *backend, const Mamba *op) {
     check_width(backend, "channels of a mamba", op->channels, INT32_MAX);
     check_width(backend, "state of a mamba", op->state, RECURRENT_DIM_MAX);
     equal(backend, "channels left over by slices", op->channels % MAMBA_SLICE_TOKENS, 0);
-    expect(backend, op->rate && op->skip, "rates of decay", 0, 1);
+    expect(backend, op->rate && (op->heads || op->skip), "rates of decay", 0, 1);
+    if (op->heads) {
+        equal(backend, "state of an RG-LRU", op->state, 1);
+        equal(backend, "channels left over by heads", op->channels % ((int64_t)op->heads * RG_LRU_UNIT), 0);
+    }
     check_place(backend, &op->place, mamba_anchor_width(op), mamba_row_width(op));
 }
 

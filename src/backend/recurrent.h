@@ -21,6 +21,7 @@ enum {
     RECURRENT_DIM_MAX = 256, /* largest key_dim and value_dim of a recurrence, and largest state of Mamba-1 */
     CONV_TAPS_MAX = 8,
     CONV_PARTS_MAX = 3,
+    RG_LRU_UNIT = 16,
     MAMBA_SLICE_TOKENS = 8, /* rows of a page that share one stored state; a divisor of RECURRENT_PAGE_TOKENS */
 };
 
@@ -139,6 +140,13 @@ typedef struct Mamba {
     const float *dt;    /* [rows, channels] before softplus, its bias added */
     const float *b, *c; /* [rows, state] */
     float *out;         /* [rows, channels] */
+    /* A real-gated linear recurrent unit (RG-LRU, arXiv 2402.19427) instead: dt = σ(decay_gate of x), a = exp(rate ·
+     * dt), h = a · h + √(1 − a²) · σ(input_gate of x) · x, at position 0 without the root, and y = h. A gate is a
+     * matrix for each head [heads, channels / heads, channels / heads], whose rows belong to inputs, and a bias
+     * [channels], bound. state is 1, and there are neither dt, b, c nor skip; the tail has what is added to h in place
+     * of dt · x. */
+    int heads; /* 0: Mamba; channels / heads is a multiple of RG_LRU_UNIT */
+    const float *decay_gate, *decay_bias, *input_gate, *input_bias;
 } Mamba;
 int64_t mamba_anchor_width(const Mamba *op);
 int64_t mamba_row_width(const Mamba *op);

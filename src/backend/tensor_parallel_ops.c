@@ -209,6 +209,7 @@ static Attention own_attention(Parallel *t, int part, const Attention *op, Norm 
     own.k_norm = norm_of(op->k_norm, part, k_norm);
     own.rope = parallel_rope(t, part, op->rope);
     own.sinks = vector_of(op->sinks, part);
+    own.slopes = vector_of(op->slopes, part);
     own.q = parallel_at(t, part, op->q);
     own.k = parallel_at(t, part, op->k);
     own.v = parallel_at(t, part, op->v);

@@ -1,15 +1,23 @@
 /* Falcon 7B, 40B, 180B and Falcon 2: layer norms, a network without a gate, parallel to attention behind the same norm
  * or (40B) behind its own; q, k and v are one matrix: for each head of keys its queries, the key and the value.
- * Reference: transformers/models/falcon. Falcon-RW, whose scores have ALiBi, is refused. */
+ * Falcon-RW has ALiBi, rounded to bf16, in place of the rotary embedding. Reference: transformers/models/falcon. */
 #include "family/family.h"
 #include "family/gguf/models.h"
 
 typedef struct Falcon {
     Dims d;
-    const Rope *rope;
+    const Rope *rope;    /* NULL: ALiBi */
+    const float *slopes; /* NULL: none */
     bool bias, parallel;
     NormNames norms;
 } Falcon;
+
+static const float *load_slopes(Loader *ld, int heads) {
+    const float *exact = family_alibi(ld, heads);
+    float *slopes = load_floats(ld, heads);
+    for (int h = 0; exact && slopes && h < heads; h++) slopes[h] = bf16_round(exact[h]);
+    return slopes;
+}
 
 static Falcon load_fields(Loader *ld, Spec *spec) {
     static const LoadName fields[] = {{"intermediate_size", "ffn_hidden_size"}, {0}};
@@ -34,8 +42,11 @@ static Falcon load_fields(Loader *ld, Spec *spec) {
     } else if (!f.parallel) {
         f.norms.ffn_input = "post_attention_layernorm";
     }
-    f.rope = load_rope(ld, &(RopeOptions){.head_dim = f.d.head_dim, .theta = 10000});
-    load_expect_bool(ld, "alibi", false);
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = f.d.head_dim, .theta = 10000});
+    if (load_bool_or(ld, "alibi", false))
+        f.slopes = load_slopes(ld, f.d.heads);
+    else
+        f.rope = rope;
     load_expect_text(ld, "activation", "gelu");
     load_ignore(ld, "hidden_dropout", "apply_residual_connection_post_layernorm", NULL);
     return f;
@@ -46,6 +57,8 @@ static Component load_attention(Loader *ld, const Falcon *f) {
     const int64_t head = d->head_dim, group = d->heads / d->kv_heads, each = (group + 2) * head;
     const char *name = "self_attention.query_key_value";
     AttentionComponent attention = family_attention_op(d, f->rope);
+    attention.op.slopes = f->slopes;
+    if (f->slopes) attention.op.slopes_bf16 = attention.op.scale; /* they are added before that */
     Weight *const parts[] = {&attention.q, &attention.k, &attention.v};
     const int64_t first[] = {0, group * head, (group + 1) * head}, size[] = {group * head, head, head};
     for (int i = 0; i < 3; i++)

@@ -67,6 +67,9 @@ AttentionComponent family_attention_op(const Dims *dims, const Rope *rope);
 /* q, k and v as rows of one matrix NAME, one after the other; o is OUT. */
 AttentionComponent family_fused_attention(
     Loader *ld, const Dims *dims, const char *name, const char *out, const Rope *rope, bool bias, bool out_bias);
+/* Attention.slopes with 2^(−8 (h + 1) / n) for the first n heads, n being a power of two, as ALiBi's authors have them.
+ */
+const float *family_alibi(Loader *ld, int heads);
 /* SwiGLU whose both factors have a limit; 0: none. */
 Activation family_limited_silu(double limit);
 /* HOME.gate_proj, up_proj and down_proj. */

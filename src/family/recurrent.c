@@ -356,3 +356,9 @@ const float *family_slopes(Loader *ld, int heads, int regular, double factor) {
     }
     return rate;
 }
+
+const float *family_alibi(Loader *ld, int heads) {
+    int regular = 1;
+    while (2 * regular <= heads) regular *= 2;
+    return family_slopes(ld, heads, regular, -1);
+}

@@ -17,6 +17,7 @@
     row("bert", bert_family)                                            \
     row("biogpt", biogpt_family)                                        \
     row("bitnet", bitnet_family)                                        \
+    row("bloom", bloom_family)                                          \
     row("codegen", codegen_family)                                      \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
@@ -92,6 +93,7 @@
     row("kimi_linear", kimi_linear_family)                              \
     row("kimi_vl", kimi_k25_family)                                     \
     row("Klear", klear_family)                                          \
+    row("kolibri1", kolibri1_family)                                    \
     row("laguna", laguna_family)                                        \
     row("lfm2", lfm2_family)                                            \
     row("lfm2_moe", lfm2_moe_family)                                    \
@@ -123,6 +125,7 @@
     row("mistral3", mistral3_family)                                    \
     row("mistral4", mistral4_family)                                    \
     row("mixtral", mixtral_family)                                      \
+    row("mpt", mpt_family)                                              \
     row("muse_glimmer", muse_glimmer_family)                            \
     row("muse_glimmer_text", muse_glimmer_family)                       \
     row("nanbeige", nanbeige_family)                                    \
@@ -163,6 +166,7 @@
     row("qwen3_next", qwen3_next_family)                                \
     row("qwen3_vl", qwen3_vl_family)                                    \
     row("qwen3_vl_moe", qwen3_vl_moe_family)                            \
+    row("recurrent_gemma", recurrent_gemma_family)                      \
     row("roberta", roberta_family)                                      \
     row("seed_oss", seed_oss_family)                                    \
     row("smollm3", smollm3_family)                                      \

@@ -10,6 +10,7 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_RECURRENT] = &recurrent_ops,
     [COMPONENT_SHORT_CONV] = &short_conv_ops,
     [COMPONENT_MAMBA] = &mamba_ops,
+    [COMPONENT_RG_LRU] = &rg_lru_ops,
     [COMPONENT_LAYER_INPUT] = &layer_input_ops,
     [COMPONENT_SCALE] = &scale_ops,
     [COMPONENT_LINEAR] = &linear_ops,

@@ -76,8 +76,8 @@ typedef struct ComponentOps {
 } ComponentOps;
 
 extern const ComponentOps attention_ops, mla_ops, indexer_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops,
-    mamba_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops, compressor_ops,
-    compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops;
+    mamba_ops, rg_lru_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops,
+    compressor_ops, compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

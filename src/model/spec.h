@@ -23,6 +23,7 @@ typedef enum ComponentKind {
     COMPONENT_RECURRENT,            /* recurrence with a matrix state: gated delta rule, Mamba-2, lightning attention */
     COMPONENT_SHORT_CONV,           /* gated short convolution */
     COMPONENT_MAMBA,                /* Mamba-1 */
+    COMPONENT_RG_LRU,               /* real-gated linear recurrent unit (Griffin) */
     COMPONENT_LAYER_INPUT,          /* per-layer input of the token (Gemma 4) */
     COMPONENT_SCALE,                /* normalises the residual in place, multiplies it */
     COMPONENT_LINEAR,               /* one matrix */
@@ -189,6 +190,13 @@ typedef struct MambaComponent {
     const Norm *dt_norm, *b_norm, *c_norm; /* NULL: none */
 } MambaComponent;
 
+/* o · (gelu(gate · x) ∘ rg_lru(conv(in · x))) */
+typedef struct RgLruComponent {
+    Mamba op;
+    Conv conv; /* one part */
+    Weight in, gate, o;
+} RgLruComponent;
+
 /* projection · (act(gate · x) ∘ the layer's input of the token) (LayerInputs) */
 typedef struct LayerInputComponent {
     Weight gate, projection; /* [width, hidden], [hidden, width] */
@@ -236,6 +244,7 @@ typedef struct Component {
         RecurrentComponent recurrent;
         ShortConvComponent short_conv;
         MambaComponent mamba;
+        RgLruComponent rg_lru;
         LayerInputComponent layer_input; /* with AltUp it is added to all streams but the first */
         LaurelComponent laurel;
         Weight linear; /* COMPONENT_LINEAR: [hidden, hidden] */

@@ -43,8 +43,9 @@ typedef struct Bench {
     Rope rope;
     int position_dims;
     KeySelection selection; /* without `chosen` (bench_select) */
-    bool decode_rows;       /* the rows of sequence 0 and those before them lie behind their prompts */
-    float *norm_weight, *frequencies, *sinks;
+    enum { NO_SLOPES, SLOPES, SLOPES_BF16 } alibi;
+    bool decode_rows; /* the rows of sequence 0 and those before them lie behind their prompts */
+    float *norm_weight, *frequencies, *sinks, *slopes;
     Sequence sequence[1 + STRANGERS];
 } Bench;
 
@@ -57,6 +58,7 @@ static inline Bench bench_make(const Shape *s) {
     Bench b = {.shape = s, .position_dims = 1};
     b.norm_weight = random_floats(q_width(s), 1);
     b.sinks = random_floats(s->heads, 3);
+    b.slopes = random_floats(s->heads, 0.3f);
     b.frequencies = random_floats(s->rope_dims / 2, 1);
     for (int i = 0; i < s->rope_dims / 2; i++) b.frequencies[i] = powf(10000, -2.0f * (float)i / (float)s->rope_dims);
     if (s->rope_dims > 4) b.frequencies[1] = 0; /* a pair left alone */
@@ -86,6 +88,7 @@ static inline void bench_free(Bench *b) {
     free(b->norm_weight);
     free(b->frequencies);
     free(b->sinks);
+    free(b->slopes);
 }
 
 static inline int chosen_width(const Bench *b) { return b->selection.groups * b->selection.top_k; }
@@ -193,6 +196,8 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
         .norm_full = s->norm == NORM_FULL,
         .rope = s->rope ? &b->rope : NULL,
         .sinks = s->sinks ? b->sinks : NULL,
+        .slopes = b->alibi ? b->slopes : NULL,
+        .slopes_bf16 = b->alibi == SLOPES_BF16 ? 0.7f : 0,
         .selection = b->selection};
 }
 

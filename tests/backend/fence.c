@@ -312,6 +312,7 @@ static void fence_attention(Backend *backend, const Attention *op) {
     fence_own_norm(f, op->k_norm);
     if (op->rope) fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
     if (op->sinks) fence_own_floats(f, op->sinks, op->heads, "sinks that were not bound");
+    if (op->slopes) fence_own_floats(f, op->slopes, op->heads, "slopes that were not bound");
     fence_own(f, op->kv.base, 1, "pages of somebody else");
     if (op->q) fence_own(f, op->q, sizeof *op->q, "queries");
     if (op->q) fence_own(f, op->out, sizeof *op->out, "what attention writes");
@@ -385,11 +386,19 @@ static void fence_mamba(Backend *backend, const Mamba *op) {
     Fence *f = fence_of(backend);
     fence_own(f, op->place.kv.base, 1, "pages of somebody else");
     fence_own_floats(f, op->rate, op->channels * op->state, "rates that were not bound");
-    fence_own_floats(f, op->skip, op->channels, "skips that were not bound");
     fence_own_floats(f, op->x, op->rows * op->channels, "what a mamba reads");
-    fence_own_floats(f, op->dt, op->rows * op->channels, "time steps");
-    fence_own_floats(f, op->b, (int64_t)op->rows * op->state, "b of a mamba");
-    fence_own_floats(f, op->c, (int64_t)op->rows * op->state, "c of a mamba");
+    if (op->heads) {
+        const int64_t gates = op->channels * (op->channels / op->heads);
+        fence_own_floats(f, op->decay_gate, gates, "gates of decays that were not bound");
+        fence_own_floats(f, op->decay_bias, op->channels, "their biases");
+        fence_own_floats(f, op->input_gate, gates, "gates of inputs that were not bound");
+        fence_own_floats(f, op->input_bias, op->channels, "their biases");
+    } else {
+        fence_own_floats(f, op->skip, op->channels, "skips that were not bound");
+        fence_own_floats(f, op->dt, op->rows * op->channels, "time steps");
+        fence_own_floats(f, op->b, (int64_t)op->rows * op->state, "b of a mamba");
+        fence_own_floats(f, op->c, (int64_t)op->rows * op->state, "c of a mamba");
+    }
     fence_own_floats(f, op->out, op->rows * op->channels, "what a mamba writes");
     Backend *inner = fence_enter_step(f);
     inner->ops->mamba(inner, op);

@@ -308,6 +308,7 @@ static void mirror_attention(Backend *backend, const Attention *op) {
         there.rope = &rope;
     }
     there.sinks = mirror_bring(m, op->sinks, op->heads);
+    there.slopes = mirror_bring(m, op->slopes, op->heads);
     there.q = mirror_bring(m, op->q, (int64_t)rows * op->heads * l->head_dim);
     there.k = mirror_bring(m, op->k, (int64_t)rows * l->kv_heads * l->head_dim);
     there.v = mirror_bring(m, op->v, (int64_t)rows * l->kv_heads * l->value_dim);
@@ -491,6 +492,11 @@ static void mirror_mamba(Backend *backend, const Mamba *op) {
     there.dt = mirror_bring(m, op->dt, op->rows * op->channels);
     there.b = mirror_bring(m, op->b, (int64_t)op->rows * op->state);
     there.c = mirror_bring(m, op->c, (int64_t)op->rows * op->state);
+    const int64_t gates = op->heads ? op->channels * (op->channels / op->heads) : 0;
+    there.decay_gate = mirror_bring(m, op->decay_gate, gates);
+    there.decay_bias = mirror_bring(m, op->decay_bias, op->channels);
+    there.input_gate = mirror_bring(m, op->input_gate, gates);
+    there.input_bias = mirror_bring(m, op->input_bias, op->channels);
     there.out = mirror_share(m, op->out, op->rows * op->channels);
     m->inner->ops->mamba(m->inner, &there);
     mirror_done(m);

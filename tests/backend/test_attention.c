@@ -42,6 +42,16 @@ static const Shape shapes[] = {
     {"groups of 8, none rotated", 8, 1, 64, 64, DTYPE_F16, 140, 0, 0, PLAIN, 0, NORM_HEAD, false, false},
 };
 
+/* ALiBi. */
+static const struct {
+    Shape shape;
+    int alibi;
+} sloped[] = {
+    {{"slopes, several spans", 6, 2, 64, 64, DTYPE_F16, 1500, 0, 0, PLAIN, 0, NO_NORM, false, false}, SLOPES},
+    {{"slopes, odd widths, window", 4, 4, 40, 24, DTYPE_F32, 300, 70, 0, PLAIN, 0, NORM_HEAD, true, false}, SLOPES},
+    {{"slopes in bf16", 8, 8, 32, 32, DTYPE_BF16, 700, 0, 0, PLAIN, 0, NO_NORM, false, false}, SLOPES_BF16},
+};
+
 /* Rows that read some keys alone. */
 static const struct {
     Shape shape;
@@ -88,9 +98,10 @@ static void check_generated(Bench *b, const char *name, const float *expected, s
 }
 
 /* number: of the shape, for the sample that sanitizers get. selection: NULL: rows read all visible keys. */
-static void check_shape(const Shape *s, const KeySelection *selection, bool chunked, size_t number,
+static void check_shape(const Shape *s, const KeySelection *selection, bool chunked, int alibi, size_t number,
     const char *const *names, int name_count) {
     Bench b = bench_make(s);
+    b.alibi = alibi;
     if (selection) bench_select(&b, selection);
     b.sequence[0].chunked = chunked;
     const int64_t count = (int64_t)s->tokens * out_width(s);
@@ -190,12 +201,14 @@ int main(void) {
         if (backend) names[count++] = vector_names[i];
         backend_close(backend);
     }
-    for (size_t i = 0; i < COUNT_OF(shapes); i++) check_shape(&shapes[i], NULL, false, i, names, count);
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) check_shape(&shapes[i], NULL, false, NO_SLOPES, i, names, count);
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
         if (shapes[i].window > KV_PAGE_TOKENS && (!test_sampled() || shapes[i].tokens < 1000))
-            check_shape(&shapes[i], NULL, true, i, names, count);
+            check_shape(&shapes[i], NULL, true, NO_SLOPES, i, names, count);
     for (size_t i = 0; i < COUNT_OF(sparse); i++)
-        check_shape(&sparse[i].shape, &sparse[i].selection, false, i, names, count);
+        check_shape(&sparse[i].shape, &sparse[i].selection, false, NO_SLOPES, i, names, count);
+    for (size_t i = 0; i < COUNT_OF(sloped); i++)
+        check_shape(&sloped[i].shape, NULL, false, sloped[i].alibi, i, names, count);
     check_far_positions("ref");
     for (int i = 0; i < count; i++) check_far_positions(names[i]);
     printf("%zu shapes × %d vector backends\n", COUNT_OF(shapes), count);

@@ -29,6 +29,9 @@ static const Case cases[] = {
     {{"latents of 8 bits", 1, 1, 32, 96, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_Q8, KV_Q4, 0},
 };
 
+static const Case sloped = {
+    {"ALiBi", 6, 2, 64, 64, DTYPE_F16, 900, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_Q4, KV_Q4, 0};
+
 /* The coded side of sequence 0. */
 typedef struct Codes {
     KvQuant code;
@@ -158,13 +161,14 @@ static void check_generated(
 }
 
 /* Every so-many-th cut, from one of them on. */
-static void check_case(const Case *c, size_t first_cut, size_t stride) {
+static void check_case(const Case *c, int alibi, size_t first_cut, size_t stride) {
     static const struct {
         int threads, chunk;
         bool strangers;
     } cuts[] = {{1, 100, true}, {2, 7, true}, {1, 1, false}, {2, 1, true}, {3, 128, false}, {4, 300, true}};
     const Shape *s = &c->shape;
     Bench b = bench_make(s);
+    b.alibi = alibi;
     float *bias = random_floats(k_width(s), c->bias);
     for (int64_t i = 0; i < (int64_t)s->tokens * k_width(s) && c->bias > 0; i++)
         b.sequence[0].k[i] += bias[i % k_width(s)];
@@ -207,6 +211,7 @@ int main(int argc, char **argv) {
     const bool in_short = argc > 1 && !strcmp(argv[1], "short");
     enum { CUTS = 6 };
     for (size_t i = 0; i < COUNT_OF(cases); i += in_short ? 3 : 1)
-        check_case(&cases[i], in_short ? 0 : i, in_short || test_sampled() ? CUTS : 1);
+        check_case(&cases[i], NO_SLOPES, in_short ? 0 : i, in_short || test_sampled() ? CUTS : 1);
+    check_case(&sloped, SLOPES, 0, in_short || test_sampled() ? CUTS : 1);
     return test_done();
 }

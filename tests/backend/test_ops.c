@@ -481,6 +481,13 @@ static void check_routes(const Pair *p) {
     static const float given; /* an optional operand that this case has */
     static const Routing routes[] = {
         {.experts = 6, .top_k = 2, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .expert_scale = &given},
+        {.experts = 128,
+            .top_k = 6,
+            .score = ROUTE_TOP_SIGMOID,
+            .bias = &given,
+            .norm_topk_prob = true,
+            .scale = 1.5f,
+            .shared = 1},
         {.experts = 128, .top_k = 8, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .expert_scale = &given},
         {.experts = 300, .top_k = 8, .score = ROUTE_TOP_SOFTMAX, .scale = 1, .shared = 1, .expert_scale = &given},
         {.experts = 60, .top_k = 4, .score = ROUTE_SOFTMAX, .scale = 1, .shared = 1, .shared_logits = &given},

@@ -303,6 +303,27 @@ static void plain_mamba(const Case *c, int tokens, float *out) {
     }
 }
 
+static double gate_of(const Mamba *op, const float *x, const float *weight, const float *bias, int64_t channel) {
+    const int64_t width = op->channels / op->heads, first = channel / width * width;
+    double sum = (double)bias[channel];
+    for (int64_t i = 0; i < width; i++) sum += (double)x[first + i] * weight[(first + i) * width + channel - first];
+    return sigmoid_of(sum);
+}
+
+static void plain_rg_lru(const Case *c, int tokens, float *out) {
+    const Mamba *op = &c->mamba;
+    for (int64_t i = 0; i < op->channels; i++) {
+        double h = 0;
+        for (int t = 0; t < tokens; t++) {
+            const float *x = c->in[0] + t * op->channels;
+            const double log_a = (double)op->rate[i] * gate_of(op, x, op->decay_gate, op->decay_bias, i);
+            const double root = t == 0 ? 1 : sqrt(1 - exp(2 * log_a));
+            h = exp(log_a) * h + root * gate_of(op, x, op->input_gate, op->input_bias, i) * (double)x[i];
+            out[t * op->channels + i] = (float)h;
+        }
+    }
+}
+
 /* ---- checks ---- */
 
 /* Largest error relative to the largest result. */
@@ -427,6 +448,10 @@ static void check_case(Case *c, Plain *plain) {
             if (!backend) break;
             if (!backend->ops->recurrence) {
                 test_skip("backend %s: no recurrent layers", name);
+                backend_close(backend);
+                break;
+            }
+            if (c->mamba.heads && backend_lacks(backend, CAPABILITY_RG_LRU)) {
                 backend_close(backend);
                 break;
             }
@@ -680,6 +705,29 @@ static void check_mambas(void) {
     }
 }
 
+static void check_rg_lru(void) {
+    enum { CHANNELS = 96, HEADS = 3, GATES = CHANNELS * CHANNELS / HEADS };
+    static float rates[CHANNELS];
+    for (int i = 0; i < CHANNELS; i++) rates[i] = -8 * fabsf(test_uniform(&ops_seed)) - 0.01f;
+    float *gates = random_floats(2 * GATES, 1), *biases = random_floats(2 * CHANNELS, 1);
+    Case c = {.name = "rg-lru", .run = run_mamba, .out_width = CHANNELS, .width = {CHANNELS}};
+    c.mamba = (Mamba){.channels = CHANNELS,
+        .state = 1,
+        .rate = rates,
+        .heads = HEADS,
+        .decay_gate = gates,
+        .decay_bias = biases,
+        .input_gate = gates + GATES,
+        .input_bias = biases + CHANNELS};
+    c.anchor_width = mamba_anchor_width(&c.mamba);
+    c.row_width = mamba_row_width(&c.mamba);
+    take_inputs(&c, TEXT);
+    check_case(&c, plain_rg_lru);
+    close_case(&c);
+    free(gates);
+    free(biases);
+}
+
 static void plain_gated_norm(const GatedNorm *op, float *out) {
     const int64_t group = op->group ? op->group : op->width;
     for (int64_t first = 0; first < op->rows * op->width; first += group) {
@@ -743,6 +791,7 @@ int main(void) {
     check_convs();
     check_gated_norms();
     check_mambas();
+    check_rg_lru();
     check_recurrences();
     check_blocks();
     check_long();

@@ -481,7 +481,7 @@ static void test_not_computed(void) {
         {"bailing-hybrid", "\"rope_theta\":10000.0", "\"rope_theta\":10000.0,\"norm_head\":true", "norm_head is true"},
         {"nanbeige", "\"num_loops\":2", "\"num_loops\":2,\"loop_share_kv\":true", "loop_share_kv is true"},
         {"nanbeige", "\"num_loops\":2", "\"num_loops\":17", "17 loops"},
-        {"falcon", "\"alibi\":false", "\"alibi\":true", "alibi is true"},
+        {"mpt", "\"alibi\":true", "\"alibi\":false", "alibi is false"},
         {"iquestcoder", "\"clip_qkv\":null", "\"clip_qkv\":8.0", "clip_qkv is not supported"},
         {"ernie4-5-moe", "\"moe_k\":3", "\"moe_k\":3,\"moe_norm_min\":0.5", "moe_norm_min must be"},
         {"apertus", "\"qk_norm\":true", "\"qk_norm\":false", "qk_norm is false"},

@@ -55,6 +55,13 @@ static void test_sigmoid(void) {
     expect_near(weight[0], 2 * a / (a + b + 0.5));
     expect_near(weight[1], 2 * b / (a + b + 0.5));
     expect_near(weight[2], 1);
+    /* The bias is added to the logits. */
+    route(
+        &(Routing){.experts = 4, .top_k = 2, .score = ROUTE_TOP_SIGMOID, .bias = (float[]){-3, 1.5f, 0, 0}, .scale = 1},
+        logits, index, weight);
+    TEST(index[0] == 3 && index[1] == 1);
+    expect_near(weight[0], b);
+    expect_near(weight[1], a);
     const float gate = 3;
     Routing gated = op;
     gated.shared_logits = &gate;

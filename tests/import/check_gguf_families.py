@@ -822,6 +822,19 @@ def laguna(f):
     f.rename_all({"mlp.shared_expert.": "mlp.shared_experts.", "mlp.gate.proj.": "mlp.gate."})
 
 
+def bloom(f):
+    c = f.config
+    heads, hidden = c["n_head"], c["hidden_size"]
+    f.keys |= {"context_length": c["seq_length"], "feed_forward_length": 4 * hidden}
+    f.keys |= {"attention.head_count": heads, "attention.head_count_kv": heads, "embedding_length": hidden}
+    f.keys |= {"block_count": c["n_layer"], "attention.layer_norm_epsilon": c["layer_norm_epsilon"]}
+    for name, x in f.tensors.items():
+        if "query_key_value" in name:
+            parts = x.reshape(heads, 3, hidden // heads, *x.shape[1:])
+            f.tensors[name] = np.concatenate([parts[:, i].reshape(hidden, *x.shape[1:]) for i in range(3)])
+    f.rename_all({"transformer.": ""})
+
+
 def falcon(f):
     c = f.config
     heads, hidden = c["num_attention_heads"], c["hidden_size"]
@@ -1074,6 +1087,8 @@ CASES = [
     ("ernie4-5-moe", "ernie4_5-moe", ernie, {}),
     ("ernie4-5-moe-correction", "ernie4_5-moe", ernie, {}),
     ("exaone-moe", "exaone-moe", exaone_moe, {}),
+    ("bloom", "bloom", bloom, {}),
+    ("bloom-six", "bloom", bloom, {}),
     ("falcon", "falcon", falcon, {}),
     ("falcon-40b", "falcon", falcon, {}),
     ("gemma3n", "gemma3n", gemma3n, {}),

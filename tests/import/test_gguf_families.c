@@ -22,7 +22,7 @@ typedef struct Case {
 } Case;
 
 static const char *const written_elsewhere[] = {"afmoe", "apertus", "bailingmoe", "bailingmoe2", "bailingmoe3", "bert",
-    "chatglm", "cohere2moe", "dbrx", "deci", "deepseek32", "deepseek4", "ernie4_5-moe", "exaone-moe", "falcon",
+    "bloom", "chatglm", "cohere2moe", "dbrx", "deci", "deepseek32", "deepseek4", "ernie4_5-moe", "exaone-moe", "falcon",
     "gemma3n", "gemma4", "gemma4-assistant", "glm-dsa", "gpt2", "gptneox", "hunyuan-dense", "hunyuan-moe", "hy_v3",
     "internlm2", "kimi-linear", "laguna", "llama4", "mellum", "mimo2", "minicpm", "minicpm3", "minimax-01",
     "minimax-m2", "minimax-m3", "mistral3", "mistral4", "muse-glimmer", "nanbeige", "nomic-bert", "openelm", "phimoe",

@@ -27,6 +27,7 @@ OLMO_NAMES = (  # of the publisher's own code → transformers'; both parts of t
     (".ff_out.", ".mlp.down_proj."),
 )
 EXACT = {"dtype": torch.float32, "attn_implementation": "eager"}
+ONCE = {"attn_implementation": "sdpa"}  # Falcon's eager attention adds ALiBi a second time
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -109,7 +110,8 @@ def build(config, weights):
         config_of(config).save_pretrained(folder)
         tensors = {name: torch.from_numpy(np.array(x, order="C")) for name, x in weights.items()}
         save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
-        model, info = model_class(config).from_pretrained(folder, output_loading_info=True, **EXACT)
+        exact = EXACT | (ONCE if config.get("alibi") else {})
+        model, info = model_class(config).from_pretrained(folder, output_loading_info=True, **exact)
     info["missing_keys"] = [name for name in info["missing_keys"] if not name.endswith(COMPUTED)]
     wrong = {what: names for what, names in info.items() if names}
     assert not wrong, wrong
@@ -130,8 +132,9 @@ def logits(config, weights, tokens, steps, window=False):
 def run(config, weights, tokens, steps):
     model = build(config, weights)
     # MiniMax counts positions by the keys of layer 0, which has none where its attention is linear; steps of Bamba
-    # differ from its prompts by as much as the logits
-    prompt = len(tokens) - (0 if config["model_type"].startswith(("minimax", "bamba")) else steps)
+    # differ from its prompts by as much as the logits; RecurrentGemma keeps its state to itself
+    whole = ("minimax", "bamba", "recurrent_gemma")
+    prompt = len(tokens) - (0 if config["model_type"].startswith(whole) else steps)
     result = model(input_ids=torch.tensor([tokens[:prompt]]), use_cache=True)
     out = [result.logits[0]]
     for i in range(prompt, len(tokens)):

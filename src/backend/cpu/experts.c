@@ -103,6 +103,7 @@ static void choose(const Routing *op, int row, const float *logits, int32_t *ind
         weight[i] = score[index[i]];
     }
     if (op->score == ROUTE_TOP_SOFTMAX) softmax(weight, op->top_k, weight);
+    for (int i = 0; op->score == ROUTE_TOP_SIGMOID && i < op->top_k; i++) weight[i] = sigmoid(weight[i]);
 }
 
 static void route_row(const Routing *op, int row) {

@@ -125,6 +125,42 @@ const GgufModel gpt_neox_gguf = {.architecture = "gptneox",
     .fields = {gguf_sizes, gpt_neox_fields},
     .tokenizer = {.pre = "olmo"}};
 
+/* ---- BLOOM ---- */
+
+static const GgufName bloom_names[] = {
+    {"token_embd", "transformer.word_embeddings", 0},
+    {"token_embd_norm", "transformer.word_embeddings_layernorm", 0},
+    {"output_norm", "transformer.ln_f", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_norm", "transformer.h.*.input_layernorm", 0},
+    {"blk.*.ffn_norm", "transformer.h.*.post_attention_layernorm", 0},
+    {"blk.*.attn_qkv", "transformer.h.*.self_attention.query_key_value", GGUF_HEADS_APART},
+    {"blk.*.attn_output", "transformer.h.*.self_attention.dense", 0},
+    {"blk.*.ffn_up", "transformer.h.*.mlp.dense_h_to_4h", 0},
+    {"blk.*.ffn_down", "transformer.h.*.mlp.dense_4h_to_h", 0},
+    {0},
+};
+
+static const GgufField bloom_fields[] = {
+    {"hidden_size", .key = ".embedding_length"},
+    {"n_layer", .key = ".block_count", .compute = gguf_layer_count},
+    {"n_head", .key = ".attention.head_count"},
+    {"n_inner", .key = ".feed_forward_length"},
+    {"seq_length", .key = ".context_length"},
+    {"vocab_size", .compute = gguf_vocab_size},
+    {"layer_norm_epsilon", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
+    {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
+    {0},
+};
+
+const GgufModel bloom_gguf = {.architecture = "bloom",
+    .no_rope = true,
+    .class_name = "BloomForCausalLM",
+    .names = {bloom_names},
+    .fields = {bloom_fields},
+    .tokenizer = {.pre = "bloom"}};
+
 /* ---- Falcon ---- */
 
 /* The 40B has a norm of its own before attention; the other one is called as the 7B's only one. */

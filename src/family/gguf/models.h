@@ -30,7 +30,7 @@ double gguf_vocab_size(const GgufSizes *sizes);
 double gguf_layer_count(const GgufSizes *sizes);
 
 /* cohere.c */
-extern const GgufModel cohere_gguf, cohere2_gguf, cohere2_moe_gguf;
+extern const GgufModel bloom_gguf, cohere_gguf, cohere2_gguf, cohere2_moe_gguf;
 /* deepseek_v4.c */
 extern const GgufModel deepseek_v4_gguf;
 /* dense.c */

@@ -36,6 +36,7 @@ static void attention_visit(Component *component, const Visitor *visitor) {
     visit_norm(visitor, &op->k_norm);
     visit_rope(visitor, &op->rope);
     visit_vector(visitor, &op->sinks, op->heads, SPLIT_ROWS);
+    visit_vector(visitor, &op->slopes, op->heads, SPLIT_ROWS);
 }
 
 static ComponentCost attention_cost(const Component *component, int depth) {
@@ -73,7 +74,7 @@ static void attention_describe(const Component *component, Buffer *out) {
     const Attention *op = &component->attention.op;
     buffer_printf(out, "attention %d heads of %d on %d kv", op->heads, op->kv.layout.head_dim, op->kv.layout.kv_heads);
     if (op->window) buffer_printf(out, ", %s %d", op->chunked ? "chunks of" : "window", op->window);
-    if (!op->rope) buffer_text(out, ", no rope");
+    if (!op->rope) buffer_text(out, op->slopes ? ", ALiBi" : ", no rope");
     if (op->selection.block) buffer_printf(out, ", blocks of %d", op->selection.block);
     if (!component->attention.k.rows) buffer_text(out, ", of an earlier layer");
     if (component->attention.gate.rows) buffer_text(out, ", gated");

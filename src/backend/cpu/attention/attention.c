@@ -229,6 +229,8 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->value_stride = job->value_stride;
     tile->dtype = job->layout->dtype;
     tile->softcap = job->op->softcap;
+    tile->slopes = job->op->slopes;
+    tile->slopes_bf16 = job->op->slopes_bf16;
     tile->reads = NULL;
     tile->q = tile->latent = NULL; /* packed at the first full-precision page */
     tile->o = space->o;
@@ -239,6 +241,8 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
             attention_range(place->chunk, job->op->window, job->op->chunked, job->op->span_rule, position);
         tile->first[i] = seen.first;
         tile->last[i] = seen.end;
+        tile->heads[i] = head_of(job, place, i);
+        tile->positions[i] = position;
     }
 }
 

@@ -47,7 +47,12 @@ typedef struct AttentionTile {
     int queries, head_dim, value_stride;
     DType dtype;
     float softcap;
-    const float *q; /* as packed by attention_pack */
+    const float *slopes; /* [heads] ALiBi; NULL: none */
+    float slopes_bf16;
+    int heads[ATTENTION_QUERIES],
+        positions[ATTENTION_QUERIES]; /* heads and positions of the queries, read where there are slopes */
+    int base;                         /* position of the first token of the page */
+    const float *q;                   /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
     int kinds[ATTENTION_QUERIES]; /* bits ATTENTION_FULL, ATTENTION_QUANTISED: the kinds of pages visited, a function of

@@ -178,6 +178,7 @@ void codes_visit(const Job *job, const Place *place, QuantTile *quantised, Atten
     const int32_t *k_pages = quant->k_pages[kv->index] + number, *v_pages = quant->v_pages[kv->index] + number;
     const KvForm k = quantised->code->k, v = quantised->code->v;
     ScanPage *page = &quantised->page;
+    tile->base = base;
     page->k = kv_quant_head(kv, k, false, k_pages[0], place->kv_head);
     page->v = kv_quant_head(kv, v, true, v_pages[0], place->kv_head);
     page->next_k = next ? kv_quant_head(kv, k, false, k_pages[1], place->kv_head) : page->k;

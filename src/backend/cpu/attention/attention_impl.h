@@ -225,6 +225,13 @@ static void attention_pack(int queries, int head_dim, const float *const *q, flo
     }
 }
 
+/* ALiBi of keys from ≤ j < to of the page. */
+static void add_slope(const AttentionTile *t, int query, int from, int to, float *p) {
+    const float slope = t->slopes[t->heads[query]];
+    const int position = t->positions[query];
+    for (int j = from; j < to; j++) p[j] += alibi_bias(slope, t->slopes_bf16, t->base + j, position);
+}
+
 /* Hides the scores of keys from ≤ j < to that the query does not read. False: it reads none. */
 static bool hide(const KeyMask *reads, int from, int to, float *p) {
     bool any = false;
@@ -242,6 +249,7 @@ static float soften(AttentionTile *t, int query, int from, int to, float *p) {
     const int begin = from / 16 * 16;
     const Vec none = vec_set(-INFINITY);
     Vec most = none;
+    if (t->slopes) add_slope(t, query, from, to, p);
     if (t->reads && !hide(&t->reads[query], from, to, p)) {
         for (int j = begin; j < to; j += 16) vec_store(p + j, vec_set(0));
         return 1;
@@ -282,6 +290,7 @@ static int clamp_to_page(int position) { return position < 0 ? 0 : position > PA
 static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base) {
     const int kind = kind_of(t->dtype), stride = t->value_stride;
     const float *q = t->q;
+    t->base = base;
     for (int part = 0; part < tile_count(t->queries); part++) {
         const int start = tile_start(t->queries, part), end = tile_start(t->queries, part + 1), height = end - start;
         _Alignas(64) float p[TILE * PAGE];

@@ -321,12 +321,23 @@ static void cap_scores(float softcap, int count, ScanWork *work) {
     }
 }
 
+static void slope_scores(const AttentionTile *t, int first, int count, ScanWork *work) {
+    for (int i = 0; i < count; i++) {
+        float *p = work->p + i * TOKENS;
+        add_slope(t, first + i, 0, TOKENS, p);
+        Vec most = vec_set(-INFINITY);
+        for (int j = 0; j < TOKENS; j += LANES) most = vec_max(most, vec_load(p + j));
+        work->most[i] = vec_most(most);
+    }
+}
+
 /* Turns scores of the tile's queries from `first` on into weights in place. The caller multiplies earlier sums of
  * quantised values by the factors. */
 static void soften_page(AttentionTile *t, int first, int count, ScanWork *work) {
     const float to_two = 1.44269504f;
     float factor[ATTENTION_QUERIES + LANES];
     if (t->softcap > 0) cap_scores(t->softcap, count, work);
+    if (t->slopes) slope_scores(t, first, count, work);
     for (int i = 0; i < count; i++) {
         const float before = t->m[first + i], now = before > work->most[i] ? before : work->most[i];
         factor[i] = before - now;

@@ -112,6 +112,7 @@ static void attend(const Attending *work, int run_index, int position, int head,
         if (q_latent) s += ref_dot(q_latent, token.value, l->value_dim);
         s *= a->scale;
         if (a->softcap > 0) s = a->softcap * tanhf(s / a->softcap);
+        if (a->slopes) s += alibi_bias(a->slopes[head], a->slopes_bf16, j, position);
         scores[j - seen.first] = s;
         most = fmaxf(most, s);
     }

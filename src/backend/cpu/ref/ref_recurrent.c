@@ -302,7 +302,29 @@ static void load_state(const Mamba *op, const SequenceChunk *chunk, float *h) {
     for (int row = whole; row < rows; row++) advance(op, recurrent_row(&op->place, page, row), h);
 }
 
-static void fill_row(const Mamba *op, int64_t row, float *to) {
+static float gate_at(const Mamba *op, const float *x, const float *weight, const float *bias, int64_t channel) {
+    const int64_t width = op->channels / op->heads, first = channel / width * width;
+    float sum = bias[channel];
+    for (int64_t i = 0; i < width; i++) sum += x[first + i] * weight[(first + i) * width + channel - first];
+    return sigmoid(sum);
+}
+
+/* RG-LRU. */
+static void fill_gated(const Mamba *op, int64_t row, int position, float *to) {
+    const float *x = op->x + row * op->channels;
+    for (int64_t c = 0; c < op->channels; c++) {
+        to[c] = gate_at(op, x, op->decay_gate, op->decay_bias, c);
+        const float root = position == 0 ? 1 : sqrtf(1 - expf(2 * op->rate[c] * to[c]));
+        to[op->channels + c] = root * gate_at(op, x, op->input_gate, op->input_bias, c) * x[c];
+    }
+    to[2 * op->channels] = 1;
+}
+
+static void fill_row(const Mamba *op, int64_t row, int position, float *to) {
+    if (op->heads) {
+        fill_gated(op, row, position, to);
+        return;
+    }
     for (int64_t c = 0; c < op->channels; c++) {
         to[c] = softplus(op->dt[row * op->channels + c]);
         to[op->channels + c] = to[c] * op->x[row * op->channels + c];
@@ -334,14 +356,15 @@ void ref_mamba(Backend *backend, const Mamba *op) {
         load_state(op, chunk, h);
         for (int t = 0; t < chunk->rows; t++) {
             const int64_t at = chunk->row + t;
-            const float *c = op->c + at * op->state;
             memcpy(before, h, (size_t)state * sizeof *h);
-            fill_row(op, at, row);
+            fill_row(op, at, chunk->position + t, row);
             advance(op, row, h);
             for (int64_t channel = 0; channel < op->channels; channel++) {
-                float y = 0;
-                for (int n = 0; n < op->state; n++) y += h[channel * op->state + n] * c[n];
-                op->out[at * op->channels + channel] = y + op->skip[channel] * op->x[at * op->channels + channel];
+                float y = op->heads ? h[channel] : 0;
+                for (int n = 0; n < op->state && !op->heads; n++)
+                    y += h[channel * op->state + n] * op->c[at * op->state + n];
+                if (!op->heads) y += op->skip[channel] * op->x[at * op->channels + channel];
+                op->out[at * op->channels + channel] = y;
             }
             store_mamba(op, chunk, chunk->position + t, row, before, h);
         }

@@ -252,6 +252,7 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
                 if (a.q_latent) s += score<DTYPE>(latent, values + at * value_bytes, a.value_dim);
                 s *= a.scale;
                 if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
+                if (a.slopes) s += slope_bias(a, head, position, place);
             }
             const float next = fmaxf(most, warp_max(s)), fade = most == -INFINITY ? 0 : expf(most - next);
             if (next == -INFINITY) continue; /* the head reads none of these */

@@ -64,6 +64,15 @@ __device__ __forceinline__ bool key_in_pattern(const Attend &a, int place, int h
         (int)(((int64_t)block + 1 + (int64_t)a.keys.head_step * head) % a.keys.stride) == 0;
 }
 
+/* What ALiBi adds to the score of a key (backend.h, alibi_bias). */
+__device__ __forceinline__ float slope_bias(const Attend &a, int head, int key, int place) {
+    const float slope = __ldg(a.slopes + head);
+    if (a.slopes_bf16 == 0) return slope * (float)(key - place);
+    return a.slopes_bf16 *
+        (__bfloat162float(__float2bfloat16_rn(slope * (float)key)) -
+            __bfloat162float(__float2bfloat16_rn(slope * (float)place)));
+}
+
 /* flash_prefill_mma.cu: true if it has kernels for the layer; rows of short chunks; rows of longer ones. */
 bool attention_has_tiles(const Attend &a);
 cudaError_t attention_scan_tiles(cudaStream_t stream, const Attend &a);

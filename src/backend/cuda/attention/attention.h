@@ -28,8 +28,10 @@ typedef struct Attend {
     float *whole; /* norm_full: [rows][4] mean and factor of the norms of q and k, from attention_norms(); NULL: the
                      kernel computes the factors of its single row, both norms being RMS */
     RopeParams rope;
-    KeySelection keys;  /* flash_group, attention.cu */
-    const float *sinks; /* [heads] logit of the sink; NULL: none */
+    KeySelection keys;   /* flash_group, attention.cu */
+    const float *sinks;  /* [heads] logit of the sink; NULL: none */
+    const float *slopes; /* [heads] ALiBi: attention.cu and kvq_generic; NULL: none */
+    float slopes_bf16;
     float *q;
     const float *k, *v;    /* NULL: in the pages already */
     const float *q_latent; /* MLA; NULL: scores are q·k alone */

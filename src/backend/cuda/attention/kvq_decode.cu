@@ -3,7 +3,7 @@
 #include "backend/cuda/attention/kvq.cuh"
 
 extern "C" int kvq_is_fast(const Attend *a) {
-    return attention_has_tiles(*a) && (a->head_dim == 64 || a->head_dim == 128) &&
+    return !a->slopes && attention_has_tiles(*a) && (a->head_dim == 64 || a->head_dim == 128) &&
         a->heads / a->kv_heads <= KVQ_GROUP_MAX;
 }
 extern "C" size_t kvq_query_bytes(const Attend *a) {

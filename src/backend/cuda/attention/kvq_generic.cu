@@ -24,9 +24,9 @@ __device__ __forceinline__ float2 plain_exponentials(float *scores, int tokens) 
     return make_float2(most, warp_sum(sum));
 }
 
-static __device__ float2 generic_full(const Attend &a, const KvqRow &seen, int row, int kv_head, int token, int tokens,
-    float *q, float *scores, float *o) {
-    const int lane = threadIdx.x % 32;
+static __device__ float2 generic_full(
+    const Attend &a, const KvqRow &seen, int row, int head, int token, int tokens, float *q, float *scores, float *o) {
+    const int lane = threadIdx.x % 32, kv_head = head / (a.heads / a.kv_heads), place = __ldcg(a.step.places + row);
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     const uint8_t *keys = head_at(a, table, token, kv_head),
                   *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
@@ -35,6 +35,7 @@ static __device__ float2 generic_full(const Attend &a, const KvqRow &seen, int r
         float s = 0;
         for (int i = 0; i < a.head_dim; i++) s = fmaf(q[i], number_at(keys, (at + j) * a.head_dim + i, a.dtype), s);
         s *= a.scale * LOG2E;
+        if (a.slopes) s += slope_bias(a, head, token + j, place) * LOG2E;
         scores[j] = a.softcap > 0 ? capped(s, a.softcap) : s;
     }
     __syncwarp();
@@ -47,9 +48,10 @@ static __device__ float2 generic_full(const Attend &a, const KvqRow &seen, int r
     return sums;
 }
 
-static __device__ float2 plain_page(const Attend &a, const AttendQuant &c, const KvqRow &seen, int kv_head, int page,
-    const float *q, const float2 *rotations, float *scores, float *o) {
-    const int lane = threadIdx.x % 32, d = a.head_dim;
+static __device__ float2 plain_page(const Attend &a, const AttendQuant &c, const KvqRow &seen, int row, int head,
+    int page, const float *q, const float2 *rotations, float *scores, float *o) {
+    const int lane = threadIdx.x % 32, d = a.head_dim, kv_head = head / (a.heads / a.kv_heads),
+              place = __ldcg(a.step.places + row);
     const uint8_t *keys = kvq_keys(c, seen, page, kv_head, a.kv_heads),
                   *values = kvq_values(c, seen, page, kv_head, a.kv_heads);
     const KvqShape ks = kvq_shape(d, c.k_group, seen.k_form, 0), vs = kvq_shape(a.value_dim, c.v_group, seen.v_form, 1);
@@ -70,6 +72,7 @@ static __device__ float2 plain_page(const Attend &a, const AttendQuant &c, const
                              pair_rotation(c.rope, pair, page * PAGE_TOKENS), pair_rotation(c.rope, pair, j));
             s = fmaf(by.x, turn.x, fmaf(by.y, turn.y, s));
         }
+        if (a.slopes) s += slope_bias(a, head, page * PAGE_TOKENS + j, place) * LOG2E;
         scores[j] = a.softcap > 0 ? capped(s, a.softcap) : s;
     }
     __syncwarp();
@@ -95,8 +98,7 @@ __global__ void __launch_bounds__(32 * PLAIN_WARPS)
     const int end = seen_by(a, row).end;
     wait_for_previous();
     if (!seen.end || head >= a.heads) return;
-    const int kv_head = head / (a.heads / a.kv_heads), page = seen.sink / PAGE_TOKENS + part - c.full_slices,
-              token = full_token(seen, part);
+    const int page = seen.sink / PAGE_TOKENS + part - c.full_slices, token = full_token(seen, part);
     if (part < c.full_slices ? token >= end : page >= seen.end / PAGE_TOKENS) return;
     const int64_t index = (int64_t)row * a.heads + head;
     const uint8_t *own = c.queries + index * (d * sizeof(float) + BIAS_PAIRS * sizeof(float2));
@@ -106,9 +108,9 @@ __global__ void __launch_bounds__(32 * PLAIN_WARPS)
     float o[PLAIN_DIMS] = {};
     const float2 sums = part < c.full_slices
         ? generic_full(
-              a, seen, row, kv_head, token, min(end - token, (int)ATTENTION_SLICE), queries[warp], scores[warp], o)
+              a, seen, row, head, token, min(end - token, (int)ATTENTION_SLICE), queries[warp], scores[warp], o)
         : plain_page(
-              a, c, seen, kv_head, page, queries[warp], (const float2 *)(own + d * sizeof(float)), scores[warp], o);
+              a, c, seen, row, head, page, queries[warp], (const float2 *)(own + d * sizeof(float)), scores[warp], o);
     const KvqPartials parts = kvq_partials(a, c);
     const int64_t at = ((int64_t)blockIdx.z * parts.parts + part) * a.heads + head;
     if (lane == 0) parts.sums[at] = sums;

@@ -248,6 +248,10 @@ __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
         if (lane < r.top_k) weight[lane] = expf(weight[lane] - s.x) / s.y;
         __syncwarp();
     }
+    if (r.score == ROUTE_TOP_SIGMOID) {
+        if (lane < r.top_k) weight[lane] = sigmoid(weight[lane]);
+        __syncwarp();
+    }
     float sum = r.epsilon;
 #pragma unroll 4
     for (int i = 0; i < r.top_k; i++) sum += weight[i];

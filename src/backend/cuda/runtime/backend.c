@@ -325,7 +325,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         return NULL;
     }
     b->ops = cuda_ops;
-    b->base = (Backend){.ops = &b->ops, .rows_max = options->rows_max};
+    b->base = (Backend){.ops = &b->ops, .rows_max = options->rows_max, .missing = 1u << CAPABILITY_RG_LRU};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;

@@ -359,6 +359,7 @@ static PageKind page_kind(const Attend *a) {
     return d > 64 && d < 256 && d % 8 == 0 ? PAGE_F16_PAD : PAGE_F16_ANY;
 }
 static bool attention_takes(Kernel kernel, const Attend *a) {
+    if (a->slopes) return kernel == KERNEL_ATTENTION_GENERIC || kernel == KERNEL_KVQ_GENERIC;
     if (a->keys.block && kernel != KERNEL_FLASH_GROUP) return kernel == KERNEL_ATTENTION_GENERIC;
     switch (kernel) {
     case KERNEL_FLASH_DECODE: return flash_decode_fits(a);
@@ -437,6 +438,8 @@ static void attend(CudaBackend *b, const Attention *op, const Mla *mla, Attend *
         .rope = cuda_rope_params(op->rope),
         .keys = op->selection,
         .sinks = op->sinks,
+        .slopes = op->slopes,
+        .slopes_bf16 = op->slopes_bf16,
         .q = op->q,
         .k = op->k,
         .v = op->v,
