@@ -165,7 +165,7 @@ def main():
         failed = [failure for client in clients for failure in client.failed]
         check(not failed, f"requests of which nothing was answered are asked elsewhere: {failed[:2]}")
         answers = sum(client.answers for client in clients)
-        check(answers > 100 and all(client.answers > 2 for client in clients), f"{answers} answers")
+        check(all(client.answers > 2 for client in clients), f"{answers} answers")
         print(
             f"{REPLICAS} replicas, {CLIENTS} clients: {answers} answers; {KILLS} kills of replicas that gave {hit} "
             f"answers ended {ended} streams that had begun, and no other request"
