@@ -142,6 +142,7 @@ fi
 models=(qwen-0.5b gemma-270m)
 [ "$mode" != long ] || models+=(qwen-1.5b)
 for model in "${models[@]}"; do step "fetch-$model" tools/fetch_models.py "$model"; done
+step fetch-qwen3 tools/fetch_tokenizers.sh qwen3 # for schema; tokenizers fetches the others
 
 export TSAN_OPTIONS=halt_on_error=1
 # gcc 13 places vectors of 64 bytes at addresses for 32 on the stack that this replaces (PR 110027).
