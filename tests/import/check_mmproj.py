@@ -483,8 +483,8 @@ def check_answers(check, name, case, directory, folder):
         settings["max_soft_tokens"] = processor["max_soft_tokens"]
         (plain / "preprocessor_config.json").write_text(json.dumps(settings))
     ours, expected = answers(directory, check.apus, audio), answers(plain, check.apus, audio)
-    # The last bit by which a converted norm or scale may differ can round a key or value to the next f16: 2.5e-4 with
-    # AVX2, where a tensor in the wrong place is off by more than 1e-2.
+    # The last bit by which a converted norm or scale may differ can round a key or value to the next f16, which is half
+    # a thousandth of it: 2.5e-4 with AVX2.
     same = len(ours) == len(expected) and np.allclose(ours, expected, rtol=0, atol=5e-4)
     check.that(same, f"{name}: answers {ours[:4]}, expected {expected[:4]}")
 
