@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/part_name.h"
 #include "cli/progress.h"
 #include "library/named.h"
 
@@ -41,7 +42,9 @@ bool served_add_directory(Served *served, const char *path, Error *error) {
         buffer_printf(&config, "%s/config.json", file.data ? file.data : "");
         const size_t size = strlen(entries[i]->d_name);
         const bool gguf = size > 5 && !strcmp(entries[i]->d_name + size - 5, ".gguf");
-        const bool model = !file.failed && !config.failed && entries[i]->d_name[0] != '.' &&
+        PartName part;
+        const bool later_part = part_name_parse(entries[i]->d_name, &part) && part.part > 1;
+        const bool model = !file.failed && !config.failed && entries[i]->d_name[0] != '.' && !later_part &&
             (file_exists(config.data) || (gguf && file_exists(file.data)));
         if (ok && model && served->count == MODELS_MAX)
             ok = fail(error, ERROR_USAGE, "--models-dir %s: more than %d models", path, MODELS_MAX);

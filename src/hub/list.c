@@ -58,9 +58,8 @@ static bool list_snapshot(Listing *l, const char *snapshot) {
     int64_t used_s = 0;
     for (size_t i = 0; i < tree.count; i++) {
         const HubFile *file = &tree.files[i];
-        const bool gguf = choose_is_gguf_model(file->path);
-        ggufs += gguf && file->size >= 0;
-        if (!gguf && file->size > 0) bytes += (uint64_t)file->size;
+        ggufs += choose_is_gguf_model(file->path) && choose_gguf_bytes(&tree, file) >= 0;
+        if (!hub_ends_with(slice_of(file->path), ".gguf") && file->size > 0) bytes += (uint64_t)file->size;
         const int64_t used = hub_ends_with(slice_of(file->path), ".safetensors") ? used_of(snapshot, file->path) : 0;
         if (used > used_s) used_s = used;
     }
@@ -69,11 +68,12 @@ static bool list_snapshot(Listing *l, const char *snapshot) {
     if (checkpoint) ok = add(l, "", l->path.data, bytes, used_s, HUB_SAFETENSORS);
     for (size_t i = 0; ok && i < tree.count; i++) {
         const HubFile *file = &tree.files[i];
-        if (!choose_is_gguf_model(file->path) || file->size < 0) continue;
+        const int64_t size = choose_is_gguf_model(file->path) ? choose_gguf_bytes(&tree, file) : -1;
+        if (size < 0) continue;
         buffer_clear(&l->path);
         buffer_printf(&l->path, "%s/%s", snapshot, file->path);
         ok = l->path.failed ? fail(l->error, ERROR_MEMORY, "no memory for a path")
-                            : add(l, ggufs == 1 && !checkpoint ? "" : file->path, l->path.data, (uint64_t)file->size,
+                            : add(l, ggufs == 1 && !checkpoint ? "" : file->path, l->path.data, (uint64_t)size,
                                   used_of(snapshot, file->path), HUB_GGUF);
     }
     tree_free(&tree);

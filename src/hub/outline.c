@@ -114,9 +114,9 @@ static bool outline_files(Outline *o, const HubTree *tree, Error *error) {
     for (size_t i = 0; ok && i < choice.count; i++) {
         const HubFile *file = choice.files[i];
         if (choice.format == HUB_GGUF) {
-            HubFile hole = *file;
-            hole.path = "model.gguf";
+            const HubFile hole = {.path = "model.gguf", .size = choose_gguf_bytes(tree, file)};
             ok = write_file(o, &hole, SLICE(""), error);
+            break;
         } else if (is_settings(file->path)) {
             ok = outline_settings(o, file, error);
         } else if (hub_ends_with(slice_of(file->path), ".safetensors") && !strchr(file->path, '/')) {

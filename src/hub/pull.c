@@ -26,7 +26,8 @@ typedef struct Pull {
 
 static bool append_path(const Pull *pull, Buffer *path, Error *error) {
     buffer_printf(path, "%s/snapshots/%s", pull->repo.data, pull->commit);
-    if (pull->choice.format == HUB_GGUF) buffer_printf(path, "/%s", pull->choice.files[0]->path);
+    if (pull->choice.format == HUB_GGUF) /* a file, or the first part of one */
+        buffer_printf(path, "/%s", pull->choice.files[0]->path);
     return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");
 }
 
@@ -89,7 +90,7 @@ static bool find(Pull *pull, Buffer *path, Error *error) {
     buffer_printf(&snapshot, "%s/snapshots/%s", pull->repo.data, pull->commit);
     const bool ok = first.code == ERROR_USAGE && !snapshot.failed && cache_walk(snapshot.data, &pull->tree, error) &&
         choose_files(&pull->tree, pull->name, memory_available(), &pull->choice, error) &&
-        pull->choice.format == HUB_GGUF && pull->choice.files[0]->size >= 0;
+        pull->choice.format == HUB_GGUF && choose_gguf_bytes(&pull->tree, pull->choice.files[0]) >= 0;
     buffer_free(&snapshot);
     if (ok) return append_path(pull, path, error);
     *error = first;

@@ -149,7 +149,7 @@ static bool remove_refs(Removal *r, const char *commit) {
     return ok;
 }
 
-/* The named file, or all files of the snapshot. */
+/* The named file with all its parts, or all files of the snapshot. */
 static bool remove_from(Removal *r, const char *commit) {
     HubTree tree = {0};
     Buffer path = {0};
@@ -159,9 +159,13 @@ static bool remove_from(Removal *r, const char *commit) {
     bool one = ok && r->name->file[0];
     if (one) ok = choose_files(&tree, r->name, 0, &choice, r->error);
     if (ok && one) {
-        buffer_printf(&path, "/%s", choice.files[0]->path);
-        ok = !path.failed && remove_file(r, path.data);
-        one = tree.count > 1;
+        const size_t snapshot = path.size;
+        for (size_t i = 0; ok && i < choice.count; i++) {
+            path.size = snapshot;
+            buffer_printf(&path, "/%s", choice.files[i]->path);
+            ok = !path.failed && remove_file(r, path.data);
+        }
+        one = tree.count > choice.count;
     }
     if (ok && !one) {
         buffer_clear(&path);

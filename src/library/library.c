@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/nearest.h"
+#include "base/part_name.h"
 #include "import/gguf/gguf.h"
 
 bool library_path(Buffer *path, Error *error) {
@@ -45,16 +46,23 @@ void library_name_of(const char *model, Buffer *name) {
     while (end > 1 && model[end - 1] == '/') end--;
     size_t start = end;
     while (start > 0 && model[start - 1] != '/') start--;
-    if (end - start > 5 && !strncmp(model + end - 5, ".gguf", 5)) end -= 5;
+    PartName part;
+    if (part_name_parse(model, &part) && part.stem > start)
+        end = part.stem;
+    else if (end - start > 5 && !strncmp(model + end - 5, ".gguf", 5))
+        end -= 5;
     if (end - start == 1 && model[start] == '.')
         buffer_text(name, "model");
     else
         buffer_append(name, model + start, end - start);
 }
 
-/* One place in the cache per file: its name, and a checksum of its full path against namesakes. */
+/* One place in the cache per file: its name, and a checksum of its (first part's) full path against namesakes. */
 bool library_conversion(const char *gguf, Buffer *directory, Error *error) {
-    char *full = realpath(gguf, NULL);
+    Buffer first = {0};
+    part_name_first(&first, gguf);
+    char *full = first.failed ? NULL : realpath(first.data, NULL);
+    buffer_free(&first);
     if (!full) return fail(error, ERROR_NOT_FOUND, "%s: no such file", gguf);
     const uint64_t hash = checksum64(full, strlen(full));
     free(full);
@@ -65,6 +73,24 @@ bool library_conversion(const char *gguf, Buffer *directory, Error *error) {
     const bool fits = !directory->failed && !name.failed;
     buffer_free(&name);
     return ok && (fits || fail(error, ERROR_MEMORY, "no memory for the path of a model"));
+}
+
+uint64_t library_gguf_bytes(const char *path) {
+    PartName name = {.count = 1};
+    Buffer part = {0};
+    uint64_t bytes = 0;
+    const bool several = part_name_parse(path, &name);
+    for (int number = 1; number <= name.count; number++) {
+        struct stat info;
+        buffer_clear(&part);
+        if (several)
+            part_name_write(&part, path, &name, number);
+        else
+            buffer_text(&part, path);
+        if (!part.failed && !stat(part.data, &info)) bytes += (uint64_t)info.st_size;
+    }
+    buffer_free(&part);
+    return bytes;
 }
 
 /* Records a conversion's GGUF file, so that `apus list` can name a conversion whose file was deleted. Failures are

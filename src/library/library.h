@@ -32,14 +32,16 @@ NODISCARD bool library_resolve(const char *model, const LibraryWatch *watch, Buf
 /* Appends the path of a checkpoint directory or a .gguf file. update: false: a complete model in the cache is used
  * without asking the hub. watch: NULL: none. */
 NODISCARD bool library_fetch(const HubName *name, bool update, const LibraryWatch *watch, Buffer *path, Error *error);
-/* The id under which `model` is served: its last part, without ".gguf". Appended. */
+/* The id under which `model` is served: its last part, without ".gguf" and "-00001-of-00002.gguf". Appended. */
 void library_name_of(const char *model, Buffer *name);
 
 /* Appends the directory of our models: ${APUS_CACHE}/models, else ${XDG_CACHE_HOME:-~/.cache}/apus/models. */
 NODISCARD bool library_path(Buffer *path, Error *error);
 /* The directory of calibrations (fit/fit.h) beside it. NULL: no cache. Not owned; the next call writes it anew. */
 const char *library_calibrations(void);
-/* Appends the directory of a .gguf file's conversion, whether it exists or not. */
+/* Bytes of a .gguf file, which may be part of a model, in all its parts. */
+uint64_t library_gguf_bytes(const char *path);
+/* Appends the directory of a .gguf file's conversion, whether it exists or not. Parts of a model have one. */
 NODISCARD bool library_conversion(const char *gguf, Buffer *directory, Error *error);
 /* File in a conversion with the full path of its .gguf file. */
 #define CONVERSION_SOURCE "source.txt"

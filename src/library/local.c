@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/part_name.h"
 #include "library/library.h"
 #include "hub/hub.h"
 
@@ -152,11 +153,13 @@ static bool add_own(LocalModels *models, Error *error) {
             buffer_printf(&path, "%s/%s", cache.data, name);
             if (path.failed || name[0] == '.' || stat(path.data, &info)) continue;
             if (pass == 0 && S_ISREG(info.st_mode) && ends_with(name, ".gguf")) {
+                PartName part;
+                if (part_name_parse(name, &part) && part.part > 1) continue;
                 name[strlen(name) - 5] = '\0';
                 ok = add_gguf(models,
                     (LocalModel){.name = name,
                         .path = path.data,
-                        .bytes = (uint64_t)info.st_size,
+                        .bytes = library_gguf_bytes(path.data),
                         .used_s = (int64_t)info.st_atime},
                     error);
             } else if (pass == 1 && S_ISDIR(info.st_mode) && !is_conversion_of_a_row(models, path.data)) {
@@ -250,6 +253,22 @@ static bool remove_file(const char *path, uint64_t *freed_bytes, Error *error) {
     return true;
 }
 
+/* A .gguf file with all its parts. */
+static bool remove_gguf(const char *path, uint64_t *freed_bytes, Error *error) {
+    PartName name;
+    Buffer part = {0};
+    bool ok = true;
+    if (!part_name_parse(path, &name)) return remove_file(path, freed_bytes, error);
+    for (int number = 1; ok && number <= name.count; number++) {
+        buffer_clear(&part);
+        part_name_write(&part, path, &name, number);
+        ok = part.failed ? fail(error, ERROR_MEMORY, "no memory for a path")
+                         : remove_file(part.data, freed_bytes, error);
+    }
+    buffer_free(&part);
+    return ok;
+}
+
 /* NAME.gguf with its conversion, or the directory NAME: of our own cache. */
 static bool remove_own(const LocalModels *local, const char *name, uint64_t *freed_bytes, Error *error) {
     for (size_t i = 0; i < local->count; i++) {
@@ -257,7 +276,7 @@ static bool remove_own(const LocalModels *local, const char *name, uint64_t *fre
         if (model->hub || strcmp(model->name, name) != 0) continue;
         if (file_is_directory(model->path)) return remove_directory(model->path, freed_bytes, error);
         return (!model->conversion || remove_directory(model->conversion, freed_bytes, error)) &&
-            remove_file(model->path, freed_bytes, error);
+            remove_gguf(model->path, freed_bytes, error);
     }
     Buffer path = {0}; /* what is unfinished is no row */
     bool ok = library_path(&path, error);

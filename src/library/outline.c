@@ -33,7 +33,6 @@ static bool has_file(const char *directory, const char *name, uint64_t *bytes) {
 
 /* A checkpoint, or a GGUF file with its conversion. */
 static bool take_local(const char *path, ModelOutline *out, Error *error) {
-    struct stat info;
     uint64_t size;
     Buffer conversion = {0};
     Error none;
@@ -42,8 +41,8 @@ static bool take_local(const char *path, ModelOutline *out, Error *error) {
         buffer_text(&out->directory, path);
     } else if (library_conversion(path, &conversion, &none) && has_file(conversion.data, "config.json", &size)) {
         buffer_text(&out->directory, conversion.data);
-    } else if (!stat(path, &info)) {
-        out->gguf_bytes = (uint64_t)info.st_size;
+    } else {
+        out->gguf_bytes = library_gguf_bytes(path);
     }
     buffer_free(&conversion);
     return !out->directory.failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");

@@ -771,7 +771,8 @@ def test_gguf():
             and f"{NAME}:q8_0. q8_0 (" in err
             and "fits this machine best, q4_k_m" in err
             and "mmproj" not in err
-            and "big-" not in err
+            and ", big-00001-of-00002.gguf (" in err
+            and "00002-of" not in err
             and err.index("q4_k_m") < err.index("fp16"),
             f"the choice: {err}",
         )
@@ -784,7 +785,6 @@ def test_gguf():
             ("Q9_9", "has none or several"),
             ("Q2_K", "other/tiny-q2_k.gguf"),
             ("README.md", "has none"),
-            ("big-00001-of-00002.gguf", "none"),
         ):
             code, out, err = home.run("pull", f"{NAME}:{name}")
             check(code != 0 and text in err, f"{name}: {err}")
@@ -799,6 +799,35 @@ def test_gguf():
         check(code == 0 and home.whole(repo, ["tiny-q4_k_m.gguf"]), f"one is removed: {out}")
         code, out, _ = home.run("rm", f"{NAME}:Q4_K_M")
         check(code == 0 and not (home.cache / FOLDER).exists(), f"with the last one all goes: {out}")
+
+
+def parts_repo():
+    files = {f"Q4_K_M/big-Q4_K_M-0000{i}-of-00003.gguf": random.randbytes(300_000 * i) for i in (1, 2, 3)}
+    files |= {f"Q8_0/big-0000{i}-of-00002.gguf": random.randbytes(900_000) for i in (1, 2)}
+    files |= {"Q2_K/big-Q2_K-00002-of-00002.gguf": b"2", "Q2_K/big-Q2_K-00001-of-00002.gguf": b"1"}
+    return Repo(files, large=list(files))
+
+
+def test_gguf_parts():
+    with Scene(parts_repo()) as (hub, home, repo):
+        parts = [f"Q4_K_M/big-Q4_K_M-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+        for name in ("Q4_K_M", parts[2]):
+            code, out, err = home.run("pull", f"{NAME}:{name}")
+            check(code == 0 and out.strip() == str(home.snapshot(repo) / parts[0]), f"{name}: {err}")
+            check(home.whole(repo, parts), "all parts and no other file")
+        code, out, err = home.run("list")
+        check(f"{NAME} " in out and " 2 MB" in out and out.count("GGUF") == 1, f"one row with all bytes: {out}")
+        code, out, err = home.run("pull", f"{NAME}:Q8_0")
+        check(code == 0 and home.whole(repo, parts + [f"Q8_0/big-0000{i}-of-00002.gguf" for i in (1, 2)]), err)
+        code, out, err = home.run("rm", f"{NAME}:Q8_0")
+        check(code == 0 and home.whole(repo, parts), f"all parts are removed, and only they: {out}{err}")
+        (home.snapshot(repo) / parts[1]).unlink()
+        code, out, err = home.run("list")
+        check("GGUF" not in out, f"a model without a part is not whole: {out}")
+        code, out, err = home.run("pull", f"{NAME}:Q4_K_M", HF_HUB_OFFLINE="1")
+        check(code != 0 and parts[1] in err and "missing" in err, f"offline: {err}")
+        code, out, err = home.run("pull", f"{NAME}:Q4_K_M")
+        check(code == 0 and home.whole(repo, parts), f"the part is brought again: {err}")
 
 
 def test_list_and_rm():

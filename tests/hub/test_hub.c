@@ -59,14 +59,15 @@ static void fill(HubTree *tree, const char *const *paths, const int64_t *sizes, 
     tree_sort(tree);
 }
 
-/* The path of the only file chosen for ORG/NAME:file, or "" and the error. */
+/* The path of the only file, or the first part of the only model, chosen for ORG/NAME:file, or "" and the error. */
 static const char *chosen(const HubTree *tree, const char *file, uint64_t memory, Error *error) {
     HubName name = {.repo = "org/name", .revision = "main"};
     HubChoice choice;
     memcpy(name.file, file, strlen(file) + 1);
     *error = (Error){0};
     if (!choose_files(tree, &name, memory, &choice, error)) return "";
-    const char *path = choice.count == 1 ? choice.files[0]->path : "";
+    const bool parts = choice.count > 1 && strstr(choice.files[0]->path, "-00001-of-");
+    const char *path = choice.count == 1 || parts ? choice.files[0]->path : "";
     choice_free(&choice);
     return path;
 }
@@ -75,15 +76,14 @@ static void test_gguf(void) {
     static const char *const paths[] = {"m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-F16.gguf", "m-IQ2_XS.gguf",
         "mmproj-m-F16.gguf", "m-Q6_K-00001-of-00002.gguf", "m-Q6_K-00002-of-00002.gguf", "README.md", "config.json",
         "imatrix.gguf"};
-    static const int64_t sizes[] = {4000, 8000, 16000, 2000, 5, 5, 5, 5, 5, 5};
+    static const int64_t sizes[] = {4000, 8000, 16000, 2000, 5, 60000, 60000, 5, 5, 5};
     HubTree tree;
     Error error;
     fill(&tree, paths, sizes, COUNT_OF(paths));
     TEST(!strcmp(chosen(&tree, "q4_k_m", 1 << 20, &error), "m-Q4_K_M.gguf"));
     TEST(!strcmp(chosen(&tree, "m-F16.gguf", 1 << 20, &error), "m-F16.gguf"));
     TEST(!strcmp(chosen(&tree, "F16", 1 << 20, &error), "m-F16.gguf"));
-    TEST(!strcmp(chosen(&tree, "Q6_K", 1 << 20, &error), "") && error.code == ERROR_UNSUPPORTED &&
-        strstr(error.text, "pieces"));
+    TEST(!strcmp(chosen(&tree, "Q6_K", 1 << 20, &error), "m-Q6_K-00001-of-00002.gguf"));
     TEST(!strcmp(chosen(&tree, "4_K_M", 1 << 20, &error), "") && error.code == ERROR_USAGE);
     TEST(!strcmp(chosen(&tree, "m-Q8_0", 1 << 20, &error), "") && error.code == ERROR_USAGE);
     /* The order: Q8_0 is the largest that is quantised and fits; with less memory it is Q4_K_M, with hardly any the
@@ -122,10 +122,51 @@ static void test_gguf(void) {
     TEST(!strcmp(chosen(&tree, "", 0, &error), "m-Q4_K_M.gguf"));
     tree_free(&tree);
     fill(&tree, paths + 5, sizes, 2);
-    TEST(!strcmp(chosen(&tree, "", 0, &error), "") && strstr(error.text, "pieces"));
+    TEST(!strcmp(chosen(&tree, "", 0, &error), "m-Q6_K-00001-of-00002.gguf"));
     tree_free(&tree);
     fill(&tree, paths + 7, sizes, 2);
     TEST(!strcmp(chosen(&tree, "", 0, &error), "") && error.code == ERROR_UNSUPPORTED);
+    tree_free(&tree);
+}
+
+/* A model in parts is one to choose: by the end of its name, of its folder's, by any part, with the bytes of all. */
+static void test_gguf_parts(void) {
+    static const char *const paths[] = {"Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf",
+        "UD-Q4_K_XL/m-00001-of-00003.gguf", "UD-Q4_K_XL/m-00002-of-00003.gguf", "UD-Q4_K_XL/m-00003-of-00003.gguf",
+        "m-Q2_K-00001-of-00003.gguf", "m-Q2_K-00003-of-00003.gguf", "m-IQ1_S-00001-of-00001.gguf",
+        "draft/m-Q6_K-00001-of-00002.gguf", "draft/m-Q6_K-00002-of-00002.gguf"};
+    static const int64_t sizes[] = {4000, 5000, 1000, 1000, 2500, 10, 10, 500, 1, 1};
+    static const struct {
+        const char *wanted, *path;
+        size_t count;
+    } cases[] = {{"Q8_0", "Q8_0/m-Q8_0-00001-of-00002.gguf", 2}, {"q8_0", "Q8_0/m-Q8_0-00001-of-00002.gguf", 2},
+        {"UD-Q4_K_XL", "UD-Q4_K_XL/m-00001-of-00003.gguf", 3}, {"ud-q4_k_xl", "UD-Q4_K_XL/m-00001-of-00003.gguf", 3},
+        {"UD-Q4_K_XL/m-00003-of-00003.gguf", "UD-Q4_K_XL/m-00001-of-00003.gguf", 3},
+        {"m-Q8_0-00002-of-00002.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf", 2},
+        {"IQ1_S", "m-IQ1_S-00001-of-00001.gguf", 1}};
+    HubTree tree;
+    HubChoice choice;
+    Error error = {0};
+    fill(&tree, paths, sizes, COUNT_OF(paths));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        HubName name = {.repo = "org/name", .revision = "main"};
+        snprintf(name.file, sizeof name.file, "%s", cases[i].wanted);
+        const bool ok = choose_files(&tree, &name, 0, &choice, &error);
+        TEST_MSG(ok, "%s: %s", cases[i].wanted, error.text);
+        if (!ok) continue;
+        TEST_MSG(choice.count == cases[i].count && !strcmp(choice.files[0]->path, cases[i].path), "%s: %zu, %s",
+            cases[i].wanted, choice.count, choice.files[0]->path);
+        for (size_t k = 0; k < choice.count; k++)
+            TEST(strtol(strstr(choice.files[k]->path, "-of-") - 5, NULL, 10) == (long)k + 1);
+        choice_free(&choice);
+    }
+    /* the sizes of all parts, the order by them, and what they are called */
+    TEST(!strcmp(chosen(&tree, "", 8000, &error), ""));
+    const char *best = strstr(error.text, ". Q4_K_XL (4.5e-06 GB) fits this machine best, IQ1_S (5e-07 GB), ");
+    TEST_MSG(best && strstr(best, "Q8_0 (9e-06 GB)") && !strstr(error.text, "draft"), "%s", error.text);
+    TEST(!strcmp(chosen(&tree, "Q2_K", 8000, &error), "") && error.code == ERROR_NOT_FOUND);
+    TEST_MSG(strstr(error.text, "part 2 of 3 of m-Q2_K-00001-of-00003.gguf is missing there"), "%s", error.text);
+    TEST(choose_gguf_bytes(&tree, tree_find(&tree, SLICE("m-Q2_K-00001-of-00003.gguf"))) == -1);
     tree_free(&tree);
 }
 
@@ -248,6 +289,7 @@ int main(void) {
     test_settings();
     test_names();
     test_gguf();
+    test_gguf_parts();
     test_safetensors();
     test_tree_file();
     test_digests();

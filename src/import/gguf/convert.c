@@ -1,14 +1,17 @@
 /* The conversion, into a partial directory (import/partial.h). A process that finds the lock taken waits for it and
  * then finds the finished work. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/digest.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/part_name.h"
 #include "import/gguf/internal.h"
 #include "import/partial.h"
 #include "tensor/safetensors.h"
@@ -209,7 +212,7 @@ static bool write_tensors(Conversion *c, SafetensorsWriter *writer) {
         }
         mapped_release(output->source->data, output->source->data + output->source->bytes);
     }
-    if (!file_damaged(&c->file.map)) return true;
+    if (!gguf_damaged(&c->file)) return true;
     return fail(c->error, ERROR_IO, "the file became shorter, or could not be read, while it was converted");
 }
 
@@ -300,14 +303,32 @@ static int64_t modified_ns(const struct stat *status) {
 #endif
 }
 
+/* Sizes and times of all parts as one number. One that is missing is an error later. */
+static void parts_mark(Buffer *out, const char *path, const PartName *name) {
+    Buffer states = {0}, part = {0};
+    for (int number = 1; number <= name->count && !part.failed; number++) {
+        struct stat status = {0};
+        buffer_clear(&part);
+        part_name_write(&part, path, name, number);
+        if (part.failed || stat(part.data, &status) != 0) continue;
+        buffer_printf(&states, "%lld %lld\n", (long long)status.st_size, (long long)modified_ns(&status));
+    }
+    buffer_printf(out, ", \"parts\": \"%016" PRIx64 "\"", checksum64(states.data, states.size));
+    out->failed |= states.failed || part.failed;
+    buffer_free(&states);
+    buffer_free(&part);
+}
+
 /* Identification of the source, written last: its presence proves a complete conversion. */
 static bool marker_build(Buffer *out, const char *path, const GgufOptions *options, Error *error) {
     struct stat status;
+    PartName name;
     if (stat(path, &status) != 0) {
         return fail(error, errno == ENOENT ? ERROR_NOT_FOUND : ERROR_IO, "cannot open %s: %s", path, strerror(errno));
     }
     buffer_printf(out, "{\"converter\": %d, \"compact\": %s, \"size\": %lld, \"modified_ns\": %lld", CONVERTER_VERSION,
         options->compact ? "true" : "false", (long long)status.st_size, (long long)modified_ns(&status));
+    if (part_name_parse(path, &name)) parts_mark(out, path, &name);
     if (options->mmproj && stat(options->mmproj, &status) == 0)
         buffer_printf(out, ", \"mmproj_size\": %lld, \"mmproj_modified_ns\": %lld", (long long)status.st_size,
             (long long)modified_ns(&status));
@@ -412,7 +433,8 @@ static bool convert_locked(const char *path, const char *directory, const char *
     return ok;
 }
 
-bool gguf_convert(const char *path, const char *directory, const GgufOptions *given, Error *error) {
+/* path: of the first part, where a file has several. */
+static bool convert_first(const char *path, const char *directory, const GgufOptions *given, Error *error) {
     PartialNames names;
     GgufOptions with = *given;
     const GgufOptions *options = &with;
@@ -433,4 +455,13 @@ bool gguf_convert(const char *path, const char *directory, const GgufOptions *gi
         close(fd);
         if (same) return ok;
     }
+}
+
+bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error) {
+    Buffer first = {0};
+    part_name_first(&first, path);
+    const bool ok = first.failed ? fail(error, ERROR_MEMORY, "no memory for the path of a file")
+                                 : convert_first(first.data, directory, options, error);
+    buffer_free(&first);
+    return ok;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/part_name.h"
 #include "base/utf8.h"
 #include "import/gguf/internal.h"
 
@@ -15,11 +16,13 @@ enum {
     ALIGNMENT_DEFAULT = 32,
     ALIGNMENT_MAX = 1 << 20,
     KEY_TEXT_MAX = 256,
+    PARTS_MAX = 1024,
 };
 
 typedef struct Reader {
     const uint8_t *at, *end;
     bool clip; /* the architecture is that of encoders */
+    bool rest; /* this is a later part of a file, whose metadata is that of the first one */
     Error *error;
 } Reader;
 
@@ -364,22 +367,119 @@ static bool file_parse(GgufFile *file, Reader *reader) {
         return fail(reader->error, ERROR_MEMORY, "no memory for its tensors");
     }
     if (!read_tensors(file, reader, (size_t)tensors, offsets) || !place_tensors(file, reader, offsets)) return false;
-    return gguf_string(file, "general.architecture", &file->architecture) ||
+    return reader->rest || gguf_string(file, "general.architecture", &file->architecture) ||
         fail(reader->error, ERROR_FORMAT, "general.architecture is missing");
 }
 
-bool gguf_open(GgufFile *file, const char *path, Error *error) {
+static bool open_one(GgufFile *file, const char *path, bool rest, Error *error) {
     *file = (GgufFile){0};
     if (!file_map(&file->map, path, error)) return false;
-    if (!file->map.size) return fail(error, ERROR_FORMAT, "%s: the file is empty", path);
-    Reader reader = {.at = file->map.data, .end = file->map.data + file->map.size, .error = error};
-    if (file_parse(file, &reader)) return true;
+    Reader reader = {.at = file->map.data, .end = file->map.data + file->map.size, .rest = rest, .error = error};
+    if (file->map.size ? file_parse(file, &reader) : fail(error, ERROR_FORMAT, "the file is empty")) return true;
     fail_while(error, "%s", path);
     gguf_close(file);
     return false;
 }
 
+/* --- Files in parts -------------------------------------------------------------------------------------------- */
+
+/* 1 where the file does not say: it is whole. */
+static int64_t part_count(const GgufFile *file) {
+    int64_t count;
+    return gguf_integer(file, "split.count", &count) && count > 1 ? count : 1;
+}
+
+static bool check_part(const GgufFile *part, const PartName *name, int number, Error *error) {
+    int64_t own;
+    if (!gguf_integer(part, "split.no", &own)) own = 0;
+    if (part_count(part) == name->count && own == number - 1) return true;
+    return fail(error, ERROR_FORMAT, "it is called part %d of %d, but split.no and split.count say %lld of %lld",
+        number, name->count, (long long)own + 1, (long long)part_count(part));
+}
+
+/* A later part; *count grows by its tensors. */
+static bool open_part(
+    GgufFile *file, const char *first, const PartName *name, int number, size_t *count, Error *error) {
+    Buffer path = {0};
+    part_name_write(&path, first, name, number);
+    GgufFile *part = &file->rest[file->rest_count];
+    bool ok = path.failed ? fail(error, ERROR_MEMORY, "no memory for the path of a part")
+        : file_exists(path.data)
+        ? open_one(part, path.data, true, error)
+        : fail(error, ERROR_NOT_FOUND, "%s: part %d of %d is missing", path.data, number, name->count);
+    if (ok) {
+        file->rest_count++;
+        *count += part->tensor_count;
+        ok = check_part(part, name, number, error) || fail_while(error, "%s", path.data);
+    }
+    buffer_free(&path);
+    return ok;
+}
+
+/* Lists the tensors of all parts as the file's, which has `count` of them in all. */
+static bool join_parts(GgufFile *file, size_t count, Error *error) {
+    int64_t wanted;
+    if (!gguf_integer(file, "split.tensors.count", &wanted) || (size_t)wanted != count)
+        return fail(error, ERROR_FORMAT,
+            "the parts have %zu tensors, which is not split.tensors.count: some are of another model", count);
+    GgufTensor *all = arena_alloc(&file->arena, count, sizeof *all);
+    if (!all || !map_reserve(&file->by_tensor, count)) return fail(error, ERROR_MEMORY, "no memory for its tensors");
+    memcpy(all, file->tensors, file->tensor_count * sizeof *all);
+    file->tensors = all;
+    for (size_t p = 0; p < file->rest_count; p++)
+        for (size_t i = 0; i < file->rest[p].tensor_count; i++) {
+            const GgufTensor *tensor = &file->rest[p].tensors[i];
+            if (map_get(&file->by_tensor, tensor->name, NULL))
+                return fail(error, ERROR_FORMAT, "tensor %.*s is in two parts", SLICE_SHOWN(tensor->name));
+            if (!map_put(&file->by_tensor, tensor->name, file->tensor_count))
+                return fail(error, ERROR_MEMORY, "no memory for its tensors");
+            file->tensors[file->tensor_count++] = *tensor;
+        }
+    return true;
+}
+
+static bool open_parts(GgufFile *file, const char *first, Error *error) {
+    PartName name;
+    size_t count = file->tensor_count;
+    const long long parts = part_count(file);
+    if (!part_name_parse(first, &name)) {
+        return parts == 1 ||
+            fail(error, ERROR_FORMAT, "%s: one of %lld parts, whose names must end in -00001-of-%05lld.gguf and so on",
+                first, parts, parts);
+    }
+    if (!check_part(file, &name, 1, error)) return fail_while(error, "%s", first);
+    if (name.count == 1) return true;
+    if (name.count > PARTS_MAX)
+        return fail(error, ERROR_LIMIT, "%s: %d parts (at most %d)", first, name.count, PARTS_MAX);
+    file->rest = arena_alloc(&file->arena, (size_t)name.count - 1, sizeof *file->rest);
+    if (!file->rest) return fail(error, ERROR_MEMORY, "no memory for its parts");
+    for (int number = 2; number <= name.count; number++)
+        if (!open_part(file, first, &name, number, &count, error)) return false;
+    return join_parts(file, count, error) || fail_while(error, "%s", first);
+}
+
+bool gguf_open(GgufFile *file, const char *path, Error *error) {
+    Buffer first = {0};
+    *file = (GgufFile){0};
+    part_name_first(&first, path);
+    bool ok = !first.failed || fail(error, ERROR_MEMORY, "no memory for the path of a file");
+    ok = ok && open_one(file, first.data, false, error);
+    if (ok && !open_parts(file, first.data, error)) {
+        ok = false;
+        gguf_close(file);
+    }
+    buffer_free(&first);
+    return ok;
+}
+
+bool gguf_damaged(const GgufFile *file) {
+    bool damaged = file_damaged(&file->map);
+    for (size_t i = 0; i < file->rest_count; i++) damaged |= file_damaged(&file->rest[i].map);
+    return damaged;
+}
+
 void gguf_close(GgufFile *file) {
+    for (size_t i = 0; i < file->rest_count; i++) gguf_close(&file->rest[i]);
     map_free(&file->by_key);
     map_free(&file->by_tensor);
     arena_free(&file->arena);

@@ -22,6 +22,7 @@ typedef struct GgufOptions {
     void *context;
 } GgufOptions;
 
-/* Converts into directory, which appears only when complete (written under a temporary name, then renamed). An existing
+/* path: a whole file, or any part of one in several (base/part_name.h), whose others lie beside it.
+ * Converts into directory, which appears only when complete (written under a temporary name, then renamed). An existing
  * directory is an error unless it is the finished conversion of this file (nothing is done) or may be replaced. */
 NODISCARD bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error);

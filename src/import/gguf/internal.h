@@ -129,10 +129,15 @@ typedef struct GgufFile {
     GgufTensor *tensors;
     Map by_key, by_tensor; /* → index */
     Slice architecture;    /* general.architecture */
+    struct GgufFile *rest; /* the parts behind the first one; the file's tensors are those of all parts */
+    size_t rest_count;
 } GgufFile;
 
+/* path: a whole file, or any part of one (base/part_name.h) with the others beside it. */
 NODISCARD bool gguf_open(GgufFile *file, const char *path, Error *error);
 void gguf_close(GgufFile *file);
+/* file_damaged() of all its parts. */
+bool gguf_damaged(const GgufFile *file);
 const GgufTensor *gguf_tensor(const GgufFile *file, const char *name);
 const GgufValue *gguf_value(const GgufFile *file, const char *key);
 /* A key that starts with "." belongs to the architecture: ".block_count" is "llama.block_count". Absent, or of another

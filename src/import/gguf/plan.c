@@ -118,9 +118,6 @@ static bool keys_check(const GgufFile *file, const GgufModel *model, Error *erro
     if (gguf_bool(file, ".attention.causal", &causal) && !causal && !model->encoder) {
         return fail(error, ERROR_UNSUPPORTED, "%s.attention.causal is false", model->architecture);
     }
-    if (gguf_integer(file, "split.count", &number) && number > 1) {
-        return fail(error, ERROR_UNSUPPORTED, "split.count is %lld: join the parts first", (long long)number);
-    }
     return true;
 }
 

@@ -474,7 +474,7 @@ bool gguf_vision_weights(const GgufVision *v, const char *path, Error *error) {
         for (int k = 0; k < output->count; k++)
             mapped_release(output->sources[k]->data, output->sources[k]->data + output->sources[k]->bytes);
     }
-    if (ok && file_damaged(&v->file.map))
+    if (ok && gguf_damaged(&v->file))
         ok = fail(error, ERROR_IO, "the file became shorter, or could not be read, while it was converted");
     if (ok) return safetensors_finish(writer, error);
     safetensors_abandon(writer);
