@@ -101,7 +101,7 @@ static bool outline_settings(Outline *o, const HubFile *file, Error *error) {
 
 static bool is_settings(const char *path) {
     static const char *const names[] = {"config.json", "generation_config.json", "preprocessor_config.json",
-        "processor_config.json", "model.safetensors.index.json"};
+        "processor_config.json", "hf_quant_config.json", "model.safetensors.index.json"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (!strcmp(path, names[i])) return true;
     return false;

@@ -77,6 +77,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .processor = model->processor,
         .video_processor = model->video_processor,
         .extractor = model->extractor,
+        .packing = model->packing,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
         .experts_stay = options->experts.stream,
@@ -153,6 +154,7 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
     if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
         read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
             error) &&
+        read_json(model, directory, "hf_quant_config.json", false, &model->packing_text, &model->packing, error) &&
         read_processor(model, directory, error) && (load = find_family(model, find, error)) != NULL &&
         checkpoint_open(&model->checkpoint, directory, error) && open_weights(model, options, error) &&
         load_spec(model, options, load, error) &&
@@ -180,6 +182,7 @@ void model_close(Model *model) {
     buffer_free(&model->processor_text);
     buffer_free(&model->preprocessor_text);
     buffer_free(&model->video_text);
+    buffer_free(&model->packing_text);
     arena_free(&model->arena);
     free(model);
 }

@@ -15,12 +15,14 @@ struct Model {
     Checkpoint checkpoint;
     WeightStore *weights; /* matrices that were read into memory; NULL: they stay in the mapped files */
     ExpertCache *bank;    /* experts that are streamed; NULL: they are weights like others */
-    Buffer config_text, generation_text, processor_text, preprocessor_text, video_text; /* the JSON nodes point here */
-    const Json *config;                                                                 /* root of config.json */
-    const Json *generation_config;                                                      /* NULL: the file is absent */
-    const Json *processor;       /* settings of image preprocessing, an object; NULL: there are none */
-    const Json *video_processor; /* the same of videos */
-    const Json *extractor;       /* settings of audio preprocessing, an object; NULL: there are none */
+    /* the JSON nodes point here */
+    Buffer config_text, generation_text, processor_text, preprocessor_text, video_text, packing_text;
+    const Json *config;            /* root of config.json */
+    const Json *generation_config; /* NULL: the file is absent */
+    const Json *processor;         /* settings of image preprocessing, an object; NULL: there are none */
+    const Json *video_processor;   /* the same of videos */
+    const Json *extractor;         /* settings of audio preprocessing, an object; NULL: there are none */
+    const Json *packing;           /* hf_quant_config.json; NULL: there is none */
     Spec spec;
     int32_t eos[EOS_MAX];
     int eos_count;

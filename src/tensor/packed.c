@@ -6,7 +6,15 @@
 
 #include "tensor/float8.h"
 
-enum { TILE_ROWS = 32, WORD_BITS = 32, AWQ_BITS = 4, TERNARY_GROUP = 64 };
+enum {
+    TILE_ROWS = 32,
+    WORD_BITS = 32,
+    AWQ_BITS = 4,
+    TERNARY_GROUP = 64,
+    NVFP4_GROUP = 16,
+    MX_GROUP = 32,
+    E4M3_CODES = 256
+};
 
 /* --- Reading the parts ------------------------------------------------------------------------------------------ */
 
@@ -167,8 +175,25 @@ static bool check_mxfp4(const PackedMatrix *p, Error *error) {
     for (int i = 0; i < p->scales.rank; i++) scales *= (size_t)p->scales.shape[i];
     const size_t all = (size_t)(p->rows * p->row_step) * (size_t)(p->cols / 32);
     const bool bytes = p->data.dtype == DTYPE_U8 || p->data.dtype == DTYPE_I8;
-    if (p->cols % 32 || !bytes || codes != 16 * all) return wrong("its blocks", &p->data, error);
+    const bool matrix = p->data.rank == 2; /* not one of a stack */
+    if (p->cols % 32 || !bytes || codes != 16 * all || (matrix && p->data.shape[1] != p->cols / 2))
+        return wrong("its blocks", &p->data, error);
+    if (matrix && !has_shape(&p->scales, p->rows * p->row_step, p->cols / 32))
+        return wrong("its scale", &p->scales, error);
     return (p->scales.dtype == DTYPE_U8 && scales == all) || wrong("its scale", &p->scales, error);
+}
+
+static bool check_nvfp4(const PackedMatrix *p, Error *error) {
+    const Tensor *f = &p->factor;
+    if (p->cols % NVFP4_GROUP || p->data.dtype != DTYPE_U8 || !has_shape(&p->data, p->rows, p->cols / 2))
+        return wrong("its matrix of FP4 numbers", &p->data, error);
+    if (p->scales.dtype != DTYPE_U8 || !has_shape(&p->scales, p->rows, p->cols / NVFP4_GROUP))
+        return wrong("its scale", &p->scales, error);
+    if (!dtype_is_float(f->dtype) || f->bytes != dtype_bytes(f->dtype))
+        return wrong("the factor of its scales", f, error);
+    const float factor = float_at(f, 0);
+    return (isfinite(factor) && factor > 0) ||
+        fail(error, ERROR_FORMAT, "the factor of its scales is %g", (double)factor);
 }
 
 /* --- The form --------------------------------------------------------------------------------------------------- */
@@ -201,15 +226,54 @@ static bool biases_fit(const PackedMatrix *p) {
     return true;
 }
 
+/* A block's scale with the factor, as ModelOpt and compressed-tensors compute it. */
+static float nvfp4_scale(const PackedMatrix *p, uint8_t code) {
+    const float factor = float_at(&p->factor, 0);
+    return p->inverse_scale ? e4m3_to_f32(code) / factor : e4m3_to_f32(code) * factor;
+}
+
+/* The code of a number that E4M3 has; −1: it has none. */
+static int e4m3_of(float value) {
+    for (int code = 0; code < E4M3_CODES; code++)
+        if (code % 128 != 127 && e4m3_to_f32((uint8_t)code) == value) return code;
+    return -1;
+}
+
+/* The code for each scale's code with the factor in it. False: some scale of the matrix has none. */
+static bool nvfp4_fold(const PackedMatrix *p, uint8_t folded[E4M3_CODES]) {
+    const uint8_t *scales = p->scales.data;
+    int known[E4M3_CODES];
+    if (!scales) return false;
+    for (int code = 0; code < E4M3_CODES; code++) known[code] = e4m3_of(nvfp4_scale(p, (uint8_t)code));
+    for (size_t i = 0; i < p->scales.bytes; i++)
+        if (known[scales[i]] < 0) return false;
+    for (int code = 0; code < E4M3_CODES; code++) folded[code] = (uint8_t)(known[code] < 0 ? 0 : known[code]);
+    return true;
+}
+
+static bool is_mxfp8(const PackedMatrix *p) {
+    return p->kind == PACKED_FP8 && p->scales.dtype == DTYPE_U8 && p->block_rows == 1 && p->group == MX_GROUP &&
+        p->cols % MX_GROUP == 0;
+}
+
+static void set_coded(PackedMatrix *p, Quant quant, int bits, int group) {
+    p->form =
+        (Weight){.rows = p->rows, .cols = p->cols, .quant = quant, .bits = bits, .group = group, .dtype = DTYPE_U8};
+}
+
 static void choose_form(PackedMatrix *p) {
     const bool half = p->scales.dtype == DTYPE_F16 || p->scales.dtype == DTYPE_BF16;
     const DType own = half ? p->scales.dtype : DTYPE_BF16;
     const int group = p->kind < PACKED_FP8 && is_ordered(p) ? affine_group(p) : 0;
     const bool ternary = p->kind == PACKED_TERNARY && !p->for_file && group >= TERNARY_GROUP;
     p->form = (Weight){.rows = p->rows, .cols = p->cols, .dtype = own};
+    uint8_t folded[E4M3_CODES];
     if (p->kind == PACKED_MXFP4) {
-        p->form =
-            (Weight){.rows = p->rows, .cols = p->cols, .quant = QUANT_MXFP4, .bits = 4, .group = 32, .dtype = DTYPE_U8};
+        set_coded(p, QUANT_MXFP4, 4, MX_GROUP);
+    } else if (is_mxfp8(p)) {
+        set_coded(p, QUANT_MXFP8, 8, MX_GROUP);
+    } else if (p->kind == PACKED_NVFP4 && nvfp4_fold(p, folded)) {
+        set_coded(p, QUANT_NVFP4, 4, NVFP4_GROUP);
     } else if (group) {
         p->form.quant = ternary ? QUANT_TERNARY : QUANT_AFFINE;
         p->form.bits = p->bits;
@@ -224,6 +288,7 @@ bool packed_check(PackedMatrix *p, Error *error) {
     if (p->rows <= 0 || p->cols <= 0) return fail(error, ERROR_FORMAT, "it has no elements");
     const bool ok = p->kind == PACKED_FP8 ? check_fp8(p, error)
         : p->kind == PACKED_MXFP4         ? check_mxfp4(p, error)
+        : p->kind == PACKED_NVFP4         ? check_nvfp4(p, error)
         : p->kind == PACKED_TERNARY       ? check_ternary(p, error)
                                           : check_integers(p, error);
     if (ok) choose_form(p);
@@ -282,6 +347,29 @@ static void read_mxfp4_row(const PackedMatrix *p, int64_t row, uint8_t *data, ui
     memcpy(scales, (const uint8_t *)p->scales.data + from * groups, groups);
 }
 
+static void read_mxfp8_row(const PackedMatrix *p, int64_t row, uint8_t *data, uint8_t *scales) {
+    const size_t groups = (size_t)p->cols / MX_GROUP;
+    memcpy(data, (const uint8_t *)p->data.data + (size_t)(row * p->cols), (size_t)p->cols);
+    memcpy(scales, (const uint8_t *)p->scales.data + (size_t)row * groups, groups);
+}
+
+static void read_nvfp4_row(const PackedMatrix *p, int64_t row, uint8_t *data) {
+    static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    const uint8_t *codes = (const uint8_t *)p->data.data + row * (p->cols / 2);
+    const uint8_t *scales = (const uint8_t *)p->scales.data + row * (p->cols / NVFP4_GROUP);
+    const size_t size = dtype_bytes(p->form.dtype);
+    for (int64_t c = 0; c < p->cols; c++) {
+        const float value = values[codes[c / 2] >> c % 2 * 4 & 15] * nvfp4_scale(p, scales[c / NVFP4_GROUP]);
+        floats_from_f32(data + (size_t)c * size, p->form.dtype, &value, 1);
+    }
+}
+
+static void read_folded_row(const PackedMatrix *p, int64_t row, const uint8_t *folded, uint8_t *data, uint8_t *scales) {
+    const int64_t codes = p->cols / 2, groups = p->cols / NVFP4_GROUP;
+    memcpy(data, (const uint8_t *)p->data.data + row * codes, (size_t)codes);
+    for (int64_t g = 0; g < groups; g++) scales[g] = folded[((const uint8_t *)p->scales.data)[row * groups + g]];
+}
+
 PackedMatrix packed_rows(const PackedMatrix *p, int64_t first, int64_t count) {
     CHECK(first >= 0 && count >= 0 && count <= p->form.rows && first <= p->form.rows - count);
     PackedMatrix part = *p;
@@ -294,14 +382,23 @@ bool packed_read(const PackedMatrix *p, int64_t first, int64_t count, uint8_t *d
     Error *error) {
     const size_t row_bytes = weight_row_bytes(&p->form), scale_bytes = weight_scale_bytes(&p->form);
     uint8_t *tile = p->kind < PACKED_FP8 ? malloc((size_t)TILE_ROWS * (size_t)p->cols) : NULL;
+    uint8_t folded[E4M3_CODES];
     if (p->kind < PACKED_FP8 && !tile) return fail(error, ERROR_MEMORY, "no memory for codes of %d rows", TILE_ROWS);
+    if (p->form.quant == QUANT_NVFP4 && !nvfp4_fold(p, folded))
+        return fail(error, ERROR_IO, "the scales of the matrix changed while it was read");
     for (int64_t i = 0; i < count; i++) {
         const int64_t left = count - i, row = p->first_row + first + i;
         if (tile && i % TILE_ROWS == 0) read_codes(p, row, left < TILE_ROWS ? left : TILE_ROWS, tile);
         const uint8_t *codes = tile ? tile + i % TILE_ROWS * p->cols : NULL;
         uint8_t *to = data + (size_t)i * row_bytes;
         const size_t at = (size_t)i * scale_bytes;
-        if (p->kind == PACKED_FP8)
+        if (p->form.quant == QUANT_NVFP4)
+            read_folded_row(p, row, folded, to, scales + at);
+        else if (p->kind == PACKED_NVFP4)
+            read_nvfp4_row(p, row, to);
+        else if (p->form.quant == QUANT_MXFP8)
+            read_mxfp8_row(p, row, to, scales + at);
+        else if (p->kind == PACKED_FP8)
             read_fp8_row(p, row, to);
         else if (p->kind == PACKED_MXFP4)
             read_mxfp4_row(p, first + i, to, scales + at);

@@ -1,9 +1,11 @@
-/* Matrices as quantising programs pack them, other than MLX: AutoAWQ, GPTQ, compressed-tensors, blocks of FP8 and of
- * MXFP4. Each becomes a form that a Weight has, without loss: w = scale · (code − zero) are affine groups, whose biases
- * −zero · scale are exact in f32, if not in the type of the scales; ternary matrices stay that; FP8, groups of odd
- * sizes and columns in another order (act-order) become plain numbers, rounded once, as the programs themselves compute
- * them. Sources: AutoAWQ (awq/utils/packing_utils.py), GPTQModel (nn_modules/qlinear), compressed-tensors
- * (compressors), transformers (integrations/finegrained_fp8.py, mxfp4.py, bitnet.py). Threads: any. */
+/* Matrices as quantising programs pack them, other than MLX: AutoAWQ, GPTQ, AutoRound, compressed-tensors, NVIDIA's
+ * ModelOpt, blocks of FP8, MXFP8, MXFP4 and NVFP4. Each becomes a form that a Weight has, without loss: w = scale ·
+ * (code − zero) are affine groups, whose biases −zero · scale are exact in f32, if not in the type of the scales;
+ * ternary matrices and MX formats stay that; NVFP4 does where the factor of the whole matrix can go into its scales.
+ * FP8, other NVFP4, groups of odd sizes and columns in another order (act-order) become plain numbers, rounded once, as
+ * the programs themselves compute them. Sources: AutoAWQ (awq/utils/packing_utils.py), GPTQModel (nn_modules/qlinear),
+ * compressed-tensors (compressors), ModelOpt (torch/quantization/qtensor/nvfp4_tensor.py), AutoRound
+ * (export/export_to_autoround), transformers (integrations/finegrained_fp8.py, mxfp4.py, bitnet.py). Threads: any. */
 #pragma once
 #include "tensor/tensor.h"
 
@@ -16,6 +18,7 @@ typedef enum PackedKind {
     PACKED_FP8,     /* E4M3 [rows, cols], one scale for each block of rows and columns, a float or E8M0 */
     PACKED_MXFP4, /* E2M1 [rows, cols / 32, 16 bytes] or [rows, cols / 2], E8M0 [rows, cols / 32]: rows as they are, or
                      every other one */
+    PACKED_NVFP4, /* E2M1 [rows, cols / 2], E4M3 [rows, cols / 16], and a factor of the whole matrix */
 } PackedKind;
 
 typedef struct PackedMatrix {
@@ -25,11 +28,12 @@ typedef struct PackedMatrix {
     int64_t group;       /* columns that share a scale; cols: all of a row */
     int64_t block_rows;  /* FP8: rows that share a scale */
     bool zeros_less_one; /* GPTQ: zeros are stored minus 1 */
-    bool inverse_scale;  /* ternary: the scale divides */
+    bool inverse_scale;  /* ternary: the scale divides; NVFP4: the factor does */
     bool for_file;       /* the form must be one of MLX's, since it is written to a file */
     int64_t first_row;   /* row i of the form is row first_row + i of the tensors; MXFP4: first_row + i · row_step */
     int64_t row_step;    /* MXFP4 only */
     Tensor data, scales;
+    Tensor factor;   /* NVFP4: one number */
     Tensor zeros;    /* rank 0: all zeros are 2^(bits − 1) */
     Tensor group_of; /* I32 [cols]: the group of each column; rank 0: they lie in order */
     Weight form;     /* what it becomes; without data */

@@ -5,7 +5,8 @@ logits against the same numbers unpacked, and broken variants of all of them.
     python tests/model/check_packed.py [--apus build/apus] [--broken 60] [--seed 1] [NAME…]
 
   matrices  AWQ, GPTQ (2, 4, 8 bits, both formats, act-order), compressed-tensors (4 and 8 bits, with zero points, by
-            channel, bytes, FP8 by channel and in blocks), FP8 in blocks, for the whole and by row, gpt-oss's MXFP4:
+            channel, bytes, FP8 by channel and in blocks, NVFP4, MXFP4, MXFP8), ModelOpt (NVFP4, FP8, MXFP8, mixed, in a
+            file of its own), AutoRound, FP8 in blocks, for the whole and by row, gpt-oss's MXFP4:
             `apus convert --dequantize` gives the formula's numbers, `apus convert` without it loses nothing, and
             `apus debug logits --cpu ref` of the packed checkpoint is within 1e-5 of that of the unpacked one
   families  models of tests/family whose structure the loader reads from the names of matrices, or which changes or
@@ -88,6 +89,9 @@ def stored(x):
 
 def write(directory, config, tensors, edit=None):
     os.makedirs(directory, exist_ok=True)
+    for name, content in config.pop("files", {}).items():
+        with open(os.path.join(directory, name), "w") as file:
+            json.dump(content, file)
     header, data = {}, bytearray()
     for name, x in tensors.items():
         dtype, raw = stored(x)
@@ -264,7 +268,40 @@ def fp4_powers(rng, name, rows, cols):
     return tensors, E2M1[codes] * np.repeat(2.0 ** (powers.astype(np.float32) - 127), 32, axis=1)
 
 
-def scheme(make, with_head=False, **config):
+def fp4(rng, name, rows, cols, factor=None, own=False):
+    """NVFP4 of ModelOpt, whose factor multiplies, or of compressed-tensors (own), whose factor divides: its numbers in
+    f32 as their dequantize() computes them, then bf16. factor: a power of two goes into the scales without loss."""
+    codes = rng.integers(0, 16, (rows, cols)).astype(np.uint8)
+    scales = rng.integers(0x28, 0x70, (rows, cols // 16)).astype(np.uint8)
+    scales[rng.random(scales.shape) < 0.05] = 0
+    factor = np.float32(factor or rng.uniform(1e-4, 1e-3))
+    kept = np.array([np.float32(1) / factor] if own else factor, np.float32)
+    by_block = e4m3(scales) / kept[0] if own else e4m3(scales) * kept
+    numbers = E2M1[codes] * np.repeat(by_block, 16, axis=1)
+    tensors = {
+        name + (".weight_packed" if own else ".weight"): codes[:, ::2] | codes[:, 1::2] << 4,
+        name + ".weight_scale": scales.view(FP8),
+        name + (".weight_global_scale" if own else ".weight_scale_2"): kept,
+        name + (".input_global_scale" if own else ".input_scale"): np.array([0.5], np.float32),
+    }
+    return tensors, bf16(numbers)
+
+
+def power_scales(rng, name, rows, cols, bits=4):
+    """MXFP4 and MXFP8 of compressed-tensors and ModelOpt: a power of two for each 32 columns."""
+    powers = rng.integers(118, 124, (rows, cols // 32)).astype(np.uint8)
+    each = np.repeat(2.0 ** (powers.astype(np.float32) - 127), 32, axis=1)
+    if bits == 4:
+        codes = rng.integers(0, 16, (rows, cols)).astype(np.uint8)
+        packed_codes = {name + ".weight_packed": codes[:, ::2] | codes[:, 1::2] << 4}
+        return {**packed_codes, name + ".weight_scale": powers}, E2M1[codes] * each
+    codes = rng.integers(0, 0x70, (rows, cols)).astype(np.uint8)
+    return {name + ".weight": codes.view(FP8), name + ".weight_scale": powers}, e4m3(codes) * each
+
+
+def scheme(make, with_head=False, files=None, **config):
+    """files: others of the directory, as JSON."""
+
     def build(rng):
         tensors = plain_tensors(rng)
         if with_head:
@@ -274,7 +311,9 @@ def scheme(make, with_head=False, **config):
             parts, values = make(rng, name, rows, cols)
             tensors |= parts
             numbers[name + ".weight"] = np.ascontiguousarray(values, np.float32)
-        base = base_config(quantization_config=config)
+        base = base_config(**({"quantization_config": config} if config else {}))
+        if files:
+            base["files"] = files
         if with_head:
             del base["tie_word_embeddings"]
         return base, tensors, numbers
@@ -290,6 +329,16 @@ def packed(form="pack-quantized"):
     return {"quant_method": "compressed-tensors", "format": form}
 
 
+def modelopt(algo):
+    return {"quant_method": "modelopt", "quant_algo": algo}
+
+
+def auto_round(packing, **more):
+    block = {"quant_method": "auto-round", "packing_format": packing, "bits": 4, "group_size": 128, "sym": True}
+    return {**block, "data_type": "int", **more}
+
+
+OWN_FILE = {"producer": {"name": "modelopt", "version": "0.23.0"}, "quantization": {"quant_algo": "NVFP4"}}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
 BY_BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}
@@ -328,6 +377,46 @@ SCHEMES = {
         transform_config={"config_groups": {"u": {"apply": [{"location": "weight_output"}]}}},
     ),
     "fp8 of modelopt": scheme(pick(fp8, suffix="weight_scale"), quant_method="modelopt", quant_algo="FP8"),
+    "fp8 by channel of modelopt": scheme(
+        pick(fp8, block=(1, 256), suffix="weight_scale"), **modelopt("FP8_PER_CHANNEL_PER_TOKEN")
+    ),
+    "nvfp4 of modelopt": scheme(fp4, **modelopt("NVFP4"), group_size=16, kv_cache_scheme={"num_bits": 8}),
+    "nvfp4 of a file of its own": scheme(fp4, files={"hf_quant_config.json": OWN_FILE}),
+    "nvfp4 whose factor goes into the scales": scheme(pick(fp4, factor=0.25), **modelopt("W4A16_NVFP4")),
+    "nvfp4 of compressed-tensors": scheme(pick(fp4, own=True), **packed("nvfp4-pack-quantized")),
+    "nvfp4 of compressed-tensors, a power of two": scheme(
+        pick(fp4, own=True, factor=0.125), **packed("nvfp4-pack-quantized")
+    ),
+    "nvfp4 and fp8 of modelopt": scheme(
+        lambda rng, name, rows, cols: (fp4 if "mlp" in name else pick(fp8, suffix="weight_scale"))(
+            rng, name, rows, cols
+        ),
+        **modelopt("MIXED_PRECISION"),
+        quantized_layers={"a": {"quant_algo": "NVFP4", "group_size": 16}, "b": {"quant_algo": "FP8"}},
+    ),
+    "mxfp4 of compressed-tensors": scheme(power_scales, **packed("mxfp4-pack-quantized")),
+    "mxfp8 of compressed-tensors": scheme(pick(power_scales, bits=8), **packed("mxfp8-quantized")),
+    "mxfp8 of modelopt": scheme(pick(power_scales, bits=8), **modelopt("MXFP8")),
+    "auto-round as gptq": scheme(pick(gptq, group=64), **auto_round("auto_round:auto_gptq", group_size=64)),
+    "auto-round as gptq, symmetric": scheme(pick(gptq, symmetric=True), **auto_round("auto_round:auto_gptq")),
+    "auto-round of mixed bits": scheme(
+        pick(gptq, other=8), **auto_round("auto_round:auto_gptq", extra_config={"down_proj": {"bits": 8}})
+    ),
+    "auto-round, zeros as they are": scheme(pick(gptq, second=True), **auto_round("auto_round")),
+    "auto-round for gptqmodel": scheme(pick(gptq, second=True), **auto_round("auto_round:gptqmodel")),
+    "auto-round, 2 bits": scheme(
+        pick(gptq, bits=2, group=64), **auto_round("auto_round:auto_gptq", bits=2, group_size=64)
+    ),
+    "auto-round as awq": scheme(awq, **auto_round("auto_round:auto_awq")),
+    "auto-round before packing_format": scheme(
+        gptq, quant_method="auto-round", backend="auto_round:gptq:exllamav2", bits=4, group_size=128, data_type="int"
+    ),
+    "auto-round fp8": scheme(
+        pick(fp8, block=(1, 256), suffix="weight_scale"), **auto_round("auto_round:fp8_static", bits=8)
+    ),
+    "auto-round nvfp4": scheme(
+        pick(fp4, own=True), **auto_round("auto_round:llm_compressor", data_type="nv_fp", group_size=16)
+    ),
     "fp8 blocks": scheme(pick(fp8, block=(128, 128)), **BLOCKS),
     "fp8 blocks of powers": scheme(fp8_powers, **BLOCKS, scale_fmt="ue8m0"),
     "fp4 of powers": scheme(fp4_powers, **BLOCKS, scale_fmt="ue8m0"),
@@ -518,9 +607,16 @@ REFUSED = {
     "awq of 3 bits": {**AWQ, "bits": 3},
     "gptq of 3 bits": {**GPTQ, "bits": 3},
     "gptq marlin": {**GPTQ, "checkpoint_format": "marlin"},
-    "nvfp4 of compressed-tensors": packed("nvfp4-pack-quantized"),
-    "nvfp4 among others": {**packed("mixed-precision"), "config_groups": {"a": {"format": "nvfp4-pack-quantized"}}},
-    "nvfp4 of modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    "sparse among others": {**packed("mixed-precision"), "config_groups": {"a": {"format": "marlin-24"}}},
+    "nvfp4 with awq of modelopt": modelopt("NVFP4_AWQ"),
+    "nvfp4 with awq among others": {
+        **modelopt("MIXED_PRECISION"),
+        "quantized_layers": {"a": {"quant_algo": "NVFP4"}, "b": {"quant_algo": "W4A8_AWQ"}},
+    },
+    "auto-round for another program": auto_round("auto_round:fake"),
+    "auto-round of 3 bits": auto_round("auto_round:auto_gptq", bits=3),
+    "auto-round, rotated": auto_round("auto_round:auto_gptq", rotation_config={"type": "hadamard"}),
+    "auto-round with other scales": auto_round("auto_round:llm_compressor", data_type="nvfp4_v2"),
     "no format": {"quant_method": "compressed-tensors"},
     "rotated activations": {
         **packed(),
@@ -537,6 +633,29 @@ def refusal_case(apus, work, block):
     outcome = Outcome([apus, "info", os.path.join(work, "source")])
     words = ("quantization_config", "not supported", "apus convert")
     return None if outcome.code == 1 and all(w in outcome.text for w in words) else f"{outcome.code}: {outcome.text}"
+
+
+# Tensors of a module that change the numbers, or cannot be right.
+DOWN = "model.layers.0.mlp.down_proj"
+REFUSED_TENSORS = {
+    "factors of the input": (".pre_quant_scale", np.ones(INNER, np.float32)),
+    "parts of low rank": (".svdquant_lora_a", np.ones((8, INNER), np.float32)),
+    "a factor of 0": (".weight_scale_2", np.array(0, np.float32)),
+    "a factor below 0": (".weight_scale_2", np.array([-1], np.float32)),
+    "an infinite factor": (".weight_scale_2", np.array(np.inf, np.float32)),
+    "a factor that is none": (".weight_scale_2", np.array(np.nan, np.float32)),
+    "factors of rows": (".weight_scale_2", np.ones(HIDDEN, np.float32)),
+    "scales of groups of 32": (".weight_scale", np.full((HIDDEN, INNER // 32), 0x38, np.uint8).view(FP8)),
+    "scales that are floats": (".weight_scale", np.ones((HIDDEN, INNER // 16), np.float32)),
+    "codes of 8 bits": (".weight", np.zeros((HIDDEN, INNER), np.uint8)),
+}
+
+
+def refused_tensor_case(apus, work, suffix, tensor):
+    config, tensors, _ = SCHEMES["nvfp4 of modelopt"](np.random.default_rng(3))
+    write(os.path.join(work, "source"), config, {**tensors, DOWN + suffix: tensor})
+    outcome = Outcome([apus, "info", os.path.join(work, "source")])
+    return None if outcome.code == 1 and DOWN in outcome.text else f"{outcome.code}: {outcome.text}"
 
 
 # ---- broken ----
@@ -562,7 +681,7 @@ def break_rank(rng, config, header, data):
 
 
 def break_dtype(rng, config, header, data):
-    name = rng.choice([n for n in header if ".weight_shape" not in n])
+    name = rng.choice([n for n in header if ".weight_shape" not in n and ".input_" not in n])
     other = {"F32": "I32", "F16": "I16", "BF16": "I16", "I32": "F32", "U32": "F32", "U8": "I8", "I8": "BOOL"}
     header[name]["dtype"] = rng.choice(["F99", other.get(header[name]["dtype"], "F64")])
     return name
@@ -579,7 +698,7 @@ def break_offsets(rng, config, header, data):
 
 def break_missing(rng, config, header, data):
     # a zero point or an order of columns that is not there means that there is none
-    optional = (".weight_shape", ".g_idx", ".qzeros", ".weight_zero_point", "lm_head")
+    optional = (".weight_shape", ".input_", ".g_idx", ".qzeros", ".weight_zero_point", "lm_head")
     name = rng.choice([n for n in header if not any(o in n for o in optional)])
     del header[name]
     return name.rsplit(".", 1)[0].split("_blocks")[0].split("_scales")[0].split("_bias")[0]
@@ -651,6 +770,10 @@ def main():
     cases = [(name, lambda a, w, b=build: scheme_case(a, w, b)) for name, build in SCHEMES.items()]
     cases += [("family " + case[0], lambda a, w, c=case: family_case(a, w, *c)) for case in FAMILIES]
     cases += [("refused " + name, lambda a, w, b=block: refusal_case(a, w, b)) for name, block in REFUSED.items()]
+    cases += [
+        ("refused tensor: " + name, lambda a, w, t=tensor: refused_tensor_case(a, w, *t))
+        for name, tensor in REFUSED_TENSORS.items()
+    ]
     cases += broken_cases(options.broken, options.seed)
     passed = failed = 0
     for name, case in cases:

@@ -53,6 +53,12 @@ static float expected(const PackedMatrix *p, int64_t r, int64_t c) {
     const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
     float scale;
     floats_to_f32(&scale, scales + 2 * (by_group ? g * ROWS + r : r * GROUPS + g), DTYPE_F16, 1);
+    if (p->kind == PACKED_NVFP4) {
+        static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+        const int code = data[r * COLS / 2 + c / 2] >> c % 2 * 4 & 15;
+        const float factor = *(const float *)p->factor.data, block = e4m3_to_f32(scales[r * (COLS / 16) + c / 16]);
+        return (code & 8 ? -1.0f : 1.0f) * values[code & 7] * (p->inverse_scale ? block / factor : block * factor);
+    }
     if (p->kind == PACKED_FP8) return e4m3_to_f32(data[r * COLS + c]) * scale;
     if (p->kind == PACKED_BYTES) return (float)(int8_t)data[r * COLS + c] * scale;
     if (p->kind == PACKED_WORDS)
@@ -144,6 +150,39 @@ static void test_mxfp4(uint64_t *seed) {
     }
 }
 
+/* NVFP4 keeps its form where the factor goes into all scales, those that no scale has aside; else bf16, rounded once.
+ */
+static void test_nvfp4(bool inverse, uint64_t *seed) {
+    static const struct {
+        float factor;
+        uint8_t top; /* of the scales' codes */
+        bool folds;
+    } cases[] = {{1, 0x7E, true}, {0.25f, 0x7E, true}, {2, 0x76, true}, {2, 0x77, false}, {0.001f, 0x7E, false},
+        {1.5f, 0x40, false}, {3, 0, true}};
+    Error error = {0};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const float factor = inverse ? 1 / cases[k].factor : cases[k].factor;
+        for (int i = 0; i < BYTES_MAX; i++) data[i] = (uint8_t)test_random(seed);
+        for (int i = 0; i < ROWS * COLS / 16; i++) /* of 2^-4 and more, or 0 */
+            scales[i] =
+                i % 7 == 0 ? 0 : (uint8_t)(0x18 + test_random(seed) % (cases[k].top > 0x18 ? cases[k].top - 0x17 : 1));
+        for (int i = 0; i < ROWS * COLS / 16 && !cases[k].top; i++) scales[i] = 0;
+        scales[5] = cases[k].top;
+        PackedMatrix p = {.kind = PACKED_NVFP4, .rows = ROWS, .cols = COLS, .bits = 4, .inverse_scale = inverse};
+        p.data = matrix(data, DTYPE_U8, ROWS, COLS / 2);
+        p.scales = matrix(scales, DTYPE_U8, ROWS, COLS / 16);
+        p.factor = (Tensor){.data = &factor, .dtype = DTYPE_F32, .bytes = sizeof factor};
+        TEST_MSG(packed_check(&p, &error), "%s", error.text);
+        TEST_MSG(p.form.quant == (cases[k].folds ? QUANT_NVFP4 : QUANT_NONE), "factor %g to %d",
+            (double)cases[k].factor, cases[k].top);
+        compare(&p, 0, ROWS);
+        const PackedMatrix part = packed_rows(&p, 40, 8);
+        compare(&part, 40, 8);
+        p.scales.shape[1]--;
+        TEST(!packed_check(&p, &error) && error.code == ERROR_FORMAT);
+    }
+}
+
 /* Rows a quarter of the matrix apart share bytes; one scale multiplies or divides all. */
 static void test_ternary(bool inverse, bool for_file, uint64_t *seed) {
     Error error = {0};
@@ -200,5 +239,7 @@ int main(void) {
     for (int i = 0; i < 4; i++) test_ternary(i & 1, i & 2, &seed);
     test_order(&seed);
     test_mxfp4(&seed);
+    test_nvfp4(false, &seed);
+    test_nvfp4(true, &seed);
     return test_done();
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include "tensor/quantize.h"
 
-/* False: stop (ERROR_CANCELLED). Bytes of the source's tensors. */
+/* False: stop (ERROR_CANCELLED). Bytes of the source's tensors, scales aside; at the end done_bytes is total_bytes. */
 typedef bool (*CheckpointProgress)(void *context, uint64_t done_bytes, uint64_t total_bytes, const char *tensor);
 
 typedef enum QuantRecipe { RECIPE_NONE, RECIPE_2_6, RECIPE_3_4, RECIPE_3_6, RECIPE_4_6 } QuantRecipe;

@@ -36,11 +36,13 @@ typedef struct Plan {
     QuantForm usual; /* form of modules that the config does not name */
     int count;
     Output *outputs;      /* in the order of MLX's files */
-    uint64_t total_bytes; /* the source's tensors */
+    uint64_t total_bytes; /* the source's tensors, scales aside */
     Error *error;
 } Plan;
 
 NODISCARD bool plan_make(Plan *plan);
+/* Bytes of codes or plain numbers of the source that a row of a matrix is made of: what progress counts. */
+size_t output_row_bytes(const Output *o);
 
 /* --- rows.c ------------------------------------------------------------------------------------------------------- */
 

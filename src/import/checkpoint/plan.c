@@ -124,6 +124,12 @@ static bool parts_agree(const Plan *plan, const Recorded *item) {
     return true;
 }
 
+size_t output_row_bytes(const Output *o) {
+    Weight row = o->item->weights[0];
+    row.cols = o->cols;
+    return weight_row_bytes(&row);
+}
+
 /* half: 0, or 1 of the rows' first half, or 2 of the second. */
 static bool plan_matrix(Plan *plan, const Recorded *item, const char *name, int half) {
     const Weight *w = &item->weights[0];
@@ -140,6 +146,7 @@ static bool plan_matrix(Plan *plan, const Recorded *item, const char *name, int 
     const bool planned = is_plain(w) ? plan_plain(plan, o) : plan_quantised(plan, o);
     o->form.rows = o->rows;
     o->form.cols = o->cols;
+    plan->total_bytes += (uint64_t)o->rows * output_row_bytes(o);
     return planned &&
         (!item->transposed || is_plain(w) || is_plain(&o->form) ||
             fail(plan->error, ERROR_UNSUPPORTED, "%s is quantised, but has to be transposed: use --dequantize", name));
@@ -156,7 +163,6 @@ static bool plan_item(Plan *plan, const Recorded *item) {
         for (int i = 0; i < item->count; i++) plan->total_bytes += item->entries[i]->tensor.bytes;
         return true;
     }
-    for (int i = 0; i < item->count; i++) plan->total_bytes += weight_bytes(&item->weights[i]);
     if (!parts_agree(plan, item)) return false;
     if (!second) return plan_matrix(plan, item, name, 0);
     return plan_matrix(plan, item, name, 1) && plan_matrix(plan, item, second, 2);

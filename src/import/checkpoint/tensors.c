@@ -208,8 +208,7 @@ static bool write_rows(Writing *w, const Output *o, Room *room, int64_t chunk) {
             ok = convert_row(w->plan, o, row + i, room->chunk + (size_t)i * bytes, room, w->error);
         if (!ok || !safetensors_write(w->writer, room->chunk, (size_t)count * bytes, w->error)) return false;
         rows_release(o, row, count);
-        const Weight *source = &o->item->weights[0];
-        if (!tell(w, o, (uint64_t)count * weight_row_bytes(source))) return false;
+        if (!tell(w, o, (uint64_t)count * output_row_bytes(o))) return false;
     }
     w->tensor++;
     return true;

@@ -92,7 +92,10 @@ void *loader_alloc(Loader *ld, size_t count, size_t size);
 
 /* ---- packed matrices (packed.c) ---- */
 
-/* From quantization_config; what is not supported is an error with advice. */
+/* What says how other programs than MLX packed matrices: quantization_config, or all of hf_quant_config.json. NULL:
+ * nothing does. */
+const Json *loader_packing_config(const Loader *ld);
+/* Reads that; what is not supported is an error with advice. */
 void loader_read_packing(Loader *ld, const Json *config);
 /* After the family: an error where no matrix was packed as config.json says. */
 void loader_check_packing(Loader *ld);

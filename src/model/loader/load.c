@@ -6,13 +6,11 @@
 /* Quantisation recorded the Hugging Face way, with other tensors than MLX writes, or with more than weights. */
 static void check_quantisation(Loader *ld) {
     const Json *root = ld->root, *block = loader_get(ld, root, "quantization");
-    const Json *config = json_get(root, "quantization_config");
-    config = config ? config : json_get(json_get(root, "text_config"), "quantization_config");
-    const Json *method = json_get(config, "quant_method");
+    const Json *packing = loader_packing_config(ld);
     if (block && block->type != JSON_OBJECT) {
         loader_fail(ld, ERROR_FORMAT, "config.json: quantization is %s, must be an object", json_type_name(block));
     }
-    if (!block && method) loader_read_packing(ld, config);
+    if (!block && packing) loader_read_packing(ld, packing);
     const Json *activations = loader_get(ld, root, "quantize_activations");
     if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantize_activations is not supported");

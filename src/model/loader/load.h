@@ -14,6 +14,7 @@ typedef struct LoadSource {
     const Json *processor;       /* settings of image preprocessing, an object; NULL: there are none */
     const Json *video_processor; /* the same of videos */
     const Json *extractor;       /* settings of audio preprocessing, an object; NULL: there are none */
+    const Json *packing;         /* hf_quant_config.json, an object; NULL: there is none */
     Checkpoint *checkpoint;
     WeightStore *weights;                          /* reads matrices into memory; NULL: they stay in the mapped files */
     bool experts_stay;                             /* routed experts stay in the mapped files */

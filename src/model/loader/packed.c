@@ -51,7 +51,8 @@ static void read_block(Loader *ld, const Json *config, const char *field) {
 }
 
 static bool has_format(const Json *object) {
-    static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized"};
+    static const char *const formats[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
+        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"};
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         if (text_is(object, "format", formats[i])) return true;
     return false;
@@ -92,10 +93,49 @@ static void read_compressed(Loader *ld, const Json *config) {
             if (turns_activations(scheme)) refuse(ld, config, "transform_config");
 }
 
-/* NVIDIA's. */
+static bool is_modelopt_algo(const Json *object) {
+    static const char *const algos[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MXFP8"};
+    for (size_t i = 0; i < COUNT_OF(algos); i++)
+        if (text_is(object, "quant_algo", algos[i])) return true;
+    return false;
+}
+
+/* NVIDIA's. The tensors tell what each matrix is. */
 static void read_modelopt(Loader *ld, const Json *config) {
+    const Json *own = json_get(config, "quantization"); /* as in hf_quant_config.json */
+    if (own && own->type == JSON_OBJECT) config = own;
+    const Json *layers = json_get(config, "quantized_layers");
+    const bool mixed = text_is(config, "quant_algo", "MIXED_PRECISION");
     ld->packing = (Packing){.method = PACKING_FP8};
-    if (!text_is(config, "quant_algo", "FP8")) refuse(ld, config, "quant_algo");
+    if (!mixed && !is_modelopt_algo(config)) refuse(ld, config, "quant_algo");
+    if (!mixed || !layers || layers->type != JSON_OBJECT) return;
+    for (JSON_EACH_PAIR(name, layer, layers))
+        if (!is_modelopt_algo(layer)) refuse(ld, layer, "quant_algo");
+}
+
+/* Intel's AutoRound writes the matrices of other programs; before it named their packing, it was called "backend". */
+static void read_auto_round(Loader *ld, const Json *config) {
+    const char *field = json_get(config, "packing_format") ? "packing_format" : "backend";
+    const Json *format = json_get(config, field);
+    const Slice text = format && format->type == JSON_STRING ? json_slice(format) : SLICE("");
+    const bool gptq = slice_starts(text, SLICE("auto_round:gptq")) || slice_starts(text, SLICE("auto_round:auto_gptq"));
+    if (slice_starts(text, SLICE("auto_round:auto_awq")) || slice_starts(text, SLICE("auto_round:awq"))) {
+        read_awq(ld, config);
+    } else if (slice_is(text, "auto_round:llm_compressor")) {
+        ld->packing = (Packing){.method = PACKING_COMPRESSED};
+    } else if (slice_starts(text, SLICE("auto_round:fp8"))) {
+        ld->packing = (Packing){.method = PACKING_FP8};
+    } else if (gptq || slice_is(text, "auto_round") || slice_is(text, "auto_round:exllamav2") ||
+        slice_is(text, "auto_round:tritonv2")) {
+        read_gptq(ld, config);
+        ld->packing.zeros_less_one = gptq && !slice_starts(text, SLICE("auto_round:gptqmodel"));
+    } else {
+        refuse(ld, config, field);
+    }
+    const Json *type = json_get(config, "data_type"), *rotation = json_get(config, "rotation_config");
+    if (text_is(config, "data_type", "nvfp4_v2") || (type && type->type != JSON_STRING))
+        refuse(ld, config, "data_type");
+    if (rotation && rotation->type != JSON_NULL) refuse(ld, config, "rotation_config");
 }
 
 static void read_fp8(Loader *ld, const Json *config) {
@@ -130,6 +170,23 @@ static bool has(Loader *ld, const char *name, const char *suffix) {
     return loader_find(ld, full);
 }
 
+/* Two FP4 numbers to a byte: NVFP4 where there is a factor of the whole, else MXFP4. False: it is not such a matrix. */
+static bool find_fp4(Loader *ld, const char *name, PackedMatrix *p) {
+    const bool own = has(ld, name, ".weight_packed"); /* compressed-tensors' */
+    char full[NAME_SIZE];
+    snprintf(full, sizeof full, "%s%s", name, own ? ".weight_packed" : ".weight");
+    const TensorEntry *entry = loader_find(ld, full);
+    if (!entry || entry->tensor.dtype != DTYPE_U8 || (!own && !has(ld, name, ".weight_scale_2"))) return false;
+    const char *factor = own ? ".weight_global_scale" : ".weight_scale_2";
+    p->kind = has(ld, name, factor) ? PACKED_NVFP4 : PACKED_MXFP4;
+    p->inverse_scale = own;
+    p->row_step = 1;
+    (void)take(ld, name, own ? ".weight_packed" : ".weight", &p->data);
+    (void)take(ld, name, ".weight_scale", &p->scales);
+    (void)take(ld, name, factor, &p->factor);
+    return true;
+}
+
 /* Which tensors hold the matrix. False: it is not packed. */
 static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
     const Packing *packing = &ld->packing;
@@ -155,6 +212,7 @@ static bool find_parts(Loader *ld, const char *name, PackedMatrix *p) {
         (void)take(ld, name, ".weight_scale", &p->scales);
         return true;
     }
+    if (find_fp4(ld, name, p)) return true;
     if (take(ld, name, ".weight_packed", &p->data)) {
         p->kind = PACKED_WORDS;
         p->bits = p->data.rank == 2 && p->cols ? (int)(p->data.shape[1] * 32 / p->cols) : 0;
@@ -189,9 +247,9 @@ static void complete(PackedMatrix *p) {
     const bool by_group = p->kind == PACKED_AWQ || p->kind == PACKED_GPTQ;
     const int64_t groups = s->rank == 2 ? s->shape[by_group ? 0 : 1] : 1;
     if (p->kind == PACKED_TERNARY) return;
-    if (p->kind == PACKED_FP8 && s->rank >= 1 && s->shape[0] == p->rows && groups == 1) {
+    if (p->kind == PACKED_FP8 && s->rank >= 1 && s->shape[0] == p->rows && groups > 0 && p->cols % groups == 0) {
         p->block_rows = 1;
-        p->group = p->cols;
+        p->group = p->cols / groups;
     } else if (p->kind != PACKED_FP8 && groups > 0 && p->cols % groups == 0) {
         p->group = p->cols / groups;
     }
@@ -207,8 +265,8 @@ static bool complete_stack(const Loader *ld, PackedMatrix *p) {
 
 /* Tensors beside it that do not change its numbers. */
 static void leave_others(Loader *ld, const char *name) {
-    static const char *const ends[] = {
-        ".weight_shape", ".input_scale", ".input_zero_point", ".activation_scale", ".output_scale"};
+    static const char *const ends[] = {".weight_shape", ".input_scale", ".input_global_scale", ".input_zero_point",
+        ".activation_scale", ".output_scale", ".k_scale", ".v_scale"};
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         char full[NAME_SIZE];
         snprintf(full, sizeof full, "%s%s", name, ends[i]);
@@ -261,6 +319,8 @@ void loader_unpack(Loader *ld, const char *full, const PackedMatrix *packed, Wei
 }
 
 static bool load_packed(Loader *ld, const char *name, Weight *weight) {
+    /* factors of the input, parts of low rank: without them the numbers of the product are others */
+    static const char *const corrections[] = {".pre_quant_scale", ".svdquant_lora_a"};
     PackedMatrix packed = {.rows = weight->rows, .cols = weight->cols};
     char full[NAME_SIZE];
     if (ld->failed || !find_parts(ld, name, &packed)) return false;
@@ -270,6 +330,11 @@ static bool load_packed(Loader *ld, const char *name, Weight *weight) {
             "matrix %s: experts in one tensor that are packed so are not supported: " ADVICE, full);
         return true;
     }
+    for (size_t i = 0; i < COUNT_OF(corrections); i++)
+        if (has(ld, name, corrections[i])) {
+            loader_fail(ld, ERROR_UNSUPPORTED, "matrix %s: %s is not supported: " ADVICE, full, corrections[i] + 1);
+            return true;
+        }
     ld->packed_count++;
     complete(&packed);
     leave_others(ld, name);
@@ -277,14 +342,22 @@ static bool load_packed(Loader *ld, const char *name, Weight *weight) {
     return true;
 }
 
+const Json *loader_packing_config(const Loader *ld) {
+    const Json *root = ld->root, *config = json_get(root, "quantization_config"), *other = ld->source->packing;
+    config = config ? config : json_get(json_get(root, "text_config"), "quantization_config");
+    if (json_get(config, "quant_method")) return config;
+    return text_is(json_get(other, "producer"), "name", "modelopt") ? other : NULL;
+}
+
 void loader_read_packing(Loader *ld, const Json *config) {
     static const struct {
         const char *method;
         void (*read)(Loader *ld, const Json *config);
     } methods[] = {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_fp8},
-        {"bitnet", read_bitnet}, {"modelopt", read_modelopt}};
+        {"bitnet", read_bitnet}, {"modelopt", read_modelopt}, {"auto-round", read_auto_round}};
     for (size_t i = 0; i < COUNT_OF(methods); i++) {
-        if (!text_is(config, "quant_method", methods[i].method)) continue;
+        const bool own_file = config == ld->source->packing && methods[i].read == read_modelopt;
+        if (!own_file && !text_is(config, "quant_method", methods[i].method)) continue;
         methods[i].read(ld, config);
         ld->packing.name = methods[i].method;
         ld->packing.load = load_packed;

@@ -77,7 +77,7 @@ void loader_record_matrix(
 
 void loader_record_packed(Loader *ld, const char *name, const PackedMatrix *packed) {
     LoadRecord *record = ld->source->record;
-    const Tensor *const parts[] = {&packed->data, &packed->scales, &packed->zeros, &packed->group_of};
+    const Tensor *const parts[] = {&packed->data, &packed->scales, &packed->factor, &packed->zeros, &packed->group_of};
     if (!record || ld->failed) return;
     for (int i = 0; i < record->count; i++) {
         Recorded *item = &record->items[i];
