@@ -149,6 +149,7 @@ def line(model_type, family, text, own, measured):
     chosen = any("index_k_proj" in t or "indexer.wk" in t for _, f in own for t in f["tensors"])
     needs = {  # operations that a backend may lack (bound.c: missing_operation)
         "recurrence": recurrent,
+        "rg_lru": "COMPONENT_RG_LRU" in text,
         "mix_streams": "COMPONENT_ALTUP" in text,
         "sparsify": "COMPONENT_ALTUP" in text,
         "gate_heads": "head_gate" in text,
@@ -157,7 +158,6 @@ def line(model_type, family, text, own, measured):
     }
     cuda = read("src/backend/cuda/runtime/backend.c")
     gpu = all(f".{op} = cuda_" in cuda for op, needed in needs.items() if needed)
-    gpu = gpu and "COMPONENT_RG_LRU" not in text  # CAPABILITY_RG_LRU
     if "family/encoder.h" in text:  # tests/server/check_encoders.py
         references, forms, gpu = ["transformers"], ["f32"], False
     cells = [

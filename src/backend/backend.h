@@ -601,6 +601,7 @@ enum { LOGIT_GROUP = 64 /* blocks */ };
 typedef struct Conv Conv;
 typedef struct Recurrence Recurrence;
 typedef struct Mamba Mamba;
+typedef struct RgLru RgLru;
 typedef struct GatedNorm GatedNorm;
 typedef struct RecurrentBlock RecurrentBlock;
 
@@ -723,6 +724,7 @@ typedef struct BackendOps {
     void (*conv)(Backend *, const Conv *);
     void (*recurrence)(Backend *, const Recurrence *);
     void (*mamba)(Backend *, const Mamba *);
+    void (*rg_lru)(Backend *, const RgLru *);
     void (*gated_norm)(Backend *, const GatedNorm *);
     /* conv, recurrence and gated_norm as one; false: not computed. Optional; NULL: the three in turn */
     bool (*recurrent_block)(Backend *, const RecurrentBlock *);
@@ -776,7 +778,6 @@ typedef enum Capability {
     CAPABILITY_SQRT_SOFTPLUS,                                       /* ROUTE_SQRT_SOFTPLUS */
     CAPABILITY_INPUT_WEIGHTS,                                       /* Experts.weigh_inputs */
     CAPABILITY_IDENTITIES,                                          /* identities among experts */
-    CAPABILITY_RG_LRU,                                              /* Mamba.heads */
 } Capability;
 
 enum { BACKEND_DESCRIPTION_MAX = 96 };

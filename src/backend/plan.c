@@ -290,12 +290,18 @@ static void plan_mamba(Backend *backend, const Mamba *op) {
     check_width(backend, "channels of a mamba", op->channels, INT32_MAX);
     check_width(backend, "state of a mamba", op->state, RECURRENT_DIM_MAX);
     equal(backend, "channels left over by slices", op->channels % MAMBA_SLICE_TOKENS, 0);
-    expect(backend, op->rate && (op->heads || op->skip), "rates of decay", 0, 1);
-    if (op->heads) {
-        equal(backend, "state of an RG-LRU", op->state, 1);
-        equal(backend, "channels left over by heads", op->channels % ((int64_t)op->heads * RG_LRU_UNIT), 0);
-    }
+    expect(backend, op->rate && op->skip, "rates of decay", 0, 1);
     check_place(backend, &op->place, mamba_anchor_width(op), mamba_row_width(op));
+}
+
+static void plan_rg_lru(Backend *backend, const RgLru *op) {
+    check_rows(backend, "rows of an RG-LRU", op->rows);
+    check_width(backend, "channels of an RG-LRU", op->channels, INT32_MAX);
+    check_width(backend, "heads of an RG-LRU", op->heads, op->channels);
+    if (op->heads > 0)
+        equal(backend, "channels left over by heads", op->channels % ((int64_t)op->heads * RG_LRU_UNIT), 0);
+    expect(backend, op->rate && op->decay_gate && op->input_gate, "rates and gates", 0, 1);
+    check_place(backend, &op->place, 0, rg_lru_row_width(op));
 }
 
 static void plan_gated_norm(Backend *backend, const GatedNorm *op) {
@@ -462,6 +468,7 @@ static const BackendOps plan_ops = {
     .conv = plan_conv,
     .recurrence = plan_recurrence,
     .mamba = plan_mamba,
+    .rg_lru = plan_rg_lru,
     .gated_norm = plan_gated_norm,
     .route = plan_route,
     .experts = plan_experts,

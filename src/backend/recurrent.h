@@ -1,5 +1,5 @@
 /* Operations of layers that keep a recurrent state: causal short convolution, recurrences with a matrix state (gated
- * delta rule, Mamba-2, lightning attention) and Mamba-1; and the gated norm that follows them.
+ * delta rule, Mamba-2, lightning attention), Mamba-1 and RG-LRU; and the gated norm that follows them.
  *
  * Anchors. Pages have RECURRENT_PAGE_TOKENS positions (KvLayer.page_tokens). A page holds an anchor, which is the state
  * before its first position, and a tail, which is one row for each of its positions. Every token, of a prompt or of an
@@ -12,7 +12,7 @@
  *
  * State before a text: zero. Rows, chunks, positions and page tables are those of the step. Widths are in floats.
  * Sources: Gated Delta Networks (arXiv 2412.06464), Kimi Linear (2510.26692), Mamba-2 (2405.21060), lightning attention
- * (2401.04658), Mamba (2312.00752). */
+ * (2401.04658), Mamba (2312.00752), Griffin (2402.19427). */
 #pragma once
 #include "backend/backend.h"
 
@@ -140,16 +140,27 @@ typedef struct Mamba {
     const float *dt;    /* [rows, channels] before softplus, its bias added */
     const float *b, *c; /* [rows, state] */
     float *out;         /* [rows, channels] */
-    /* A real-gated linear recurrent unit (RG-LRU, arXiv 2402.19427) instead: dt = σ(decay_gate of x), a = exp(rate ·
-     * dt), h = a · h + √(1 − a²) · σ(input_gate of x) · x, at position 0 without the root, and y = h. A gate is a
-     * matrix for each head [heads, channels / heads, channels / heads], whose rows belong to inputs, and a bias
-     * [channels], bound. state is 1, and there are neither dt, b, c nor skip; the tail has what is added to h in place
-     * of dt · x. */
-    int heads; /* 0: Mamba; channels / heads is a multiple of RG_LRU_UNIT */
-    const float *decay_gate, *decay_bias, *input_gate, *input_bias;
 } Mamba;
 int64_t mamba_anchor_width(const Mamba *op);
 int64_t mamba_row_width(const Mamba *op);
+
+/* ---- RG-LRU ---- */
+
+/* Real-gated linear recurrent unit. For each channel, with a state h of one number: a = exp(rate · σ(decay_gate of x)),
+ * h = a · h + √(1 − a²) · σ(input_gate of x) · x, at position 0 without the root; the result is h. A gate is a matrix
+ * for each head [heads, channels / heads, channels / heads], whose rows belong to inputs, and a bias [channels], bound.
+ * A row of the tail is h behind it [channels]; the anchor has nothing. */
+typedef struct RgLru {
+    RecurrentPart place;
+    int rows;
+    int64_t channels;
+    int heads;         /* channels / heads is a multiple of RG_LRU_UNIT */
+    const float *rate; /* [channels], bound, ≤ 0 */
+    const float *decay_gate, *decay_bias, *input_gate, *input_bias;
+    const float *x; /* [rows, channels] */
+    float *out;     /* [rows, channels]; not x */
+} RgLru;
+static inline int64_t rg_lru_row_width(const RgLru *op) { return op->channels; }
 
 /* ---- gated norm ---- */
 

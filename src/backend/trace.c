@@ -21,6 +21,7 @@ typedef enum Kind {
     KIND_DELTA,
     KIND_SSD,
     KIND_MAMBA,
+    KIND_RG_LRU,
     KIND_GATED_NORM,
     KIND_ROUTE,
     KIND_EXPERTS,
@@ -110,6 +111,7 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_DELTA] = "delta",
         [KIND_SSD] = "ssd",
         [KIND_MAMBA] = "mamba",
+        [KIND_RG_LRU] = "rg_lru",
         [KIND_GATED_NORM] = "gated_norm",
         [KIND_ROUTE] = "route",
         [KIND_EXPERTS] = "experts",
@@ -445,6 +447,16 @@ static void trace_mamba(Backend *backend, const Mamba *op) {
         6 * (uint64_t)op->rows * (uint64_t)mamba_anchor_width(op), false);
 }
 
+static void trace_rg_lru(Backend *backend, const RgLru *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_RG_LRU);
+    const uint64_t gates = 2 * (uint64_t)op->channels * (uint64_t)op->channels / (uint64_t)op->heads;
+    const int64_t start = clock_ns();
+    t->inner->ops->rg_lru(t->inner, op);
+    note(t, &shape, clock_ns() - start, state_bytes(t, 0, rg_lru_row_width(op)) + gates * sizeof(float),
+        2 * (uint64_t)op->rows * gates, false);
+}
+
 static void trace_gated_norm(Backend *backend, const GatedNorm *op) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_GATED_NORM);
@@ -647,6 +659,7 @@ static const BackendOps trace_ops = {
     .conv = trace_conv,
     .recurrence = trace_recurrence,
     .mamba = trace_mamba,
+    .rg_lru = trace_rg_lru,
     .gated_norm = trace_gated_norm,
     .route = trace_route,
     .experts = trace_experts,
@@ -688,6 +701,7 @@ Backend *trace_open(Backend *inner, Error *error) {
         t->ops.conv = NULL;
         t->ops.recurrence = NULL;
         t->ops.mamba = NULL;
+        t->ops.rg_lru = NULL;
         t->ops.gated_norm = NULL;
     }
     if (!inner->ops->mix_streams) {

@@ -162,7 +162,7 @@ static const char *missing_operation(const Backend *backend, const Component *co
     const BackendOps *ops = backend->ops;
     if (component_recurrent(component) && !ops->recurrence) return "recurrent layers";
     switch (component->kind) {
-    case COMPONENT_RG_LRU: return backend_lacks(backend, CAPABILITY_RG_LRU) ? "real-gated recurrences" : NULL;
+    case COMPONENT_RG_LRU: return ops->rg_lru ? NULL : "real-gated recurrences";
     case COMPONENT_INDEXER: return ops->index_select ? NULL : "a sparse indexer";
     case COMPONENT_COMPRESSOR: return ops->compress ? NULL : "compressed keys";
     case COMPONENT_COMPRESSED_ATTENTION: return ops->compressed_attention ? NULL : "attention to compressed keys";

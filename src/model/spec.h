@@ -192,7 +192,7 @@ typedef struct MambaComponent {
 
 /* o · (gelu(gate · x) ∘ rg_lru(conv(in · x))) */
 typedef struct RgLruComponent {
-    Mamba op;
+    RgLru op;
     Conv conv; /* one part */
     Weight in, gate, o;
 } RgLruComponent;

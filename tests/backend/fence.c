@@ -387,21 +387,28 @@ static void fence_mamba(Backend *backend, const Mamba *op) {
     fence_own(f, op->place.kv.base, 1, "pages of somebody else");
     fence_own_floats(f, op->rate, op->channels * op->state, "rates that were not bound");
     fence_own_floats(f, op->x, op->rows * op->channels, "what a mamba reads");
-    if (op->heads) {
-        const int64_t gates = op->channels * (op->channels / op->heads);
-        fence_own_floats(f, op->decay_gate, gates, "gates of decays that were not bound");
-        fence_own_floats(f, op->decay_bias, op->channels, "their biases");
-        fence_own_floats(f, op->input_gate, gates, "gates of inputs that were not bound");
-        fence_own_floats(f, op->input_bias, op->channels, "their biases");
-    } else {
-        fence_own_floats(f, op->skip, op->channels, "skips that were not bound");
-        fence_own_floats(f, op->dt, op->rows * op->channels, "time steps");
-        fence_own_floats(f, op->b, (int64_t)op->rows * op->state, "b of a mamba");
-        fence_own_floats(f, op->c, (int64_t)op->rows * op->state, "c of a mamba");
-    }
+    fence_own_floats(f, op->skip, op->channels, "skips that were not bound");
+    fence_own_floats(f, op->dt, op->rows * op->channels, "time steps");
+    fence_own_floats(f, op->b, (int64_t)op->rows * op->state, "b of a mamba");
+    fence_own_floats(f, op->c, (int64_t)op->rows * op->state, "c of a mamba");
     fence_own_floats(f, op->out, op->rows * op->channels, "what a mamba writes");
     Backend *inner = fence_enter_step(f);
     inner->ops->mamba(inner, op);
+    fence_leave(f);
+}
+static void fence_rg_lru(Backend *backend, const RgLru *op) {
+    Fence *f = fence_of(backend);
+    const int64_t gates = op->channels * (op->channels / op->heads);
+    fence_own(f, op->place.kv.base, 1, "pages of somebody else");
+    fence_own_floats(f, op->rate, op->channels, "rates that were not bound");
+    fence_own_floats(f, op->decay_gate, gates, "gates of decays that were not bound");
+    fence_own_floats(f, op->decay_bias, op->channels, "their biases");
+    fence_own_floats(f, op->input_gate, gates, "gates of inputs that were not bound");
+    fence_own_floats(f, op->input_bias, op->channels, "their biases");
+    fence_own_floats(f, op->x, op->rows * op->channels, "what an RG-LRU reads");
+    fence_own_floats(f, op->out, op->rows * op->channels, "what an RG-LRU writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->rg_lru(inner, op);
     fence_leave(f);
 }
 static void fence_gated_norm(Backend *backend, const GatedNorm *op) {
@@ -662,6 +669,7 @@ static const BackendOps fence_ops = {
     .conv = fence_conv,
     .recurrence = fence_recurrence,
     .mamba = fence_mamba,
+    .rg_lru = fence_rg_lru,
     .gated_norm = fence_gated_norm,
     .route = fence_route,
     .experts = fence_experts,

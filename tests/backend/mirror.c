@@ -492,13 +492,23 @@ static void mirror_mamba(Backend *backend, const Mamba *op) {
     there.dt = mirror_bring(m, op->dt, op->rows * op->channels);
     there.b = mirror_bring(m, op->b, (int64_t)op->rows * op->state);
     there.c = mirror_bring(m, op->c, (int64_t)op->rows * op->state);
-    const int64_t gates = op->heads ? op->channels * (op->channels / op->heads) : 0;
+    there.out = mirror_share(m, op->out, op->rows * op->channels);
+    m->inner->ops->mamba(m->inner, &there);
+    mirror_done(m);
+}
+static void mirror_rg_lru(Backend *backend, const RgLru *op) {
+    Mirror *m = mirror_of(backend);
+    const int64_t gates = op->channels * (op->channels / op->heads);
+    RgLru there = *op;
+    there.place = mirror_place_of(m, &op->place);
+    there.rate = mirror_bring(m, op->rate, op->channels);
     there.decay_gate = mirror_bring(m, op->decay_gate, gates);
     there.decay_bias = mirror_bring(m, op->decay_bias, op->channels);
     there.input_gate = mirror_bring(m, op->input_gate, gates);
     there.input_bias = mirror_bring(m, op->input_bias, op->channels);
+    there.x = mirror_bring(m, op->x, op->rows * op->channels);
     there.out = mirror_share(m, op->out, op->rows * op->channels);
-    m->inner->ops->mamba(m->inner, &there);
+    m->inner->ops->rg_lru(m->inner, &there);
     mirror_done(m);
 }
 static void mirror_gated_norm(Backend *backend, const GatedNorm *op) {
@@ -640,6 +650,7 @@ static const BackendOps mirror_ops = {
     .conv = mirror_conv,
     .recurrence = mirror_recurrence,
     .mamba = mirror_mamba,
+    .rg_lru = mirror_rg_lru,
     .gated_norm = mirror_gated_norm,
     .activate = mirror_activate,
     .multiply = mirror_multiply,

@@ -88,6 +88,7 @@ void cpu_mla(Backend *, const Mla *);
 void cpu_conv(Backend *, const Conv *);
 void cpu_recurrence(Backend *, const Recurrence *);
 void cpu_mamba(Backend *, const Mamba *);
+void cpu_rg_lru(Backend *, const RgLru *);
 void cpu_gated_norm(Backend *, const GatedNorm *);
 
 /* vector.c: a backend over one table of kernels */

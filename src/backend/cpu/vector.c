@@ -219,6 +219,7 @@ static const BackendOps vector_ops = {
     .conv = cpu_conv,
     .recurrence = cpu_recurrence,
     .mamba = cpu_mamba,
+    .rg_lru = cpu_rg_lru,
     .gated_norm = cpu_gated_norm,
     .route = cpu_route,
     .experts = vector_experts,

@@ -297,6 +297,7 @@ const int32_t *cuda_step_states(CudaBackend *b, int group);
 void cuda_conv(Backend *backend, const Conv *op);
 void cuda_recurrence(Backend *backend, const Recurrence *op);
 void cuda_mamba(Backend *backend, const Mamba *op);
+void cuda_rg_lru(Backend *backend, const RgLru *op);
 void cuda_gated_norm(Backend *backend, const GatedNorm *op);
 bool cuda_recurrent_block(Backend *backend, const RecurrentBlock *op);
 

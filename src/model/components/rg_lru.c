@@ -1,6 +1,6 @@
-/* Real-gated linear recurrent unit (Mamba.heads of backend/recurrent.h): projects to the inputs and the gate, sends the
+/* Real-gated linear recurrent unit (RgLru of backend/recurrent.h): projects to the inputs and the gate, sends the
  * inputs through a convolution, computes the recurrence, multiplies by the gate's GELU, projects back. The cache entry
- * holds the state, then the inputs of the convolution. */
+ * holds the states, then the inputs of the convolution. */
 #include "model/component.h"
 
 static Conv conv_of(const RgLruComponent *own) {
@@ -10,10 +10,9 @@ static Conv conv_of(const RgLruComponent *own) {
     return conv;
 }
 
-static Mamba operation(const RgLruComponent *own) {
-    Mamba op = own->op;
+static RgLru operation(const RgLruComponent *own) {
+    RgLru op = own->op;
     op.channels = own->in.rows;
-    op.state = 1;
     return op;
 }
 
@@ -41,21 +40,21 @@ static ComponentCost rg_lru_cost(const Component *component, int depth) {
     const RgLruComponent *own = &component->rg_lru;
     const Weight *const weights[] = {&own->in, &own->gate, &own->o};
     const Conv conv = conv_of(own);
-    const Mamba op = operation(own);
+    const RgLru op = operation(own);
     ComponentCost cost = component_cost_of_weights(weights, COUNT_OF(weights));
     const uint64_t gates = 2 * (uint64_t)(op.channels * (op.channels / op.heads));
     cost.weight_bytes += gates * sizeof(float);
     cost.operations += 2 * gates;
-    cost.cache_values = (uint64_t)(mamba_anchor_width(&op) + conv_anchor_width(&conv));
+    cost.cache_values = (uint64_t)(rg_lru_row_width(&op) + conv_anchor_width(&conv));
     return cost;
 }
 
 static CacheSpec rg_lru_cache(const Component *component) {
     const Conv conv = conv_of(&component->rg_lru);
-    const Mamba op = operation(&component->rg_lru);
+    const RgLru op = operation(&component->rg_lru);
     return (CacheSpec){.page_tokens = RECURRENT_PAGE_TOKENS,
-        .anchor_bytes = (size_t)(mamba_anchor_width(&op) + conv_anchor_width(&conv)) * sizeof(float),
-        .row_bytes = (size_t)(mamba_row_width(&op) + conv_row_width(&conv)) * sizeof(float)};
+        .anchor_bytes = (size_t)conv_anchor_width(&conv) * sizeof(float),
+        .row_bytes = (size_t)(rg_lru_row_width(&op) + conv_row_width(&conv)) * sizeof(float)};
 }
 
 static void rg_lru_describe(const Component *component, Buffer *out) {
@@ -76,9 +75,9 @@ static void rg_lru_forward(const Component *component, const ComponentCall *call
     component_project(call, &project, &own->gate, gate);
     component_project(call, &project, NULL, NULL);
 
-    Mamba op = operation(own);
+    RgLru op = operation(own);
     Conv conv = conv_of(own);
-    conv.place = (RecurrentPart){*call->entry, mamba_anchor_width(&op), mamba_row_width(&op)};
+    conv.place = (RecurrentPart){.kv = *call->entry, .row_at = rg_lru_row_width(&op)};
     conv.rows = call->rows;
     conv.part[0].x = in;
     conv.part[0].out = x;
@@ -88,7 +87,7 @@ static void rg_lru_forward(const Component *component, const ComponentCall *call
     op.rows = call->rows;
     op.x = x;
     op.out = out;
-    ops->mamba(call->backend, &op);
+    ops->rg_lru(call->backend, &op);
 
     const Multiply gated = {.rows = call->rows,
         .width = channels,

@@ -182,6 +182,25 @@ void cpu_mamba(Backend *backend, const Mamba *op) {
     pool_run(cpu->pool, mamba_task, &job);
 }
 
+/* ---- RG-LRU ---- */
+
+static void rg_lru_task(void *argument, int index, int count) {
+    const RecurrentJob *job = argument;
+    const int64_t pieces = job->rg_lru->channels / RG_LRU_UNIT;
+    int64_t first, items;
+    while (pool_next(job->cpu->pool, 0, index, 4, &first, &items))
+        for (int64_t i = first; i < first + items; i++)
+            job->cpu->kernels->recurrent->rg_lru(
+                job->rg_lru, &job->cpu->step.chunks[i / pieces], i % pieces * RG_LRU_UNIT);
+}
+
+void cpu_rg_lru(Backend *backend, const RgLru *op) {
+    CpuBackend *cpu = cpu_backend(backend);
+    RecurrentJob job = {.cpu = cpu, .rg_lru = op};
+    pool_share(cpu->pool, 0, cpu->step.chunk_count * (op->channels / RG_LRU_UNIT));
+    pool_run(cpu->pool, rg_lru_task, &job);
+}
+
 /* ---- gated norm ---- */
 
 static void gated_norm_task(void *argument, int index, int count) {

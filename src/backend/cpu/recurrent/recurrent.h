@@ -19,6 +19,7 @@ typedef struct RecurrentJob {
     const Conv *conv;
     const Recurrence *recurrence;
     const Mamba *mamba;
+    const RgLru *rg_lru;
     const GatedNorm *gated_norm;
 } RecurrentJob;
 
@@ -49,6 +50,8 @@ struct RecurrentKernels {
     void (*head)(const RecurrentJob *job, const SequenceChunk *chunk, int head, float *scratch);
     /* Channels [first, first + MAMBA_ITEM) at most, over a chunk. */
     void (*mamba)(const RecurrentJob *job, const SequenceChunk *chunk, int64_t first, float *scratch);
+    /* Channels [first, first + RG_LRU_UNIT) over a chunk. */
+    void (*rg_lru)(const RgLru *op, const SequenceChunk *chunk, int64_t first);
     void (*gated_norm)(const GatedNorm *op, int64_t row);
 };
 size_t recurrent_scratch_bytes(void); /* bytes of a thread's scratch */

@@ -678,13 +678,39 @@ static void store_inputs_at(
     const Mamba *op, float *to, int64_t row, int64_t first, int count, const float *dt, const float *dt_x) {
     memcpy(to + first, dt, (size_t)count * sizeof *to);
     memcpy(to + op->channels + first, dt_x, (size_t)count * sizeof *to);
-    if (first == 0 && op->heads) to[2 * op->channels] = 1;
-    if (first == 0 && !op->heads)
-        memcpy(to + 2 * op->channels, op->b + row * op->state, (size_t)op->state * sizeof *to);
+    if (first == 0) memcpy(to + 2 * op->channels, op->b + row * op->state, (size_t)op->state * sizeof *to);
 }
 
+static void mamba(const RecurrentJob *job, const SequenceChunk *chunk, int64_t first, float *scratch) {
+    const Mamba *op = job->mamba;
+    const int count = (int)min_i64(op->channels - first, MAMBA_ITEM), state = op->state;
+    const Vec skip = load_lanes(op->skip + first, count);
+    float *h = scratch;
+    load_state(op, chunk, first, count, h);
+    for (int t = 0; t < chunk->rows; t++) {
+        const int64_t row = chunk->row + t, at = row * op->channels + first;
+        const PageRows run = page_rows(&op->place, chunk, t);
+        float dt[LANES], dt_x[LANES], sums[LANES] = {0};
+        const Vec x = load_lanes(op->x + at, count), steps = vec_softplus(load_lanes(op->dt + at, count));
+        vec_store(dt, steps);
+        vec_store(dt_x, vec_mul(steps, x));
+        if (run.page >= 0 && run.begin == 0)
+            memcpy(recurrent_anchor(&op->place, run.page) + first * state, h, (size_t)(count * state) * sizeof *h);
+        for (int c = 0; c < count; c++)
+            sums[c] = advance(op->rate + (first + c) * state, dt[c], dt_x[c], op->b + row * state, op->c + row * state,
+                state, h + c * state);
+        store_lanes(op->out + at, vec_fma(skip, x, vec_load(sums)), count);
+        if (run.page < 0) continue;
+        store_inputs_at(op, recurrent_row(&op->place, run.page, run.begin), row, first, count, dt, dt_x);
+        if ((run.begin + 1) % MAMBA_SLICE_TOKENS == 0)
+            copy_slices(op, run.page, run.begin + 1 - MAMBA_SLICE_TOKENS, first, count, h, true);
+    }
+}
+
+/* ---- RG-LRU ---- */
+
 /* Gates of RG_LRU_UNIT channels of one head. */
-VEC_INLINE Vec gates(const Mamba *op, const float *x, const float *weight, const float *bias, int64_t first) {
+VEC_INLINE Vec gates(const RgLru *op, const float *x, const float *weight, const float *bias, int64_t first) {
     const int64_t width = op->channels / op->heads, head = first / width * width;
     Vec sum = vec_load(bias + first);
     for (int64_t i = 0; i < width; i++)
@@ -692,49 +718,23 @@ VEC_INLINE Vec gates(const Mamba *op, const float *x, const float *weight, const
     return vec_sigmoid(sum);
 }
 
-/* RG-LRU: what the tail has of the row, and the new state, which is the result. */
-static void gated_row(const Mamba *op, int64_t row, int position, int64_t first, float *dt, float *added, float *h) {
-    const float *x = op->x + row * op->channels, one = 1;
-    const Vec steps = gates(op, x, op->decay_gate, op->decay_bias, first);
-    const Vec log_a = vec_mul(load_lanes(op->rate + first, LANES), steps);
-    float squares[LANES];
-    vec_store(dt, steps);
-    vec_store(squares, vec_exp_falling(vec_add(log_a, log_a)));
-    for (int i = 0; i < LANES; i++) squares[i] = position == 0 ? 1 : sqrtf(1 - squares[i]);
-    vec_store(added,
-        vec_mul(vec_load(squares), vec_mul(gates(op, x, op->input_gate, op->input_bias, first), vec_load(x + first))));
-    for (int c = 0; c < LANES; c++) advance(op->rate + first + c, dt[c], added[c], &one, NULL, 1, h + c);
-    vec_store(op->out + row * op->channels + first, vec_load(h));
-}
-
-static void mamba(const RecurrentJob *job, const SequenceChunk *chunk, int64_t first, float *scratch) {
-    const Mamba *op = job->mamba;
-    const int count = (int)min_i64(op->channels - first, MAMBA_ITEM), state = op->state;
-    const Vec skip = op->heads ? vec_set(0) : load_lanes(op->skip + first, count);
-    float *h = scratch;
-    load_state(op, chunk, first, count, h);
+static void rg_lru(const RgLru *op, const SequenceChunk *chunk, int64_t first) {
+    _Static_assert((int)RG_LRU_UNIT == (int)LANES, "a unit is a vector");
+    const Vec rate = vec_load(op->rate + first);
+    Vec h = vec_set(0);
+    if (chunk->position > 0)
+        h = load_lanes(recurrent_row(&op->place, page_before(&op->place, chunk), (chunk->position - 1) % C) + first, LANES);
     for (int t = 0; t < chunk->rows; t++) {
-        const int64_t row = chunk->row + t, at = row * op->channels + first;
+        const float *x = op->x + (chunk->row + t) * op->channels;
         const PageRows run = page_rows(&op->place, chunk, t);
-        float dt[LANES], dt_x[LANES];
-        if (run.page >= 0 && run.begin == 0)
-            memcpy(recurrent_anchor(&op->place, run.page) + first * state, h, (size_t)(count * state) * sizeof *h);
-        if (op->heads) {
-            gated_row(op, row, chunk->position + t, first, dt, dt_x, h);
-        } else {
-            float sums[LANES] = {0};
-            const Vec x = load_lanes(op->x + at, count), steps = vec_softplus(load_lanes(op->dt + at, count));
-            vec_store(dt, steps);
-            vec_store(dt_x, vec_mul(steps, x));
-            for (int c = 0; c < count; c++)
-                sums[c] = advance(op->rate + (first + c) * state, dt[c], dt_x[c], op->b + row * state,
-                    op->c + row * state, state, h + c * state);
-            store_lanes(op->out + at, vec_fma(skip, x, vec_load(sums)), count);
-        }
-        if (run.page < 0) continue;
-        store_inputs_at(op, recurrent_row(&op->place, run.page, run.begin), row, first, count, dt, dt_x);
-        if ((run.begin + 1) % MAMBA_SLICE_TOKENS == 0)
-            copy_slices(op, run.page, run.begin + 1 - MAMBA_SLICE_TOKENS, first, count, h, true);
+        const Vec log_a = vec_mul(rate, gates(op, x, op->decay_gate, op->decay_bias, first));
+        const Vec input = vec_mul(gates(op, x, op->input_gate, op->input_bias, first), vec_load(x + first));
+        float roots[LANES];
+        vec_store(roots, vec_exp_falling(vec_add(log_a, log_a)));
+        for (int i = 0; i < LANES; i++) roots[i] = chunk->position + t ? sqrtf(1 - roots[i]) : 1;
+        h = vec_fma(vec_exp_falling(log_a), h, vec_mul(vec_load(roots), input));
+        vec_store(op->out + (chunk->row + t) * op->channels + first, h);
+        if (run.page >= 0) store_lanes(recurrent_row(&op->place, run.page, run.begin) + first, h, LANES);
     }
 }
 
@@ -772,4 +772,4 @@ static void gated_norm(const GatedNorm *op, int64_t row) {
 }
 
 #define RECURRENT_KERNELS                                                                                              \
-    { .conv = conv, .products = products, .head = head, .mamba = mamba, .gated_norm = gated_norm }
+    { .conv = conv, .products = products, .head = head, .mamba = mamba, .rg_lru = rg_lru, .gated_norm = gated_norm }

@@ -230,6 +230,7 @@ static const BackendOps ref_ops = {
     .conv = ref_conv,
     .recurrence = ref_recurrence,
     .mamba = ref_mamba,
+    .rg_lru = ref_rg_lru,
     .gated_norm = ref_gated_norm,
     .route = cpu_route,
     .experts = cpu_experts,

@@ -53,6 +53,7 @@ void ref_index_select(Backend *backend, const IndexSelect *op);
 void ref_conv(Backend *backend, const Conv *op);
 void ref_recurrence(Backend *backend, const Recurrence *op);
 void ref_mamba(Backend *backend, const Mamba *op);
+void ref_rg_lru(Backend *backend, const RgLru *op);
 void ref_gated_norm(Backend *backend, const GatedNorm *op);
 
 /* ref_compressed.c */

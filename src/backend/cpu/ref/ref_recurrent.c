@@ -302,29 +302,7 @@ static void load_state(const Mamba *op, const SequenceChunk *chunk, float *h) {
     for (int row = whole; row < rows; row++) advance(op, recurrent_row(&op->place, page, row), h);
 }
 
-static float gate_at(const Mamba *op, const float *x, const float *weight, const float *bias, int64_t channel) {
-    const int64_t width = op->channels / op->heads, first = channel / width * width;
-    float sum = bias[channel];
-    for (int64_t i = 0; i < width; i++) sum += x[first + i] * weight[(first + i) * width + channel - first];
-    return sigmoid(sum);
-}
-
-/* RG-LRU. */
-static void fill_gated(const Mamba *op, int64_t row, int position, float *to) {
-    const float *x = op->x + row * op->channels;
-    for (int64_t c = 0; c < op->channels; c++) {
-        to[c] = gate_at(op, x, op->decay_gate, op->decay_bias, c);
-        const float root = position == 0 ? 1 : sqrtf(1 - expf(2 * op->rate[c] * to[c]));
-        to[op->channels + c] = root * gate_at(op, x, op->input_gate, op->input_bias, c) * x[c];
-    }
-    to[2 * op->channels] = 1;
-}
-
-static void fill_row(const Mamba *op, int64_t row, int position, float *to) {
-    if (op->heads) {
-        fill_gated(op, row, position, to);
-        return;
-    }
+static void fill_row(const Mamba *op, int64_t row, float *to) {
     for (int64_t c = 0; c < op->channels; c++) {
         to[c] = softplus(op->dt[row * op->channels + c]);
         to[op->channels + c] = to[c] * op->x[row * op->channels + c];
@@ -357,19 +335,56 @@ void ref_mamba(Backend *backend, const Mamba *op) {
         for (int t = 0; t < chunk->rows; t++) {
             const int64_t at = chunk->row + t;
             memcpy(before, h, (size_t)state * sizeof *h);
-            fill_row(op, at, chunk->position + t, row);
+            fill_row(op, at, row);
             advance(op, row, h);
             for (int64_t channel = 0; channel < op->channels; channel++) {
-                float y = op->heads ? h[channel] : 0;
-                for (int n = 0; n < op->state && !op->heads; n++)
-                    y += h[channel * op->state + n] * op->c[at * op->state + n];
-                if (!op->heads) y += op->skip[channel] * op->x[at * op->channels + channel];
-                op->out[at * op->channels + channel] = y;
+                float y = 0;
+                for (int n = 0; n < op->state; n++) y += h[channel * op->state + n] * op->c[at * op->state + n];
+                op->out[at * op->channels + channel] = y + op->skip[channel] * op->x[at * op->channels + channel];
             }
             store_mamba(op, chunk, chunk->position + t, row, before, h);
         }
     }
     free(h);
+}
+
+/* ---- RG-LRU ---- */
+
+static float gate_at(const RgLru *op, const float *x, const float *weight, const float *bias, int64_t channel) {
+    const int64_t width = op->channels / op->heads, first = channel / width * width;
+    float sum = bias[channel];
+    for (int64_t i = 0; i < width; i++) sum += x[first + i] * weight[(first + i) * width + channel - first];
+    return sigmoid(sum);
+}
+
+/* The state behind a row; before: NULL at the beginning of a text. */
+static void rg_lru_row(const RgLru *op, const float *x, const float *before, float *h) {
+    for (int64_t c = 0; c < op->channels; c++) {
+        const float log_a = op->rate[c] * gate_at(op, x, op->decay_gate, op->decay_bias, c);
+        const float root = before ? sqrtf(1 - expf(2 * log_a)) : 1;
+        h[c] = expf(log_a) * (before ? before[c] : 0) +
+            root * gate_at(op, x, op->input_gate, op->input_bias, c) * x[c];
+    }
+}
+
+void ref_rg_lru(Backend *backend, const RgLru *op) {
+    const RefBackend *r = ref_backend(backend);
+    for (int i = 0; i < r->step.chunk_count; i++) {
+        const SequenceChunk *chunk = &r->step.chunks[i];
+        for (int t = 0; t < chunk->rows; t++) {
+            const int position = chunk->position + t;
+            float *h = op->out + (chunk->row + t) * op->channels;
+            const float *before = NULL;
+            if (t > 0) before = h - op->channels;
+            if (t == 0 && position > 0)
+                before = recurrent_row(
+                    &op->place, page_of(&op->place, chunk, position - 1), (position - 1) % C);
+            rg_lru_row(op, op->x + (chunk->row + t) * op->channels, before, h);
+            const int32_t page = page_of(&op->place, chunk, position);
+            if (page >= 0)
+                memcpy(recurrent_row(&op->place, page, position % C), h, (size_t)op->channels * sizeof *h);
+        }
+    }
 }
 
 /* ---- gated norm ---- */

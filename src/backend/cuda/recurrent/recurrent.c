@@ -60,6 +60,13 @@ void cuda_mamba(Backend *backend, const Mamba *op) {
     cuda_ok(b, recurrent_mamba(b->stream, &args), "mamba");
 }
 
+void cuda_rg_lru(Backend *backend, const RgLru *op) {
+    CudaBackend *b = cuda_of(backend);
+    const RgLruArgs args = {
+        .step = cuda_step_rows(b), .pages = state_pages(b, &op->place), .op = *op, .chunks = b->step.chunk_count};
+    cuda_ok(b, recurrent_rg_lru(b->stream, &args), "an RG-LRU");
+}
+
 void cuda_gated_norm(Backend *backend, const GatedNorm *op) {
     CudaBackend *b = cuda_of(backend);
     cuda_ok(b, recurrent_gated_norm(b->stream, op), "gated norm");

@@ -51,6 +51,14 @@ typedef struct MambaArgs {
 } MambaArgs;
 cudaError_t recurrent_mamba(cudaStream_t stream, const MambaArgs *args);
 
+typedef struct RgLruArgs {
+    StepRows step;
+    StatePages pages;
+    RgLru op;
+    int chunks;
+} RgLruArgs;
+cudaError_t recurrent_rg_lru(cudaStream_t stream, const RgLruArgs *args);
+
 /* RecurrentBlock for steps of few rows, each of a sequence of its own. */
 typedef struct RecurrentBlockArgs {
     ConvArgs conv;

@@ -206,6 +206,7 @@ static const BackendOps cuda_ops = {
     .conv = cuda_conv,
     .recurrence = cuda_recurrence,
     .mamba = cuda_mamba,
+    .rg_lru = cuda_rg_lru,
     .gated_norm = cuda_gated_norm,
     .recurrent_block = cuda_recurrent_block,
     .route = cuda_route,
@@ -325,7 +326,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
         return NULL;
     }
     b->ops = cuda_ops;
-    b->base = (Backend){.ops = &b->ops, .rows_max = options->rows_max, .missing = 1u << CAPABILITY_RG_LRU};
+    b->base = (Backend){.ops = &b->ops, .rows_max = options->rows_max};
     b->device = device;
     b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;
