@@ -49,6 +49,14 @@ const GgufModel apertus_gguf = {.architecture = "apertus",
     .fields = {gguf_sizes, gguf_rms, gguf_own_head_dim, gguf_attention_bias, apertus_fields},
     .tokenizer = {.pre = "tekken"}};
 
+/* A layer of GPT-NeoX, BLOOM and Falcon but for its second norm. */
+#define FUSED_LAYER(home, attention)                                                                                   \
+    {"blk.*.attn_norm", home ".input_layernorm", 0},                                                                   \
+        {"blk.*.attn_qkv", home "." attention ".query_key_value", GGUF_HEADS_APART},                                   \
+        {"blk.*.attn_output", home "." attention ".dense", 0}, {"blk.*.ffn_up", home ".mlp.dense_h_to_4h", 0}, {       \
+        "blk.*.ffn_down", home ".mlp.dense_4h_to_h", 0                                                                 \
+    }
+
 /* ---- GPT ---- */
 
 #define GPT(home)                                                                                                      \
@@ -99,12 +107,8 @@ static const GgufName gpt_neox_names[] = {
     {"token_embd", "model.embed_in", 0},
     {"output_norm", "model.final_layer_norm", 0},
     {"output", "model.embed_out", 0},
-    {"blk.*.attn_norm", "model.h.*.input_layernorm", 0},
     {"blk.*.ffn_norm", "model.h.*.post_attention_layernorm", 0},
-    {"blk.*.attn_qkv", "model.h.*.attention.query_key_value", GGUF_HEADS_APART},
-    {"blk.*.attn_output", "model.h.*.attention.dense", 0},
-    {"blk.*.ffn_up", "model.h.*.mlp.dense_h_to_4h", 0},
-    {"blk.*.ffn_down", "model.h.*.mlp.dense_4h_to_h", 0},
+    FUSED_LAYER("model.h.*", "attention"),
     {0},
 };
 
@@ -132,12 +136,8 @@ static const GgufName bloom_names[] = {
     {"token_embd_norm", "transformer.word_embeddings_layernorm", 0},
     {"output_norm", "transformer.ln_f", 0},
     {"output", "lm_head", 0},
-    {"blk.*.attn_norm", "transformer.h.*.input_layernorm", 0},
     {"blk.*.ffn_norm", "transformer.h.*.post_attention_layernorm", 0},
-    {"blk.*.attn_qkv", "transformer.h.*.self_attention.query_key_value", GGUF_HEADS_APART},
-    {"blk.*.attn_output", "transformer.h.*.self_attention.dense", 0},
-    {"blk.*.ffn_up", "transformer.h.*.mlp.dense_h_to_4h", 0},
-    {"blk.*.ffn_down", "transformer.h.*.mlp.dense_4h_to_h", 0},
+    FUSED_LAYER("transformer.h.*", "self_attention"),
     {0},
 };
 
@@ -168,12 +168,8 @@ static const GgufName falcon_names[] = {
     {"token_embd", "transformer.word_embeddings", 0},
     {"output_norm", "transformer.ln_f", 0},
     {"output", "lm_head", 0},
-    {"blk.*.attn_norm", "transformer.h.*.input_layernorm", 0},
     {"blk.*.attn_norm_2", "transformer.h.*.ln_attn", 0},
-    {"blk.*.attn_qkv", "transformer.h.*.self_attention.query_key_value", GGUF_HEADS_APART},
-    {"blk.*.attn_output", "transformer.h.*.self_attention.dense", 0},
-    {"blk.*.ffn_up", "transformer.h.*.mlp.dense_h_to_4h", 0},
-    {"blk.*.ffn_down", "transformer.h.*.mlp.dense_4h_to_h", 0},
+    FUSED_LAYER("transformer.h.*", "self_attention"),
     {0},
 };
 

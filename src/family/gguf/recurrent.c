@@ -17,6 +17,15 @@
     {"blk.*.attn_q", home ".q_proj", 0}, {"blk.*.attn_k", home ".k_proj", 0}, {"blk.*.attn_v", home ".v_proj", 0}, {   \
         "blk.*.attn_output", home "." out, 0                                                                           \
     }
+/* What delta attention and latent attention of Kimi-Linear and Ling 3.0 have in common. */
+#define DELTA(home)                                                                                                    \
+    {"blk.*.ssm_conv1d_q", home ".q_conv1d", 0}, {"blk.*.ssm_conv1d_k", home ".k_conv1d", 0},                          \
+        {"blk.*.ssm_conv1d_v", home ".v_conv1d", 0}, {"blk.*.ssm_beta", home ".b_proj", 0},                            \
+        {"blk.*.ssm_a", home ".A_log", GGUF_RATE}, {"blk.*.ssm_dt", home ".dt_bias", GGUF_NAMED},                      \
+        {"blk.*.ssm_norm", home ".o_norm", 0}, {"blk.*.attn_kv_a_mqa", home ".kv_a_proj_with_mqa", 0},                 \
+        {"blk.*.attn_kv_a_norm", home ".kv_a_layernorm", 0}, {"blk.*.attn_k_b", home ".embed_q", 0}, {                 \
+        "blk.*.attn_v_b", home ".unembed_out", 0                                                                       \
+    }
 #define GLU(home, gate, up, down)                                                                                      \
     {"blk.*.ffn_gate", home "." gate, 0}, {"blk.*.ffn_up", home "." up, 0}, { "blk.*.ffn_down", home "." down, 0 }
 #define EXPERTS(home)                                                                                                  \
@@ -149,22 +158,12 @@ static const GgufName lfm2_experts[] = {
 /* Both kinds of attention have q and o. */
 static const GgufName kimi_names[] = {
     ATTENTION("model.layers.*.self_attn", "o_proj"),
-    {"blk.*.ssm_conv1d_q", "model.layers.*.self_attn.q_conv1d", 0},
-    {"blk.*.ssm_conv1d_k", "model.layers.*.self_attn.k_conv1d", 0},
-    {"blk.*.ssm_conv1d_v", "model.layers.*.self_attn.v_conv1d", 0},
+    DELTA("model.layers.*.self_attn"),
     {"blk.*.ssm_f_a", "model.layers.*.self_attn.f_a_proj", 0},
     {"blk.*.ssm_f_b", "model.layers.*.self_attn.f_b_proj", 0},
-    {"blk.*.ssm_beta", "model.layers.*.self_attn.b_proj", 0},
     {"blk.*.ssm_g_a", "model.layers.*.self_attn.g_a_proj", 0},
     {"blk.*.ssm_g_b", "model.layers.*.self_attn.g_b_proj", 0},
-    {"blk.*.ssm_a", "model.layers.*.self_attn.A_log", GGUF_RATE},
-    {"blk.*.ssm_dt", "model.layers.*.self_attn.dt_bias", GGUF_NAMED},
-    {"blk.*.ssm_norm", "model.layers.*.self_attn.o_norm", 0},
-    {"blk.*.attn_kv_a_mqa", "model.layers.*.self_attn.kv_a_proj_with_mqa", 0},
-    {"blk.*.attn_kv_a_norm", "model.layers.*.self_attn.kv_a_layernorm", 0},
     {"blk.*.attn_kv_b", "model.layers.*.self_attn.kv_b_proj", 0},
-    {"blk.*.attn_k_b", "model.layers.*.self_attn.embed_q", 0},
-    {"blk.*.attn_v_b", "model.layers.*.self_attn.unembed_out", 0},
     {"blk.*.exp_probs_b", "model.layers.*.mlp.e_score_correction_bias", GGUF_NAMED},
     {0},
 };
@@ -173,23 +172,13 @@ static const GgufName kimi_names[] = {
 static const GgufName ling_names[] = {
     {"token_embd", "model.word_embeddings", 0},
     ATTENTION("model.layers.*.attention", "dense"),
-    {"blk.*.ssm_conv1d_q", "model.layers.*.attention.q_conv1d", 0},
-    {"blk.*.ssm_conv1d_k", "model.layers.*.attention.k_conv1d", 0},
-    {"blk.*.ssm_conv1d_v", "model.layers.*.attention.v_conv1d", 0},
+    DELTA("model.layers.*.attention"),
     {"blk.*.ssm_f_a", "model.layers.*.attention.f_proj", 0},
-    {"blk.*.ssm_beta", "model.layers.*.attention.b_proj", 0},
     {"blk.*.ssm_g_a", "model.layers.*.attention.g_proj", 0},
-    {"blk.*.ssm_a", "model.layers.*.attention.A_log", GGUF_RATE},
-    {"blk.*.ssm_dt", "model.layers.*.attention.dt_bias", GGUF_NAMED},
-    {"blk.*.ssm_norm", "model.layers.*.attention.o_norm", 0},
     {"blk.*.attn_gate", "model.layers.*.attention.g_proj", 0},
     {"blk.*.attn_q_a", "model.layers.*.attention.q_a_proj", 0},
     {"blk.*.attn_q_a_norm", "model.layers.*.attention.q_a_layernorm", 0},
     {"blk.*.attn_q_b", "model.layers.*.attention.q_b_proj", 0},
-    {"blk.*.attn_kv_a_mqa", "model.layers.*.attention.kv_a_proj_with_mqa", 0},
-    {"blk.*.attn_kv_a_norm", "model.layers.*.attention.kv_a_layernorm", 0},
-    {"blk.*.attn_k_b", "model.layers.*.attention.embed_q", 0},
-    {"blk.*.attn_v_b", "model.layers.*.attention.unembed_out", 0},
     {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.expert_bias", GGUF_NAMED},
     {0},
 };

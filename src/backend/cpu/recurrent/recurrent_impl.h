@@ -723,7 +723,8 @@ static void rg_lru(const RgLru *op, const SequenceChunk *chunk, int64_t first) {
     const Vec rate = vec_load(op->rate + first);
     Vec h = vec_set(0);
     if (chunk->position > 0)
-        h = load_lanes(recurrent_row(&op->place, page_before(&op->place, chunk), (chunk->position - 1) % C) + first, LANES);
+        h = load_lanes(
+            recurrent_row(&op->place, page_before(&op->place, chunk), (chunk->position - 1) % C) + first, LANES);
     for (int t = 0; t < chunk->rows; t++) {
         const float *x = op->x + (chunk->row + t) * op->channels;
         const PageRows run = page_rows(&op->place, chunk, t);

@@ -362,8 +362,7 @@ static void rg_lru_row(const RgLru *op, const float *x, const float *before, flo
     for (int64_t c = 0; c < op->channels; c++) {
         const float log_a = op->rate[c] * gate_at(op, x, op->decay_gate, op->decay_bias, c);
         const float root = before ? sqrtf(1 - expf(2 * log_a)) : 1;
-        h[c] = expf(log_a) * (before ? before[c] : 0) +
-            root * gate_at(op, x, op->input_gate, op->input_bias, c) * x[c];
+        h[c] = expf(log_a) * (before ? before[c] : 0) + root * gate_at(op, x, op->input_gate, op->input_bias, c) * x[c];
     }
 }
 
@@ -377,12 +376,10 @@ void ref_rg_lru(Backend *backend, const RgLru *op) {
             const float *before = NULL;
             if (t > 0) before = h - op->channels;
             if (t == 0 && position > 0)
-                before = recurrent_row(
-                    &op->place, page_of(&op->place, chunk, position - 1), (position - 1) % C);
+                before = recurrent_row(&op->place, page_of(&op->place, chunk, position - 1), (position - 1) % C);
             rg_lru_row(op, op->x + (chunk->row + t) * op->channels, before, h);
             const int32_t page = page_of(&op->place, chunk, position);
-            if (page >= 0)
-                memcpy(recurrent_row(&op->place, page, position % C), h, (size_t)op->channels * sizeof *h);
+            if (page >= 0) memcpy(recurrent_row(&op->place, page, position % C), h, (size_t)op->channels * sizeof *h);
         }
     }
 }

@@ -1,5 +1,5 @@
-/* RG-LRU: a thread per channel. A block has channels of one head, so it reads the inputs of some rows into shared memory
- * and each gate's matrix once for all of them. */
+/* RG-LRU: a thread per channel. A block has channels of one head, so it reads the inputs of some rows into shared
+ * memory and each gate's matrix once for all of them. */
 #include "backend/cuda/recurrent/recurrent.cuh"
 
 constexpr int THREADS = 64, ROWS = 8, INPUTS = 64; /* rows at once, and inputs of them in shared memory */
@@ -26,8 +26,9 @@ __global__ void __launch_bounds__(THREADS) rg_lru_kernel(const __grid_constant__
             const int count = (int)min((int64_t)INPUTS, width - k);
             __syncthreads();
             for (int i = threadIdx.x; i < ROWS * count; i += THREADS)
-                inputs[i / count][i % count] =
-                    i / count < rows ? load(op.x + (c.row + first + i / count) * op.channels + head + k + i % count) : 0;
+                inputs[i / count][i % count] = i / count < rows
+                    ? load(op.x + (c.row + first + i / count) * op.channels + head + k + i % count)
+                    : 0;
             __syncthreads();
             for (int i = 0; mine && i < count; i++) {
                 const float d = __ldg(op.decay_gate + (head + k + i) * width + own),
