@@ -19,11 +19,13 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 DATA = os.path.join(ROOT, "tests", "family", "data")
 ERRORS = os.path.join(ROOT, "tests", "family", "errors.csv")
+REFERENCES = {"transformers": "transformers", "assistant": "transformers", "published": "publisher's definition"}
 FORMS = {"bf16": "bf16", "f16": "f16", "f32": "f32"}
 HEAD = """# Models
 
 Written by tools/write_models.py from the registry of families and from the tests. Each `model_type` has tiny random
-models whose logits are known from a reference: mlx-lm 0.32.2 or transformers 5.23 in f32 on the CPU.
+models whose logits are known from a reference: mlx-lm 0.32.2, transformers 5.23 or, where neither knows the family, its publisher's definition
+(`tools/oracle/published_reference.py`), in f32 on the CPU.
 
 - **tested as**: how the weights of those models are stored; every family reads all formats of [formats.md](formats.md).
 - **error**: the largest difference from the reference, divided by the largest logit, over prompts and single steps of
@@ -42,7 +44,7 @@ TAIL = """
 
 What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
-- decoders: arctic, baichuan, chameleon, codeshell, gptj, grok, grovemoe, jais,
+- decoders: arctic, chameleon, codeshell, gptj, grok, grovemoe, jais,
   llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie;
 - decoders of 2026: dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
   kimi-k3, maple, qwen4exp, spark2_5;
@@ -139,9 +141,7 @@ def line(model_type, family, text, own, measured):
     missing = [name for name, _ in own if name not in measured]
     if missing:
         sys.exit(f"tests/family/errors.csv lacks {', '.join(missing)}: run tools/write_models.py --measure")
-    references = sorted(
-        {"transformers" if f.get("reference") in ("transformers", "assistant") else "mlx-lm" for _, f in own}
-    )
+    references = sorted({REFERENCES.get(f.get("reference"), "mlx-lm") for _, f in own})
     forms = sorted({form(v) for _, f in own for v in f["variants"]}, key=lambda v: (v not in FORMS, v))
     worst = max((measured[name] for name, _ in own), default=None)
     experts = any("experts" in t or "switch_mlp" in t for _, f in own for t in f["tensors"])

@@ -10,6 +10,7 @@
     row("arcee", arcee_family)                                          \
     row("axk1", axk1_family)                                            \
     row("bailing_hybrid", bailing_hybrid_family)                        \
+    row("baichuan", baichuan_family)                                    \
     row("baichuan_m1", baichuan_m1_family)                              \
     row("bamba", bamba_family)                                          \
     row("bailing_moe", bailing_moe_family)                              \
@@ -59,6 +60,7 @@
     row("glm4_moe_lite", glm4_moe_lite_family)                          \
     row("glm_moe_dsa", glm_moe_dsa_family)                              \
     row("gpt2", gpt2_family)                                            \
+    row("gpt-sw3", gpt2_family)                                         \
     row("gpt_bigcode", gpt_bigcode_family)                              \
     row("gpt_neo", gpt_neo_family)                                      \
     row("glm46v", glm46v_family)                                        \

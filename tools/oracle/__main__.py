@@ -137,7 +137,7 @@ def check(name, fixture, apus):
     variant = {"dtype": fixture["variants"][0].get("dtype", "f32")}
     tensors = weights.make(fixture["tensors"], variant, fixture)
     print(f"{name}: {fixture['config']['model_type']}, {own}'s names")
-    second = "published" if fixture["config"]["model_type"] == "phi3small" else "transformers"
+    second = "published" if fixture["config"]["model_type"] in ("phi3small", "baichuan") else "transformers"
     goldens = {n: try_reference(n, fixture, tensors, fixture["steps"]) for n in ("mlx", second)}
     if goldens["mlx"] is not None and goldens[second] is not None:
         print(f"  mlx and {second} differ by {compare.distance(goldens['mlx'], goldens[second]):.1e}")
@@ -166,7 +166,7 @@ def main():
     parser.add_argument("command", choices=["make", "check"])
     parser.add_argument("names", nargs="+")
     parser.add_argument("--config", help="of a new fixture")
-    parser.add_argument("--reference", choices=["mlx", "transformers", "mtp", "assistant"], default="mlx")
+    parser.add_argument("--reference", choices=["mlx", "transformers", "published", "mtp", "assistant"], default="mlx")
     parser.add_argument("--variants", default="f32")
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5)

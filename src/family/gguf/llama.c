@@ -72,6 +72,14 @@ const GgufModel mistral_gguf = {.architecture = "llama",
     .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
     .fields = {gguf_sizes, gguf_rms, gguf_llama, mistral_window}};
 
+/* ---- Baichuan ---- */
+
+/* The import divides no rows: files of Baichuan 2, which has this vocabulary, would need it. */
+const GgufModel baichuan_gguf = {.architecture = "baichuan",
+    .class_name = "BaichuanForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
+    .fields = {gguf_sizes, gguf_rms, gguf_silu}};
+
 /* ---- Mixtral ---- */
 
 static const GgufName mixtral_names[] = {
