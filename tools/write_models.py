@@ -19,13 +19,17 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 DATA = os.path.join(ROOT, "tests", "family", "data")
 ERRORS = os.path.join(ROOT, "tests", "family", "errors.csv")
-REFERENCES = {"transformers": "transformers", "assistant": "transformers", "published": "publisher's definition"}
+REFERENCES = {
+    "transformers": "transformers",
+    "assistant": "transformers",
+    "published": "publisher's definition",
+}
 FORMS = {"bf16": "bf16", "f16": "f16", "f32": "f32"}
 HEAD = """# Models
 
 Written by tools/write_models.py from the registry of families and from the tests. Each `model_type` has tiny random
-models whose logits are known from a reference: mlx-lm 0.32.2, transformers 5.23 or, where neither knows the family, its publisher's definition
-(`tools/oracle/published_reference.py`), in f32 on the CPU.
+models whose logits are known from a reference: mlx-lm 0.32.2, transformers 5.23 or, where neither knows the family, its
+publisher's definition (`tools/oracle/published_reference.py`), in f32 on the CPU.
 
 - **tested as**: how the weights of those models are stored; every family reads all formats of [formats.md](formats.md).
 - **error**: the largest difference from the reference, divided by the largest logit, over prompts and single steps of

@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 import torch
-from transformers_reference import rounded_inputs  # noqa: F401: of all references
+import transformers_reference
 from torch.nn import functional
 
 NAME = "published"
+rounded_inputs = transformers_reference.rounded_inputs
 
 
 def rotate(x, base):
@@ -113,8 +114,8 @@ def baichuan(c, w, tokens):
         out = torch.einsum("hqk,khd->qhd", scores, v).reshape(count, -1)
         x = x + functional.linear(out, w[home + "self_attn.o_proj.weight"])
         y, mlp = norm(x, home + "post_attention_layernorm"), home + "mlp."
-        y = functional.silu(functional.linear(y, w[mlp + "gate_proj.weight"])) * functional.linear(y, w[mlp + "up_proj.weight"])
-        x = x + functional.linear(y, w[mlp + "down_proj.weight"])
+        gate, up = (functional.linear(y, w[mlp + name]) for name in ("gate_proj.weight", "up_proj.weight"))
+        x = x + functional.linear(functional.silu(gate) * up, w[mlp + "down_proj.weight"])
     head = w["lm_head.weight"]
     if "z_loss_weight" in c or c["vocab_size"] == 125696:
         head = functional.normalize(head)

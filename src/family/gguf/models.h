@@ -45,8 +45,8 @@ extern const GgufModel gemma_gguf, gemma2_gguf, gemma3_gguf, gemma3n_gguf, gemma
 /* glm.c */
 extern const GgufModel glm_gguf, glm4_gguf, glm4_moe_gguf;
 /* llama.c */
-extern const GgufModel baichuan_gguf, granite_gguf, granitemoe_gguf, granitemoeshared_gguf, internlm2_gguf, llama_gguf, minicpm_gguf,
-    minicpm3_gguf, ministral3_gguf, mistral_gguf, mixtral_gguf, nanbeige_gguf, smollm3_gguf;
+extern const GgufModel baichuan_gguf, granite_gguf, granitemoe_gguf, granitemoeshared_gguf, internlm2_gguf, llama_gguf,
+    minicpm_gguf, minicpm3_gguf, ministral3_gguf, mistral_gguf, mixtral_gguf, nanbeige_gguf, smollm3_gguf;
 /* mla.c */
 extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, glm4_moe_lite_gguf, glm_moe_dsa_gguf,
     mistral4_gguf, youtu_llm_gguf;
