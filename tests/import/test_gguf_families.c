@@ -5,11 +5,16 @@
  * check_encoders.py, writes as llama.cpp's converter does. */
 #include "family/fixture.h"
 
+#include <math.h>
 #include <unistd.h>
+
+#include "base/digest.h"
 
 #include "import/gguf_builder.h"
 
-enum { MODELS_MAX = 128, ROWS_MAX = 512, F32 = 0, F16 = 1, BF16 = 30 };
+enum { MODELS_MAX = 128, ROWS_MAX = 512, F32 = 0, F16 = 1, BF16 = 30, TYPES_STEP = 4 };
+/* Sums in another order: products of groups instead of those of elements. */
+static const float TYPES_OFF_MAX = 2e-5f;
 
 typedef struct Case {
     Fixture *f;
@@ -742,6 +747,150 @@ static void test_quantised(const char *name) {
     fixture_close(&f);
 }
 
+/* ---- block types ---- */
+
+/* Exact in both forms; d: where its f16 scales are. */
+static const struct BlockType {
+    uint32_t type;
+    int elements, bytes, d[2];
+    float scale;
+} block_types[] = {{2, 32, 18, {0, -1}, 0.01f}, {3, 32, 20, {0, 2}, 0.01f}, {6, 32, 22, {0, -1}, 0.005f},
+    {7, 32, 24, {0, 2}, 0.005f}, {8, 32, 34, {0, -1}, 0.001f}, {20, 32, 18, {0, -1}, 0.001f}, {39, 32, 17, {-1, -1}, 0},
+    {11, 256, 110, {108, -1}, 0.0005f}, {12, 256, 144, {0, 2}, 0.0002f}, {13, 256, 176, {0, 2}, 0.0001f},
+    {23, 256, 136, {0, -1}, 0.00005f}, {18, 256, 98, {0, -1}, 0.0005f}, {35, 256, 66, {64, -1}, 0.05f}};
+
+/* Whether llama-quantize (llama-quant.cpp) would give it blocks. */
+static bool takes_blocks(const GgufTensor *t) {
+    static const char *const plain[] = {"_norm.weight", "ffn_gate_inp", "altup", "laurel", "per_layer_model_proj",
+        "position_embd", "token_types", "ssm_conv1d", "shortconv.conv", "attn_rel_b"};
+    char name[128];
+    snprintf(name, sizeof name, "%.*s", SLICE_ARGS(t->name));
+    for (size_t i = 0; i < COUNT_OF(plain); i++)
+        if (strstr(name, plain[i])) return false;
+    const size_t size = strlen(name);
+    return t->type == F32 && t->rank == 2 && t->cols % 32 == 0 && size > 7 && !strcmp(name + size - 7, ".weight");
+}
+
+/* Blocks of random codes, and what they are in f32. */
+static void fill_blocks(const struct BlockType *type, int64_t count, uint64_t *seed, uint8_t *blocks, float *numbers) {
+    for (int64_t b = 0; b < count / type->elements; b++) {
+        uint8_t *block = blocks + b * type->bytes;
+        for (int i = 0; i < type->bytes; i++) block[i] = (uint8_t)test_random(seed);
+        for (int i = 0; i < 2 && type->d[i] >= 0; i++) {
+            const float part = (float)(test_random(seed) % 64 + 64) / 128;
+            const uint16_t d = f32_to_f16(type->scale * part * (i == 1 && type->type < 11 ? -8 : 1));
+            memcpy(block + type->d[i], &d, sizeof d);
+        }
+        if (type->d[0] < 0) block[0] = (uint8_t)(118 + test_random(seed) % 4); /* MXFP4 */
+    }
+    uint8_t *codes = malloc((size_t)count);
+    float *scales = malloc((size_t)count), *biases = malloc((size_t)count);
+    const GgufType *info = gguf_type(type->type);
+    if (info->dtype == DTYPE_U8 || type->type == 39) {
+        static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+        for (int64_t i = 0; i < count; i++) {
+            const uint8_t *block = blocks + i / 32 * 17;
+            numbers[i] = values[block[1 + i % 16] >> (i % 32 / 16 * 4) & 15] * ldexpf(1, block[0] - 127);
+        }
+    } else {
+        gguf_blocks_convert(type->type, blocks, count, codes, scales, biases);
+        for (int64_t i = 0; i < count; i++)
+            numbers[i] = scales[i / info->group] * (float)codes[i] + biases[i / info->group];
+    }
+    free(codes);
+    free(scales);
+    free(biases);
+}
+
+/* The file with a type of blocks for each matrix, as if drawn by lot, and the file with the same numbers in f32. */
+static int write_types(const GgufFile *file, uint64_t seed, Buffer *quantised, Buffer *plain) {
+    Builder with = {0}, without = {0};
+    int count = 0;
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        const GgufTensor *t = &file->tensors[i];
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", SLICE_ARGS(t->name));
+        const int64_t rows = t->rank == 1 ? 0 : t->rows;
+        if (!takes_blocks(t)) {
+            build_stack(&with, name, t->type, t->cols, rows, t->stack, t->data);
+            build_stack(&without, name, t->type, t->cols, rows, t->stack, t->data);
+            continue;
+        }
+        const struct BlockType *type;
+        do type = &block_types[test_random(&seed) % COUNT_OF(block_types)];
+        while (t->cols % type->elements);
+        uint8_t *blocks = malloc((size_t)(t->cols * rows / type->elements) * (size_t)type->bytes);
+        float *numbers = malloc((size_t)(t->cols * rows) * sizeof *numbers);
+        fill_blocks(type, t->cols * rows, &seed, blocks, numbers);
+        build_stack(&with, name, type->type, t->cols, rows, t->stack, blocks);
+        build_stack(&without, name, F32, t->cols, rows, t->stack, numbers);
+        free(blocks);
+        free(numbers);
+        count++;
+    }
+    /* the metadata as they are */
+    const char *begin = (const char *)file->map.data + 24, *end = file->tensors[0].name.data - 8;
+    buffer_append(&with.values, begin, (size_t)(end - begin));
+    buffer_append(&without.values, begin, (size_t)(end - begin));
+    with.value_count = without.value_count = file->value_count;
+    build_file(&with, quantised);
+    build_file(&without, plain);
+    return count;
+}
+
+static float *logits_of_file(const Case *c, const char *root, const Buffer *bytes, bool compact) {
+    char source[64], target[64], marker[96];
+    Error error = {0};
+    snprintf(source, sizeof source, "%s/model.gguf", root);
+    snprintf(target, sizeof target, "%s/model", root);
+    snprintf(marker, sizeof marker, "%s/gguf-source.json", target);
+    if (!fixture_write_text(root, "model.gguf", buffer_view(bytes))) return NULL;
+    const bool ok = gguf_convert(source, target, &(GgufOptions){.compact = compact}, &error);
+    TEST_MSG(ok, "%s: %s", c->f->name, error.text);
+    float *logits = ok ? logits_of(c->f, target, NULL) : NULL;
+    unlink(marker);
+    fixture_remove(target);
+    unlink(source);
+    return logits;
+}
+
+/* Each matrix in blocks of another type, as files of mixed types have them: in both forms the numbers are those of the
+ * same matrices in f32. */
+static void test_types(Case *c) {
+    char root[] = "/tmp/apus-families-XXXXXX", source[64];
+    Buffer bytes = {0}, quantised = {0}, plain = {0};
+    GgufFile file;
+    Error error = {0};
+    TEST(mkdtemp(root));
+    snprintf(source, sizeof source, "%s/model.gguf", root);
+    c->file = (Builder){0};
+    bool ok = write_metadata(c) && write_tensors(c, 0);
+    build_file(&c->file, &bytes);
+    ok = ok && fixture_write_text(root, "model.gguf", buffer_view(&bytes)) && gguf_open(&file, source, &error);
+    if (ok) {
+        const int count = write_types(&file, checksum64(c->f->name, strlen(c->f->name)), &quantised, &plain);
+        gguf_close(&file);
+        unlink(source);
+        float *expected = count ? logits_of_file(c, root, &plain, false) : NULL;
+        for (int compact = 0; expected && compact < 2; compact++) {
+            float *logits = logits_of_file(c, root, &quantised, compact), most = 0, off = 0;
+            for (int i = 0; logits && i < c->f->count * c->f->vocab; i++) {
+                most = fmaxf(most, fabsf(expected[i]));
+                off = fmaxf(off, fabsf(expected[i] - logits[i]));
+            }
+            TEST_MSG(logits && isfinite(most) && off <= TYPES_OFF_MAX * most, "%s, compact %d: logits off by %g of %g",
+                c->f->name, compact, (double)off, (double)most);
+            free(logits);
+        }
+        free(expected);
+    }
+    unlink(source);
+    TEST(rmdir(root) == 0);
+    buffer_free(&bytes);
+    buffer_free(&quantised);
+    buffer_free(&plain);
+}
+
 /* ---- kinds of layers ---- */
 
 static void refuse_kinds(const char *name, int spoilt, bool short_list, const char *expected) {
@@ -803,6 +952,7 @@ int main(void) {
         Case c = {.f = &f, .config = json_get(f.root, "config")};
         c.model = model_of(&f, c.config, &index);
         TEST(index < MODELS_MAX);
+        bool whole = false;                     /* the first variant is in GGUF */
         if (is_unconverted(&f)) c.model = NULL; /* rows have the names and norms of MLX's files */
         for (int v = 0; c.model && v < (int)f.variants->size; v++) {
             /* Block types have a test of their own; mxfp4 is in both formats. */
@@ -810,11 +960,13 @@ int main(void) {
             if (block && !(mode && slice_is(json_slice(mode), "mxfp4"))) continue;
             if (test_variant(&c, v)) {
                 compared[index]++;
+                whole |= v == 0;
                 check_names(&c);
             }
             memcpy(why[index], c.why, sizeof c.why);
             if (c.why[0]) fprintf(stderr, "  not in GGUF: %s\n", c.why);
         }
+        if (whole && (!test_sampled() || i % TYPES_STEP == 0)) test_types(&c);
         fixture_close(&f);
     }
     test_quantised("olmoe");
