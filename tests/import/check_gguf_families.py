@@ -2,12 +2,13 @@
 """GGUF files as llama.cpp's converter writes them, from the golden checkpoints of tests/family: they must give the same
 logits as the checkpoint, and the reference's.
 
-    python tests/import/check_gguf_families.py [--apus build/apus] [NAME…]
+    python tests/import/check_gguf_families.py [--apus build/apus] [--blocks N] [NAME…]
 
 The files are written by gguf-py, with its names of tensors and keys and with the changes that the converter's model
 classes (llama.cpp, conversion/*.py) make to the elements. What a config says and no key does must be llama.cpp's
 constant: the case then changes the config, and only the checkpoint is compared. Needs gguf 0.19.0, mlx, numpy.
-NAME: only cases whose name contains it.
+NAME: only cases whose name contains it. Every Nth file is also written with each matrix in blocks of another type, as
+files of mixed types have them, and with the numbers of these blocks (gguf-py's dequantize) in f32: equal logits.
 """
 
 import argparse
@@ -133,6 +134,43 @@ KNOWN_AS = {
 }
 
 
+# Types whose numbers both forms have exactly: where the f16 scales of a block are, and their size.
+BLOCKS = {
+    "Q4_0": ((0,), 0.01),
+    "Q4_1": ((0, 2), 0.01),
+    "Q5_0": ((0,), 0.005),
+    "Q5_1": ((0, 2), 0.005),
+    "Q8_0": ((0,), 0.001),
+    "IQ4_NL": ((0,), 0.001),
+    "MXFP4": ((), 0),
+    "Q3_K": ((108,), 0.0005),
+    "Q4_K": ((0, 2), 0.0002),
+    "Q5_K": ((0, 2), 0.0001),
+    "IQ4_XS": ((0,), 0.00005),
+    "IQ3_XXS": ((0,), 0.0005),
+    "TQ2_0": ((64,), 0.05),
+}
+# What llama-quantize (llama-quant.cpp) leaves as it is, and what of DeepSeek-V4 is no matrix of a product.
+NO_BLOCKS = r"_norm\.weight|ffn_gate_inp|altup|laurel|per_layer_model_proj|position_embd|token_types|ssm_conv1d|attn_rel_b|hc_|compressor_ape"
+
+
+def random_blocks(rng, shape):
+    """Blocks of random codes, as a tensor of a type that fits, and its numbers."""
+    sizes = {name: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] for name in BLOCKS}
+    name = rng.choice([name for name in BLOCKS if shape[-1] % sizes[name][0] == 0])
+    elements, size = sizes[name]
+    places, scale = BLOCKS[name]
+    blocks = rng.integers(0, 256, (math.prod(shape) // elements, size), dtype=np.uint8)
+    for i, place in enumerate(places):
+        d = rng.uniform(0.5, 1, len(blocks)) * scale * (-8 if i and elements == 32 else 1)
+        blocks[:, place : place + 2] = d.astype(np.float16).view(np.uint8).reshape(-1, 2)
+    if not places:
+        blocks[:, 0] = rng.integers(118, 122, len(blocks))
+    kind = gguf.GGMLQuantizationType[name]
+    rows = blocks.reshape(*shape[:-1], -1)
+    return rows, kind, gguf.quants.dequantize(rows, kind)
+
+
 class File:
     """A GGUF file to be written: metadata without the architecture, and tensors by their modules or names."""
 
@@ -151,7 +189,19 @@ class File:
         found = [n for n in self.tensors if n.endswith(suffix)]
         return {int(re.search(r"\.(\d+)\.", n)[1]): self.tensors.pop(n) for n in found}
 
-    def write(self, path):
+    def write(self, path, blocks=None):
+        """blocks: None: as the tensors are; else matrices are in blocks of types drawn by lot, or (False) in their
+        numbers in f32."""
+        rng = np.random.default_rng(len(self.tensors))
+
+        def add(name, x):
+            fits = x.ndim > 1 and x.shape[-1] % 32 == 0 and x.dtype == np.float32 and name.endswith(".weight")
+            if blocks is None or not fits or re.search(NO_BLOCKS, name):
+                writer.add_tensor(name, np.ascontiguousarray(x))
+                return
+            coded, kind, floats = random_blocks(rng, x.shape)
+            writer.add_tensor(name, coded if blocks else floats, raw_dtype=kind if blocks else None)
+
         numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
         layers = self.keys["block_count"]
         names = gguf.get_tensor_name_map(numbers[KNOWN_AS.get(self.architecture, self.architecture)], layers)
@@ -174,9 +224,9 @@ class File:
             module, part = re.match(r"(.*?)(\.weight|\.bias|)$", fixtures.gguf_module(name)).groups()
             found = names.get_name(module) or names.get_name(module + part)
             assert found, f"gguf-py has no name for {name}"
-            writer.add_tensor(found + (part or ".weight"), np.ascontiguousarray(x))
+            add(found + (part or ".weight"), x)
         for name, x in self.named.items():
-            writer.add_tensor(name, np.ascontiguousarray(x))
+            add(name, x)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -1207,11 +1257,11 @@ def check_wrong(apus, name, spoil, expected):
     return f"was taken, in spite of: {expected}"
 
 
-def import_logits(apus, file, tokens, steps):
+def import_logits(apus, file, tokens, steps, blocks=None, form=()):
     with tempfile.TemporaryDirectory() as folder:
         source, target = os.path.join(folder, "model.gguf"), os.path.join(folder, "model")
-        file.write(source)
-        done = subprocess.run([apus, "convert", source, target], capture_output=True, text=True)
+        file.write(source, blocks)
+        done = subprocess.run([apus, "convert", *form, source, target], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr.strip())
         out = os.path.join(folder, "logits.npy")
@@ -1248,6 +1298,24 @@ def check(apus, name, architecture, change, constants):
         off = compare.distance(golden, ours)
         if off > LIMIT:
             return f"{off:.1e} from the reference's logits"
+    return None
+
+
+def check_blocks(apus, name, architecture, change, constants):
+    """Files of mixed types: the numbers of their blocks in both forms."""
+    fixture = fixtures.read(name)
+    fixture.setdefault("values", {})
+    shapes = shapes_of(name, {k: tuple(s) for k, s in fixture["tensors"].items()})
+    config = fixture["config"] | constants
+    known = min(fixture["vocab"], config.get("vocab_size_per_layer_input", 1 << 30))
+    tokens, steps = [t % known for t in fixture["tokens"]], fixture["steps"]
+    file = File(architecture, config, dict(weights.make(shapes, {"dtype": "f32"}, fixture)))
+    change(file)
+    plain = import_logits(apus, file, tokens, steps, False)
+    for form in ((), ("--compact",)):
+        off = compare.distance(plain, import_logits(apus, file, tokens, steps, True, form))
+        if not off <= NEAR:
+            return f"{form}: {off:.1e} from the numbers of the blocks"
     return None
 
 
@@ -1290,15 +1358,19 @@ def check_assistant(apus):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--apus", default=os.path.join(ROOT, "build", "apus"))
+    parser.add_argument("--blocks", type=int, default=1, help="every Nth file also in blocks of mixed types")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     failed, ran = 0, 0
-    for case in CASES:
+    for number, case in enumerate(CASES):
         if options.names and not any(n in case[0] for n in options.names):
             continue
         ran += 1
         try:
             problem = check(options.apus, *case)
+            if not problem and number % options.blocks == 0:
+                ran += 1
+                problem = check_blocks(options.apus, *case)
         except (RuntimeError, AssertionError, KeyError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
