@@ -49,9 +49,9 @@ TAIL = """
 What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
 - decoders: arctic, chameleon, codeshell, gptj, grok, grovemoe, jais,
-  llama-embed, maincoder, mpt, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie;
+  llama-embed, maincoder, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie;
 - decoders of 2026: dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
-  kimi-k3, maple, qwen4exp, spark2_5;
+  kimi-k3, maple, qwen4exp;
 - other recurrences: arwkv7, plamo2, rwkv6, rwkv6qwen2, rwkv7;
 - diffusion: dream, llada, llada-moe, rnd1;
 - ternary: bitnet (checkpoints of `bitnet` are read);
@@ -61,7 +61,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of gptj, granite_swa, mpt, plamo2, plamo3 and spark2_5 are read.
+Of these, checkpoints of gptj, granite_swa, plamo2 and plamo3 are read (PLaMo's without its tokenizer).
 llama.cpp's converter writes no gptj.
 """
 

@@ -1,6 +1,7 @@
 /* MPT: ALiBi, layer norms, and a network without a gate; no biases. Reference: transformers/models/mpt, which computes
  * ALiBi with a largest exponent of 8 whatever the config says: other files are refused. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 #include <math.h>
 
@@ -47,7 +48,7 @@ static Mpt load_fields(Loader *ld, Spec *spec) {
         load_ignore(ld, "attn_pdrop", "attn_impl", "model_type", NULL);
         m.scale = load_number_or(ld, "softmax_scale", 0);
         m.clip = load_number_or(ld, "clip_qkv", 0);
-        load_expect_int(ld, "alibi_bias_max", 8);
+        load_require(ld, load_number_or(ld, "alibi_bias_max", 8) == 8, "alibi_bias_max must be 8");
         load_return(ld, &place);
     }
     m.slopes = load_slopes(ld, m.d.heads);
@@ -77,4 +78,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family mpt_family = {.load = load};
+const Family mpt_family = {.load = load, .gguf = &mpt_gguf};

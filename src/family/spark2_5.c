@@ -1,6 +1,7 @@
 /* Spark 2.5: windows in three of four layers, each kind of layer with its own, partly rotating embedding; q, k and v in
  * one matrix, a gate for each head, GELU. Reference: mlx_lm/models/spark2_5.py. */
 #include "family/family.h"
+#include "family/gguf/models.h"
 
 /* The rotary embedding of a kind of layers. */
 static const Rope *load_kind(Loader *ld, int head_dim, const char *kind) {
@@ -43,4 +44,4 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family spark2_5_family = {.load = load};
+const Family spark2_5_family = {.load = load, .gguf = &spark2_5_gguf};

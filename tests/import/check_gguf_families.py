@@ -130,6 +130,7 @@ KNOWN_AS = {
     "mellum": "qwen3moe",
     "minimax-01": "minimax-m2",
     "muse-glimmer": "afmoe",
+    "spark2_5": "step35",
     "minimax-m3": "glm4moe",
 }
 
@@ -151,7 +152,10 @@ BLOCKS = {
     "TQ2_0": ((64,), 0.05),
 }
 # What llama-quantize (llama-quant.cpp) leaves as it is, and what of DeepSeek-V4 is no matrix of a product.
-NO_BLOCKS = r"_norm\.weight|ffn_gate_inp|altup|laurel|per_layer_model_proj|position_embd|token_types|ssm_conv1d|attn_rel_b|hc_|compressor_ape"
+NO_BLOCKS = (
+    r"_norm\.weight|ffn_gate_inp|altup|laurel|per_layer_model_proj|position_embd|token_types|ssm_conv1d|attn_rel_b"
+    r"|hc_|compressor_ape"
+)
 
 
 def random_blocks(rng, shape):
@@ -885,6 +889,29 @@ def bloom(f):
     f.rename_all({"transformer.": ""})
 
 
+def mpt(f):
+    c, attention = f.config, f.config["attn_config"]
+    f.keys |= {"embedding_length": c["d_model"], "feed_forward_length": 4 * c["d_model"]}
+    f.keys |= {"attention.head_count": c["n_heads"], "context_length": c["max_seq_len"]}
+    f.keys |= {"attention.layer_norm_epsilon": c["layer_norm_epsilon"], "attention.max_alibi_bias": 8.0}
+    if attention["clip_qkv"]:
+        f.keys["attention.clamp_kqv"] = attention["clip_qkv"]
+
+
+def spark(f):
+    c = f.config
+    types = c["layer_types"]
+    f.keys |= {"vocab_size": c["vocab_size"], "attention.sliding_window": c["sliding_window"]}
+    f.keys["attention.layer_norm_rms_epsilon"] = c.get("rms_norm_eps", 1e-6)
+    f.keys["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in types]
+    for kind, end in (("full", ""), ("sliding", "_swa")):
+        part = c["rope_parameters"][kind + "_attention"].get("partial_rotary_factor", 1)
+        f.keys["rope.dimension_count" + end] = int(c["head_dim"] * part)
+    for i, x in f.take("self_attn.q_k_v_proj.weight").items():
+        f.named[f"blk.{i}.attn_qkv.weight"] = x
+    f.rename_all({".out_proj.": ".o_proj.", "model.embedding.": "model.embed_tokens."})
+
+
 def falcon(f):
     c = f.config
     heads, hidden = c["num_attention_heads"], c["hidden_size"]
@@ -1184,6 +1211,8 @@ CASES = [
     ("ministral3", "mistral3", ministral3, {}),
     ("ministral3", "mistral3", context_only, {"rope_parameters": MINISTRAL_ROPE}),
     ("mistral4", "mistral4", mistral4, {}),
+    ("mpt", "mpt", mpt, {}),
+    ("mpt-six", "mpt", mpt, {"attn_config": {"clip_qkv": 1.5}}),
     ("muse-glimmer", "muse-glimmer", muse_glimmer, {}),
     ("nanbeige", "nanbeige", nanbeige, {}),
     ("nanbeige-skip", "nanbeige", nanbeige, {}),
@@ -1195,6 +1224,7 @@ CASES = [
     ("qwen3", "qwen3vl", qwen3_vl, {}),
     ("qwen3-moe-all", "qwen3vlmoe", qwen3_vl, {}),
     ("solar-open", "glm4moe", solar, {}),
+    ("spark2-5", "spark2_5", spark, {"layer_types": LAGUNA_KINDS[1:] + LAGUNA_KINDS[:1]}),
     ("step3p5", "step35", step35, {"rope_scaling": STEP_ROPE}),
     ("youtu-llm", "deepseek2", youtu, {}),
     ("youtu-llm-plain", "deepseek2", youtu, {}),
@@ -1235,6 +1265,10 @@ WRONG = [
     ("ministral3", put("rope.scaling.yarn_ext_factor", 0.5), "mistral3.rope.scaling.yarn_ext_factor is not 1"),
     ("internlm3", put("rope.scaling.yarn_ext_factor", 1.0), "llama.rope.scaling.yarn_ext_factor is not 0"),
     ("internlm3", put("rope.scaling.attn_factor", 2.0), "llama.rope.scaling.attn_factor is not 1"),
+    ("mpt", put("attention.max_alibi_bias", 0.0), "max_alibi_bias is missing or not positive"),
+    ("mpt", put("attention.head_count_kv", 2), "attention.head_count_kv"),
+    ("mpt", put("attention.sliding_window", 8), "mpt.attention.sliding_window: what it means here is not known"),
+    ("spark2-5", put("attention.sliding_window_pattern", [True]), "pattern is not one flag for each layer"),
     ("ministral3", put("expert_count", 8), "mistral3.expert_count is 8: such a model has no experts here"),
 ]
 

@@ -161,6 +161,45 @@ const GgufModel bloom_gguf = {.architecture = "bloom",
     .fields = {bloom_fields},
     .tokenizer = {.pre = "bloom"}};
 
+/* ---- MPT ---- */
+
+static const GgufName mpt_names[] = {
+    {"token_embd", "transformer.wte", 0},
+    {"output_norm", "transformer.norm_f", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_norm", "transformer.blocks.*.norm_1", 0},
+    {"blk.*.ffn_norm", "transformer.blocks.*.norm_2", 0},
+    {"blk.*.attn_qkv", "transformer.blocks.*.attn.Wqkv", 0},
+    {"blk.*.attn_output", "transformer.blocks.*.attn.out_proj", 0},
+    {"blk.*.ffn_up", "transformer.blocks.*.ffn.up_proj", 0},
+    {"blk.*.ffn_down", "transformer.blocks.*.ffn.down_proj", 0},
+    {0},
+};
+
+/* The network is four times as wide as the model in all files; without ALiBi its largest bias is 0. */
+static const GgufField mpt_fields[] = {
+    {"d_model", .key = ".embedding_length"},
+    {"n_layers", .key = ".block_count", .compute = gguf_layer_count},
+    {"n_heads", .key = ".attention.head_count"},
+    {"max_seq_len", .key = ".context_length"},
+    {"vocab_size", .compute = gguf_vocab_size},
+    {"layer_norm_epsilon", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
+    {"attn_config.alibi", GGUF_FIELD_BOOL, .absent = 1},
+    {"attn_config.alibi_bias_max", GGUF_FIELD_NUMBER, .key = ".attention.max_alibi_bias"},
+    {"attn_config.clip_qkv", GGUF_FIELD_NUMBER, .key = ".attention.clamp_kqv", .optional = true},
+    {"width", GGUF_FIELD_IGNORED, .key = ".feed_forward_length"},
+    {"keys", GGUF_FIELD_EQUAL, .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
+    {0},
+};
+
+const GgufModel mpt_gguf = {.architecture = "mpt",
+    .no_rope = true,
+    .class_name = "MPTForCausalLM",
+    .names = {mpt_names},
+    .fields = {mpt_fields},
+    .tokenizer = {.pre = "mpt"}};
+
 /* ---- Falcon ---- */
 
 /* The 40B has a norm of its own before attention; the other one is called as the 7B's only one. */

@@ -252,3 +252,33 @@ const GgufModel muse_glimmer_gguf = {.architecture = "muse-glimmer",
     .class_name = "MuseGlimmerForConditionalGeneration",
     .names = {gguf_ends, gguf_qkv_paired, gguf_glu, gguf_head_norms, muse_names},
     .fields = {gguf_sizes, gguf_rms, gguf_own_head_dim, muse_fields}};
+
+/* ---- Spark 2.5 ---- */
+
+static const GgufName spark_names[] = {
+    {"token_embd", "model.embed_tokens", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_qkv", "model.layers.*.self_attn.q_k_v_proj", 0},
+    {"blk.*.attn_gate", "model.layers.*.self_attn.g_proj", 0},
+    {"blk.*.attn_output", "model.layers.*.self_attn.out_proj", 0},
+    {"blk.*.ffn_down", "model.layers.*.mlp.down_proj", 0},
+    {0},
+};
+
+static const GgufField spark_fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu"},
+    {"gate_attn_act_mode", GGUF_FIELD_TEXT, .text = "sigmoid"},
+    {"headwise_attn_output_gate", GGUF_FIELD_BOOL, .absent = 1},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_qkv.bias"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {"layer_types", GGUF_FIELD_FLAGS, SLIDES},
+    {0},
+};
+
+const GgufModel spark2_5_gguf = {.architecture = "spark2_5",
+    .rope_of_kinds = true,
+    .class_name = "Spark2_5ForCausalLM",
+    .names = {spark_names, gguf_norms, gguf_glu},
+    .fields = {gguf_sizes, gguf_rms, gguf_own_head_dim, spark_fields},
+    .tokenizer = {.pre = "spark2_5"}};
