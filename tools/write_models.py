@@ -50,7 +50,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
 
 - decoders: arctic, chameleon, codeshell, gptj, grok, grovemoe, jais,
   llama-embed, maincoder, orion, pangu-embedded, plamo, plamo3, plm, refact, smallthinker, talkie;
-- decoders of 2026: dots3note, glm5-next, granite_swa, graniteswitch, hrm_text, hy_v4,
+- decoders of 2026: dots3note, glm5-next, graniteswitch, hrm_text, hy_v4,
   kimi-k3, maple, qwen4exp;
 - other recurrences: arwkv7, plamo2, rwkv6, rwkv6qwen2, rwkv7;
 - diffusion: dream, llada, llada-moe, rnd1;
@@ -61,7 +61,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of gptj, granite_swa, plamo2 and plamo3 are read (PLaMo's without its tokenizer).
+Of these, checkpoints of gptj, plamo2 and plamo3 are read (PLaMo's without its tokenizer).
 llama.cpp's converter writes no gptj.
 """
 

@@ -122,5 +122,5 @@ static void load_swa(Loader *ld, Spec *spec) {
 
 const Family granitemoe_family = {.load = load_mixture, .gguf = &granitemoe_gguf};
 const Family granitemoeshared_family = {.load = load_mixture, .gguf = &granitemoeshared_gguf};
-const Family granitemoe_swa_family = {.load = load_mixture_swa};
-const Family granite_swa_family = {.load = load_swa};
+const Family granitemoe_swa_family = {.load = load_mixture_swa, .gguf = &granitemoe_swa_gguf};
+const Family granite_swa_family = {.load = load_swa, .gguf = &granite_swa_gguf};

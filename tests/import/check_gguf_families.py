@@ -130,6 +130,7 @@ KNOWN_AS = {
     "mellum": "qwen3moe",
     "minimax-01": "minimax-m2",
     "muse-glimmer": "afmoe",
+    "granite_swa": "step35",
     "spark2_5": "step35",
     "minimax-m3": "glm4moe",
 }
@@ -951,6 +952,32 @@ def granitemoeshared(f):
             f.named[f"blk.{i}.ffn_down_{own}.weight"] = x
 
 
+def granite_swa(f):
+    c = f.config
+    layers = c["num_hidden_layers"]
+    pair_heads(c, f.tensors)
+    for key, field in GRANITE.items():
+        f.keys[key] = c[field]
+    types = c.get("layer_types") or [("full" if i % 4 == 0 else "sliding") + "_attention" for i in range(layers)]
+    thetas = c.get("layer_rope_theta") or [c["rope_parameters"]["rope_theta"]] * layers
+    f.keys |= {"rope.dimension_count": head_dim(c), "attention.sliding_window": c["sliding_window"]}
+    f.keys["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in types]
+    f.keys["attention.rope_pattern"] = [theta > 0 for theta in thetas]
+    for i, x in f.take("self_attn.sinks").items():
+        f.named[f"blk.{i}.attn_sinks.weight"] = x
+    if c.get("shared_intermediate_size"):
+        f.keys["expert_shared_feed_forward_length"] = c["shared_intermediate_size"]
+    for i, x in f.take("block_sparse_moe.router.weight").items():
+        f.named[f"blk.{i}.ffn_gate_inp.weight"] = x
+    for own, part in (("up", "input"), ("down", "output")):  # gate and up stay one matrix
+        for i, x in f.take(f"shared_mlp.{part}_linear.weight").items():
+            f.named[f"blk.{i}.ffn_{own}_shexp.weight"] = x
+    if c.get("tie_word_embeddings"):  # as some files have it, and others not
+        for i, x in f.take("block_sparse_moe.experts.gate_up_proj").items():
+            f.named[f"blk.{i}.ffn_gate_up_exps.weight"] = x
+    raw_experts(f, ".block_sparse_moe.experts.")
+
+
 def bamba(f):
     c = f.config
     pair_heads(c, f.tensors)
@@ -1180,6 +1207,10 @@ CASES = [
     ("gpt-bigcode", "starcoder", gpt_bigcode, {}),
     ("gpt-neox", "gptneox", gpt_neox, {}),
     ("gpt-neox-serial", "gptneox", gpt_neox, {}),
+    ("granite-swa", "granite_swa", granite_swa, {"layer_rope_theta": [0, 1e4, 1e4, 0, 1e4]}),
+    ("granite-swa-bias", "granite_swa", granite_swa, {}),
+    ("granitemoe-swa", "granite_swa", granite_swa, {}),
+    ("granitemoe-swa-shared", "granite_swa", granite_swa, {}),
     ("granitemoeshared", "granitemoe", granitemoeshared, {}),
     ("hunyuan-dense", "hunyuan-dense", hunyuan_rope, {}),
     ("hunyuan-dense-plain", "hunyuan-dense", hunyuan_rope, {}),
@@ -1265,6 +1296,7 @@ WRONG = [
     ("ministral3", put("rope.scaling.yarn_ext_factor", 0.5), "mistral3.rope.scaling.yarn_ext_factor is not 1"),
     ("internlm3", put("rope.scaling.yarn_ext_factor", 1.0), "llama.rope.scaling.yarn_ext_factor is not 0"),
     ("internlm3", put("rope.scaling.attn_factor", 2.0), "llama.rope.scaling.attn_factor is not 1"),
+    ("granite-swa", put("attention.rope_pattern", [True]), "rope_pattern is not one flag for each layer"),
     ("mpt", put("attention.max_alibi_bias", 0.0), "max_alibi_bias is missing or not positive"),
     ("mpt", put("attention.head_count_kv", 2), "attention.head_count_kv"),
     ("mpt", put("attention.sliding_window", 8), "mpt.attention.sliding_window: what it means here is not known"),

@@ -28,10 +28,10 @@ typedef struct Case {
 
 static const char *const written_elsewhere[] = {"afmoe", "apertus", "bailingmoe", "bailingmoe2", "bailingmoe3", "bert",
     "bloom", "chatglm", "cohere2moe", "dbrx", "deci", "deepseek32", "deepseek4", "ernie4_5-moe", "exaone-moe", "falcon",
-    "gemma3n", "gemma4", "gemma4-assistant", "glm-dsa", "gpt2", "gptneox", "hunyuan-dense", "hunyuan-moe", "hy_v3",
-    "internlm2", "kimi-linear", "laguna", "llama4", "mellum", "mimo2", "minicpm", "minicpm3", "minimax-01",
-    "minimax-m2", "minimax-m3", "mistral3", "mistral4", "mpt", "muse-glimmer", "nanbeige", "nomic-bert", "openelm",
-    "phimoe", "qwen", "qwen2vl", "qwen3vl", "qwen3vlmoe", "spark2_5", "starcoder", "step35", "xverse"};
+    "gemma3n", "gemma4", "gemma4-assistant", "glm-dsa", "granite_swa", "gpt2", "gptneox", "hunyuan-dense",
+    "hunyuan-moe", "hy_v3", "internlm2", "kimi-linear", "laguna", "llama4", "mellum", "mimo2", "minicpm", "minicpm3",
+    "minimax-01", "minimax-m2", "minimax-m3", "mistral3", "mistral4", "mpt", "muse-glimmer", "nanbeige", "nomic-bert",
+    "openelm", "phimoe", "qwen", "qwen2vl", "qwen3vl", "qwen3vlmoe", "spark2_5", "starcoder", "step35", "xverse"};
 
 static bool is_written_elsewhere(const GgufModel *model) {
     for (size_t i = 0; i < COUNT_OF(written_elsewhere); i++)

@@ -282,3 +282,54 @@ const GgufModel spark2_5_gguf = {.architecture = "spark2_5",
     .names = {spark_names, gguf_norms, gguf_glu},
     .fields = {gguf_sizes, gguf_rms, gguf_own_head_dim, spark_fields},
     .tokenizer = {.pre = "spark2_5"}};
+
+/* ---- Granite SWA ---- */
+
+static const GgufName granite_swa_names[] = {
+    {"blk.*.attn_sinks", "model.layers.*.self_attn.sinks", GGUF_NAMED},
+    {0},
+};
+
+static const GgufField granite_rotates = {"rotates", GGUF_FIELD_FLAGS, .key = ".attention.rope_pattern"};
+
+static void granite_theta(char *text, size_t size, const GgufSizes *sizes, const GgufLayerSizes *layer) {
+    snprintf(text, size, "%.9g", layer->flagged ? sizes->rope_base : 0);
+}
+
+static const GgufField granite_swa_fields[] = {
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {"layer_types", GGUF_FIELD_FLAGS, SLIDES},
+    {"layer_rope_theta", GGUF_FIELD_EACH, .key = ".attention.rope_pattern", .flags = &granite_rotates,
+        .layer = granite_theta},
+    {0},
+};
+
+const GgufModel granite_swa_gguf = {.architecture = "granite_swa",
+    .class_name = "GraniteSWAForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu, granite_swa_names},
+    .fields = {gguf_sizes, gguf_rms, gguf_llama, gguf_granite, granite_swa_fields}};
+
+static const GgufName granitemoe_swa_names[] = {
+    {"blk.*.ffn_gate_inp", "model.layers.*.block_sparse_moe.router", 0},
+    {"blk.*.ffn_gate_exps", "model.layers.*.block_sparse_moe.experts.switch_glu.gate_proj", 0},
+    {"blk.*.ffn_up_exps", "model.layers.*.block_sparse_moe.experts.switch_glu.up_proj", 0},
+    {"blk.*.ffn_gate_up_exps", "model.layers.*.block_sparse_moe.experts.switch_glu.#_proj", GGUF_GATE_UP},
+    {"blk.*.ffn_down_exps", "model.layers.*.block_sparse_moe.experts.switch_glu.down_proj", 0},
+    {"blk.*.ffn_up_shexp", "model.layers.*.shared_mlp.input_linear", 0},
+    {"blk.*.ffn_down_shexp", "model.layers.*.shared_mlp.output_linear", 0},
+    {0},
+};
+
+static const GgufField granitemoe_swa_fields[] = {
+    {"num_local_experts", .key = ".expert_count"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {"shared_intermediate_size", .key = ".expert_shared_feed_forward_length", .optional = true},
+    {0},
+};
+
+const GgufModel granitemoe_swa_gguf = {.architecture = "granite_swa",
+    .with_key = ".expert_count",
+    .class_name = "GraniteMoeSWAForCausalLM",
+    .names = {gguf_ends, gguf_norms, gguf_qkv_paired, granite_swa_names, granitemoe_swa_names},
+    .fields = {
+        gguf_sizes, gguf_rms, gguf_silu, gguf_attention_bias, gguf_granite, granite_swa_fields, granitemoe_swa_fields}};

@@ -51,7 +51,8 @@ extern const GgufModel baichuan_gguf, granite_gguf, granitemoe_gguf, granitemoes
 extern const GgufModel deepseek_v2_gguf, deepseek_v3_gguf, deepseek_v32_gguf, glm4_moe_lite_gguf, glm_moe_dsa_gguf,
     mistral4_gguf, youtu_llm_gguf;
 /* layers.c */
-extern const GgufModel laguna_gguf, muse_glimmer_gguf, nemotron_nas_gguf, openelm_gguf, spark2_5_gguf, step3p5_gguf;
+extern const GgufModel granite_swa_gguf, granitemoe_swa_gguf, laguna_gguf, muse_glimmer_gguf, nemotron_nas_gguf,
+    openelm_gguf, spark2_5_gguf, step3p5_gguf;
 /* moe.c */
 extern const GgufModel afmoe_gguf, bailing_moe_gguf, dbrx_gguf, deepseek_gguf, dots1_gguf, ernie4_5_moe_gguf,
     exaone_moe_gguf, gpt_oss_gguf, hy_v3_gguf, hunyuan_moe_gguf, llama4_gguf, mellum_gguf, mimo_v2_flash_gguf,
