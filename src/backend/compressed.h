@@ -79,21 +79,24 @@ struct GroupJoin {
 
 /* Manifold-constrained hyper-connections: the residual is `streams` streams. With the logits l of a row, scaled and
  * shifted: pre = σ(l[0 … n)) + eps, post = 2·σ(l[n … 2n)), mix = the doubly stochastic matrix that `iterations` of
- * Sinkhorn and Knopp make of softmax(l[2n + n·i …) over j) + eps.
+ * Sinkhorn and Knopp make of softmax(l[2n + n·i …) over j) + eps. Independent ones (iHC): post = magnitude·σ(l[n … 2n))
+ * + eps, and mix is the identity.
  *     y NULL: out = Σ pre_i · x_i
  *     else    x_j = post_j · y + Σ_i mix[i, j] · x_i */
 struct HyperConnection {
     int rows, streams;
     int64_t width;
-    int iterations; /* 0: there are logits of pre alone */
+    int iterations;  /* 0: there are logits of pre alone, or of pre and post where they are independent */
+    float magnitude; /* > 0: independent, with iterations 0 */
     float eps;
     float *x;            /* [rows, streams, width] */
-    const float *logits; /* [rows, 2n + n²], or [rows, n] */
-    const float *scale;  /* [3] of pre, post and mix, or [1]; bound */
+    const float *logits; /* [rows, hyper_logits()] */
+    const float *scale;  /* [hyper_scales()] of pre, post and mix; bound */
     const float *base;   /* added after that; as a row of logits; bound */
     const float *y;      /* [rows, width] */
     float *out;          /* [rows, width] */
 };
-static inline int64_t hyper_logits(int streams, int iterations) {
-    return iterations ? (int64_t)streams * (streams + 2) : streams;
+static inline int hyper_scales(int iterations, float magnitude) { return iterations ? 3 : magnitude > 0 ? 2 : 1; }
+static inline int64_t hyper_logits(int streams, int iterations, float magnitude) {
+    return iterations ? (int64_t)streams * (streams + 2) : (int64_t)streams * hyper_scales(0, magnitude);
 }

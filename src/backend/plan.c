@@ -429,7 +429,9 @@ static void plan_hyper_connect(Backend *backend, const HyperConnection *op) {
     check_rows(backend, "rows of streams", op->rows);
     check_width(backend, "streams", op->streams, STREAMS_MAX);
     check_width(backend, "width of all streams", op->streams * op->width, NORM_WIDTH_MAX);
-    expect(backend, op->iterations > 0 || !op->y, "iterations of a mix of streams", op->iterations, 1);
+    expect(backend, op->iterations > 0 || op->magnitude > 0 || !op->y, "iterations of a mix of streams", op->iterations,
+        1);
+    expect(backend, op->iterations == 0 || op->magnitude == 0, "independent streams' iterations", op->iterations, 0);
     equal(backend, "results of streams", op->out != NULL, op->y == NULL);
 }
 

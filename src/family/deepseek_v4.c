@@ -6,7 +6,6 @@
 #include "family/gguf/models.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static const MoeNames published = {
     "ffn", "gate", "switch_mlp", "w1", "w3", "w2", "shared_experts", .bias = "gate.bias"};
@@ -55,44 +54,19 @@ static DeepseekV4 load_fields(Loader *ld, Spec *spec) {
     return s;
 }
 
-/* The logits of hyper-connections, `rows` of them; format: the names of their parts. */
-static HyperMix load_hyper(Loader *ld, const Spec *spec, float eps, const char *format, int64_t rows) {
-    const int64_t width = (int64_t)spec->hyper.streams * spec->hidden;
-    char mix[32], scale[32], base[32];
-    snprintf(mix, sizeof mix, format, "fn");
-    snprintf(scale, sizeof scale, format, "scale");
-    snprintf(base, sizeof base, format, "base");
-    return (HyperMix){.mix = load_linear(ld, mix, rows, width, false),
-        .norm = load_rms(ld, NULL, width, eps),
-        .scale = load_vector(ld, scale, rows == spec->hyper.streams ? 1 : 3, 0),
-        .base = load_vector(ld, base, rows, 0)};
-}
-
-/* Adds a component that reads the sum of the streams and whose result goes into all of them: the residual begins as
- * that sum, which is kept, then as nothing. */
-static void add_between(Spec *spec, Layer *layer, const HyperMix *hyper, const Component *loaded, const Norm *norm) {
-    const int zero = layer->component_count;
-    layer_add(spec, layer, COMPONENT_SCALE)->scale_factor = 0;
-    Component *own = family_add(spec, layer, loaded);
-    own->input_norm = norm;
-    own->reads = zero;
-    layer_add(spec, layer, COMPONENT_HYPER_EXPAND)->hyper = *hyper;
-}
-
 static void load_layer(Loader *ld, Spec *spec, DeepseekV4 *s, int i) {
-    const int64_t logits = hyper_logits(spec->hyper.streams, spec->hyper.iterations);
     const Kind kind = deepseek_v4_kind(ld, s, i);
     const bool hash =
         s->mlp_types ? family_kind(ld, "mlp_layer_types", s->mlp_types, i, "hash_moe", "moe") : i < s->hash_layers;
     Layer *layer = family_layer(ld, spec, i);
-    const HyperMix around = load_hyper(ld, spec, s->d.eps, s->mlx ? "attn_hc.%s" : "hc_attn_%s", logits),
-                   behind = load_hyper(ld, spec, s->d.eps, s->mlx ? "ffn_hc.%s" : "hc_ffn_%s", logits);
+    const HyperMix around = family_hyper(ld, spec, s->d.eps, s->mlx ? "attn_hc.%s" : "hc_attn_%s"),
+                   behind = family_hyper(ld, spec, s->d.eps, s->mlx ? "ffn_hc.%s" : "hc_ffn_%s");
     const Component attention = {
         .kind = COMPONENT_COMPRESSED_ATTENTION, .compressed = deepseek_v4_attention(ld, s, kind)};
     layer_add(spec, layer, COMPONENT_HYPER_COLLAPSE)->hyper = around;
     const int keys = deepseek_v4_compressors(ld, spec, layer, s, &attention.compressed, kind);
-    add_between(spec, layer, &around, &attention, load_rms(ld, "attn_norm", s->d.hidden, s->d.eps));
-    layer->components[layer->component_count - 2].state_entry = keys;
+    family_between(spec, layer, &around, &attention, load_rms(ld, "attn_norm", s->d.hidden, s->d.eps), NULL)
+        ->state_entry = keys;
 
     Moe moe = s->moe;
     if (hash) moe.names.bias = NULL;
@@ -103,7 +77,7 @@ static void load_layer(Loader *ld, Spec *spec, DeepseekV4 *s, int i) {
         experts.moe.table_tokens = spec->vocab;
     }
     layer_add(spec, layer, COMPONENT_HYPER_COLLAPSE)->hyper = behind;
-    add_between(spec, layer, &behind, &experts, load_rms(ld, "ffn_norm", s->d.hidden, s->d.eps));
+    family_between(spec, layer, &behind, &experts, load_rms(ld, "ffn_norm", s->d.hidden, s->d.eps), NULL);
 }
 
 static void load(Loader *ld, Spec *spec) {
@@ -118,11 +92,10 @@ static void load(Loader *ld, Spec *spec) {
     spec->final_norm = load_rms(ld, "model.norm", s.d.hidden, s.d.eps);
     spec->head = load_linear(ld, load_has(ld, "lm_head.weight") ? "lm_head" : "head", spec->vocab, s.d.hidden, false);
     load_scope(ld, "%s", "model.");
-    spec->hyper.head = load_hyper(ld, spec, s.d.eps,
+    spec->hyper.head = family_hyper_head(ld, spec, s.d.eps,
         s.mlx                               ? "hc_head.%s"
             : load_has(ld, "hc_head.hc_fn") ? "hc_head.hc_%s"
-                                            : "hc_head_%s",
-        spec->hyper.streams);
+                                            : "hc_head_%s");
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) load_layer(ld, spec, &s, i);
 }

@@ -141,6 +141,18 @@ Component *family_add(Spec *spec, Layer *layer, const Component *loaded);
 void family_layer_inputs(Loader *ld, Spec *spec, int width, int rows, float eps);
 void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps);
 
+/* ---- hyper-connections ---- */
+
+/* Their logits around a component, with the tensors that the format makes of "fn", "scale" and "base"; spec->hyper has
+ * streams and form already. */
+HyperMix family_hyper(Loader *ld, const Spec *spec, float eps, const char *format);
+/* The same of the sum behind the last layer. */
+HyperMix family_hyper_head(Loader *ld, const Spec *spec, float eps, const char *format);
+/* Adds a component that reads norm(the sum of the streams) and, if there is one, another parallel to it; what they
+ * give goes into all streams. COMPONENT_HYPER_COLLAPSE is in the layer already. */
+Component *family_between(Spec *spec, Layer *layer, const HyperMix *hyper, const Component *loaded, const Norm *norm,
+    const Component *beside);
+
 /* ---- MoE blocks ---- */
 
 /* Names of an MoE block under HOME: ROUTER; the experts stacked as STACK.{gate,up,down}_proj (STACK "": without it), or

@@ -60,6 +60,28 @@ MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
     return s;
 }
 
+void mla_load_index(Loader *ld, const Spec *spec, MlaFamily *s, int heads, bool interleaved) {
+    const int top_k = load_int_or(ld, "index_topk", 2048), width = load_int_or(ld, "index_head_dim", 128);
+    const RopeOptions options = {.head_dim = width, .dims = s->rope_dim, .theta = 10000, .interleaved = interleaved};
+    const Json *types = load_list(ld, "layer_types", spec->layer_count);
+    for (int i = 0; types && i < spec->layer_count; i++)
+        family_kind(ld, "layer_types", types, i, "indexed_attention", "deepseek_sparse_attention");
+    s->index_types = load_list(ld, "indexer_types", spec->layer_count);
+    s->index.heads = load_int_or(ld, "index_n_heads", heads);
+    load_expect_int(ld, "index_topk_freq", 1);
+    load_require(ld, s->q_rank && s->rope_dim <= width && width <= INDEX_WIDTH_MAX,
+        "the indexer needs q_lora_rank, and index_head_dim from %d to %d", s->rope_dim, INDEX_WIDTH_MAX);
+    const int context = load_context(ld);
+    if (context > 0 && context <= top_k) {
+        load_skip(ld, ".self_attn.indexer.");
+        return;
+    }
+    s->index.kv.layout = (KvLayout){.kv_heads = 1, .head_dim = width};
+    s->index.block = 1;
+    s->index.top_k = top_k;
+    s->index.rope = load_rope(ld, &options);
+}
+
 MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s) {
     const HeadSizes *n = &s->sizes;
     const int64_t q = (int64_t)n->heads * (n->nope_dim + s->rope_dim);
@@ -81,37 +103,46 @@ MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s) {
     return mla;
 }
 
-/* Adds the indexer of the layer in scope, which projects queries from the same low-rank space as the attention. */
-static void add_indexer(Loader *ld, Spec *spec, Layer *layer, const MlaFamily *s, const MlaComponent *mla) {
-    const int heads = s->index.heads, width = s->index.kv.layout.head_dim, hidden = s->d.hidden;
-    const Component indexer = {.kind = COMPONENT_INDEXER,
-        .indexer = {.op = s->index,
-            .q_a = mla->q_a,
-            .low_rank_norm = mla->q_norm,
-            .q = load_linear(ld, "self_attn.indexer.wq_b", (int64_t)heads * width, s->q_rank, false),
-            .k = load_linear(ld, "self_attn.indexer.wk", width, hidden, false),
-            .head_weights = load_linear(ld, "self_attn.indexer.weights_proj", heads, hidden, false),
-            .k_norm = load_layer_norm(ld, "self_attn.indexer.k_norm", width, 1e-6f)}};
-    Component *own = family_add(spec, layer, &indexer);
-    own->input_norm = load_rms(ld, "input_layernorm", hidden, s->d.eps);
+/* The indexer of the layer in scope, which projects queries from the same low-rank space as the attention. */
+static IndexerComponent load_indexer(Loader *ld, const MlaFamily *s, const MlaComponent *mla) {
+    const char *q = "self_attn.indexer.wq_b", *k = "self_attn.indexer.wk", *norm = "self_attn.indexer.k_norm";
+    const int width = s->index.kv.layout.head_dim, hidden = s->d.hidden;
+    const int64_t all = (int64_t)s->index.heads * width;
+    const float eps = s->index_eps > 0 ? s->index_eps : 1e-6f;
+    IndexerComponent indexer = {.op = s->index, .q_a = mla->q_a, .low_rank_norm = mla->q_norm};
+    indexer.head_weights = load_linear(ld, "self_attn.indexer.weights_proj", s->index.heads, hidden, false);
+    if (s->index_rope_last) { /* elements change places, the rotated ones first */
+        int order[INDEX_WIDTH_MAX];
+        for (int i = 0; i < width; i++) order[i] = (i + width - s->rope_dim) % width;
+        indexer.q = load_reordered(ld, q, all, s->q_rank, false, order, width);
+        indexer.k = load_reordered(ld, k, width, hidden, false, order, width);
+        indexer.k_norm = load_layer_norm_reordered(ld, norm, width, eps, order);
+    } else {
+        indexer.q = load_linear(ld, q, all, s->q_rank, false);
+        indexer.k = load_linear(ld, k, width, hidden, false);
+        indexer.k_norm = load_layer_norm(ld, norm, width, eps);
+    }
+    return indexer;
 }
 
-/* The attention of the layer in scope, behind its indexer, if it has one. */
-static Component load_attention(Loader *ld, Spec *spec, Layer *layer, const MlaFamily *s, bool indexed) {
+Component mla_load_indexed(Loader *ld, Spec *spec, Layer *layer, const MlaFamily *s, int i) {
     Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
+    const bool own = !s->index_types || family_kind(ld, "indexer_types", s->index_types, i, "full", "shared");
+    load_require(ld, own || i > 0, "indexer_types[0] must be full");
     if (!s->index.top_k) return attention;
     attention.mla.op.selection = (KeySelection){.block = 1, .groups = 1, .top_k = s->index.top_k};
-    if (indexed) add_indexer(ld, spec, layer, s, &attention.mla);
+    if (!own) return attention;
+    const Component indexer = {.kind = COMPONENT_INDEXER, .indexer = load_indexer(ld, s, &attention.mla)};
+    Component *added = family_add(spec, layer, &indexer);
+    added->input_norm = load_rms(ld, "input_layernorm", s->d.hidden, s->d.eps);
     return attention;
 }
 
 void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
     for (int i = 0; i < spec->layer_count; i++) {
         const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
-        const bool indexed = !s->index_types || family_kind(ld, "indexer_types", s->index_types, i, "full", "shared");
         Layer *layer = family_layer(ld, spec, i);
-        load_require(ld, indexed || i > 0, "indexer_types[0] must be full");
-        const Component attention = load_attention(ld, spec, layer, s, indexed);
+        const Component attention = mla_load_indexed(ld, spec, layer, s, i);
         family_block(ld, spec, i,
             &(Block){.dims = &s->d,
                 .attention = &attention,
@@ -128,7 +159,8 @@ void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s) {
     if (!mtp) return;
     MlaFamily own = *s;
     if (!load_has(ld, "self_attn.indexer.wk.weight")) own.index.top_k = 0; /* drafts read all keys */
-    const Component attention = load_attention(ld, mtp, mtp->layers, &own, true);
+    own.index_types = NULL;
+    const Component attention = mla_load_indexed(ld, mtp, mtp->layers, &own, 0);
     family_block_here(
         ld, mtp, mtp->layers, &(Block){.dims = &s->d, .attention = &attention, .moe = s->mixed ? &s->moe : NULL});
 }

@@ -2,6 +2,8 @@
 #pragma once
 #include "family/family.h"
 
+enum { INDEX_WIDTH_MAX = 1024 }; /* of an indexer whose elements change places */
+
 typedef struct MlaFamily {
     Dims d;
     HeadSizes sizes;
@@ -14,6 +16,8 @@ typedef struct MlaFamily {
     bool mixed; /* there are experts at all */
     /* The sparse indexer; top_k 0: attention reads all keys. */
     IndexSelect index;
+    bool index_rope_last;    /* the indexer rotates the last elements of its heads, not the first */
+    float index_eps;         /* of the norm of its keys; 0: 1e-6 */
     const Json *index_types; /* [layers] "full" or "shared": reads what an earlier layer has chosen; NULL: all full */
     Moe moe;
 } MlaFamily;
@@ -21,7 +25,12 @@ typedef struct MlaFamily {
 /* value_width: v_head_dim where the file has none. Sizes, rotary embedding, experts without their choice, the model's
  * ends; allocates the layers. */
 MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width);
+/* The sparse indexer's fields; heads: where the file has no number. It is left out where a context has no more tokens
+ * than it chooses. */
+void mla_load_index(Loader *ld, const Spec *spec, MlaFamily *s, int heads, bool interleaved);
 /* The attention of the layer in scope. */
 MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s);
+/* The attention of layer i, which is in scope, behind its indexer, which is added if it has one. */
+Component mla_load_indexed(Loader *ld, Spec *spec, Layer *layer, const MlaFamily *s, int i);
 /* All layers. */
 void mla_load_blocks(Loader *ld, Spec *spec, const MlaFamily *s);

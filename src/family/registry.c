@@ -86,6 +86,7 @@
     row("internlm2", internlm2_family)                                  \
     row("internlm3", internlm3_family)                                  \
     row("hy_v3", hy_v3_family)                                          \
+    row("hy_v4", hy_v4_family)                                          \
     row("hyperclovax", hyperclovax_family)                              \
     row("jamba", jamba_family)                                          \
     row("jais2", jais2_family)                                          \

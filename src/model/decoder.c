@@ -33,8 +33,9 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     stage->chosen =
         bound->chosen_width ? (int32_t *)(void *)backend->ops->scratch(backend, rows * bound->chosen_width) : NULL;
     const HyperConnections *hyper = &bound->hyper;
-    stage->mix_logits =
-        hyper->streams ? backend->ops->scratch(backend, rows * hyper_logits(hyper->streams, hyper->iterations)) : NULL;
+    stage->mix_logits = hyper->streams
+        ? backend->ops->scratch(backend, rows * hyper_logits(hyper->streams, hyper->iterations, hyper->magnitude))
+        : NULL;
     stage->kept = bound->keeps ? backend->ops->scratch(backend, rows * hidden) : NULL;
     stage->prefetch_work = schedule->can_prefetch ? backend->ops->scratch(backend, bound->width) : NULL;
 }

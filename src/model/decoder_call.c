@@ -12,9 +12,10 @@ static int group_norm(const Layer *layer, int c) {
 static void normalise_group(const Stage *stage, const Layer *layer, int c, const Rows *rows) {
     const int64_t hidden = stage->bound->spec->hidden, at = (int64_t)rows->first * hidden;
     const int64_t each = (int64_t)stage->rows * hidden;
+    const float *residual = layer->components[c].reads ? stage->kept : stage->residual;
     for (int i = c; i < layer->component_count && (i == c || layer->components[i].parallel); i++)
         if (layer->components[i].input_norm)
-            stage->backend->ops->norm(stage->backend, rows->rows, stage->residual + at, layer->components[i].input_norm,
+            stage->backend->ops->norm(stage->backend, rows->rows, residual + at, layer->components[i].input_norm,
                 stage->normed + group_norm(layer, i) * each + at);
 }
 
@@ -31,12 +32,13 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
     const Layer *layer = &stage->bound->layers[i];
     const Component *component = &layer->components[c];
     const Spec *spec = stage->bound->spec;
+    const HyperConnections *hyper = &stage->bound->hyper;
     const int64_t at = (int64_t)rows->first * spec->hidden, inputs = spec->layer_inputs.embedding.cols;
     const int64_t group_at = group_norm(layer, c) * (int64_t)stage->rows * spec->hidden + at;
     const bool grouped = is_grouped(layer, c);
     const float *residual = component->reads ? stage->kept : stage->residual;
-    if (grouped && !component->parallel) normalise_group(stage, layer, c, rows);
     if (stage->kept) keep_residual(stage, layer, c, rows);
+    if (grouped && !component->parallel) normalise_group(stage, layer, c, rows);
     return (ComponentCall){.backend = stage->backend,
         .entry = component->cache_entry < 0 ? NULL : &stage->entries[component->cache_entry],
         .state = component->state_entry < 0 ? NULL : &stage->entries[component->state_entry],
@@ -51,13 +53,11 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .layer_inputs = stage->layer_inputs ? stage->layer_inputs + rows->first * inputs : NULL,
         .layer_inputs_stride = inputs,
         .altup = &stage->bound->altup,
-        .hyper = &stage->bound->hyper,
-        .streams = stage->streams
-            ? stage->streams + (stage->bound->hyper.streams ? stage->bound->hyper.streams : 1) * at
+        .hyper = hyper,
+        .streams = stage->streams ? stage->streams + (hyper->streams ? hyper->streams : 1) * at : NULL,
+        .mix_logits = stage->mix_logits
+            ? stage->mix_logits + rows->first * hyper_logits(hyper->streams, hyper->iterations, hyper->magnitude)
             : NULL,
-        .mix_logits = stage->mix_logits ? stage->mix_logits +
-                rows->first * hyper_logits(stage->bound->hyper.streams, stage->bound->hyper.iterations)
-                                        : NULL,
         .stream_stride = (int64_t)stage->rows * spec->hidden,
         .output_norm = component->output_norm,
         .scale = component->residual_scale,

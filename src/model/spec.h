@@ -94,6 +94,7 @@ typedef struct HyperMix {
     Weight mix;
     const Norm *norm; /* [streams · hidden] */
     const float *scale, *base;
+    int scales; /* hyper_scales() */
 } HyperMix;
 
 /* IndexSelect of backend.h: attention components behind it, of this layer or later ones, whose selection has the same
@@ -231,7 +232,7 @@ typedef struct Component {
     int cache_entry;         /* entry of the model's cache; the first component that names it fills it; −1: none */
     int state_entry;         /* a second one: for AttentionComponent.conv, behind the first; −1: none */
     int reads;               /* > 0: reads the residual as it was before component `reads` of the layer, which is an
-                                earlier one; 0: the residual as it is. Excludes parallel */
+                                earlier one; 0: the residual as it is. Components parallel to it read the same */
     const Norm *input_norm;  /* NULL: none; never NULL before a parallel component */
     const Norm *output_norm; /* NULL: none */
     union {
@@ -312,6 +313,7 @@ typedef struct AltUp {
 typedef struct HyperConnections {
     int streams; /* 0: the residual is one stream */
     int iterations;
+    float magnitude; /* > 0: independent (iHC of Hunyuan 4), with iterations 0 */
     float eps;
     HyperMix head;
 } HyperConnections;

@@ -614,10 +614,10 @@ static void fence_join_groups(Backend *backend, const GroupJoin *op) {
 }
 static void fence_hyper_connect(Backend *backend, const HyperConnection *op) {
     Fence *f = fence_of(backend);
-    const int64_t logits = hyper_logits(op->streams, op->iterations);
+    const int64_t logits = hyper_logits(op->streams, op->iterations, op->magnitude);
     fence_own_floats(f, op->x, op->rows * op->streams * op->width, "streams");
     fence_own_floats(f, op->logits, op->rows * logits, "logits of hyper-connections");
-    fence_own_floats(f, op->scale, op->iterations ? 3 : 1, "scales that were not bound");
+    fence_own_floats(f, op->scale, hyper_scales(op->iterations, op->magnitude), "scales that were not bound");
     fence_own_floats(f, op->base, logits, "a base that was not bound");
     if (op->y) fence_own_floats(f, op->y, op->rows * op->width, "what streams gain");
     if (op->out) fence_own_floats(f, op->out, op->rows * op->width, "what streams give");

@@ -421,11 +421,11 @@ static void mirror_join_groups(Backend *backend, const GroupJoin *op) {
 }
 static void mirror_hyper_connect(Backend *backend, const HyperConnection *op) {
     Mirror *m = mirror_of(backend);
-    const int64_t logits = hyper_logits(op->streams, op->iterations);
+    const int64_t logits = hyper_logits(op->streams, op->iterations, op->magnitude);
     HyperConnection there = *op;
     there.x = mirror_share(m, op->x, op->rows * op->streams * op->width);
     there.logits = mirror_bring(m, op->logits, op->rows * logits);
-    there.scale = mirror_bring(m, op->scale, op->iterations ? 3 : 1);
+    there.scale = mirror_bring(m, op->scale, hyper_scales(op->iterations, op->magnitude));
     there.base = mirror_bring(m, op->base, logits);
     there.y = mirror_bring(m, op->y, op->rows * op->width);
     if (op->out) there.out = mirror_share(m, op->out, op->rows * op->width);

@@ -358,6 +358,9 @@ static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static void define_mix(const HyperConnection *op, const float *logits, double mix[STREAMS][STREAMS]) {
     const int n = op->streams;
+    for (int i = 0; op->magnitude > 0 && i < n; i++)
+        for (int j = 0; j < n; j++) mix[i][j] = i == j;
+    if (op->magnitude > 0) return;
     for (int i = 0; i < n; i++) {
         double sum = 0;
         for (int j = 0; j < n; j++) {
@@ -378,7 +381,8 @@ static void define_mix(const HyperConnection *op, const float *logits, double mi
 /* What a row's streams become, and their sum before. */
 static void define_hyper(const HyperConnection *op, int row, const float *old, float *wanted, float *summed) {
     const int n = op->streams, width = (int)op->width;
-    const float *l = op->logits + row * hyper_logits(n, op->iterations), *base = op->base;
+    const float *l = op->logits + row * hyper_logits(n, op->iterations, op->magnitude), *base = op->base;
+    const double most = op->magnitude > 0 ? op->magnitude : 2, least = op->magnitude > 0 ? 1e-6 : 0;
     double mix[STREAMS][STREAMS];
     define_mix(op, l, mix);
     for (int e = 0; e < width; e++) {
@@ -387,15 +391,16 @@ static void define_hyper(const HyperConnection *op, int row, const float *old, f
             all += (sigmoid((double)l[i] * op->scale[0] + base[i]) + 1e-6) * old[(row * n + i) * width + e];
         summed[row * width + e] = (float)all;
         for (int j = 0; j < n; j++) {
-            double mixed = 2 * sigmoid((double)l[n + j] * op->scale[1] + base[n + j]) * op->y[row * width + e];
+            const double gate = most * sigmoid((double)l[n + j] * op->scale[1] + base[n + j]) + least;
+            double mixed = gate * op->y[row * width + e];
             for (int i = 0; i < n; i++) mixed += mix[i][j] * old[(row * n + i) * width + e];
             wanted[(row * n + j) * width + e] = (float)mixed;
         }
     }
 }
 
-static void check_hyper(Backend *backend, const char *name, int streams, int width, int iterations) {
-    const int64_t all = (int64_t)ROWS * streams * width, each = hyper_logits(streams, iterations);
+static void check_hyper(Backend *backend, const char *name, int streams, int width, int iterations, float magnitude) {
+    const int64_t all = (int64_t)ROWS * streams * width, each = hyper_logits(streams, iterations, magnitude);
     float *x = random_floats(all, 1), *logits = random_floats(ROWS * each, 2), *scale = random_floats(3, 1);
     float *base = random_floats(each, 1), *y = random_floats((int64_t)ROWS * width, 1), *old = copy_floats(x, all);
     float *alone = copy_floats(x, all), *sum = random_floats((int64_t)ROWS * width, 1);
@@ -404,6 +409,7 @@ static void check_hyper(Backend *backend, const char *name, int streams, int wid
         .streams = streams,
         .width = width,
         .iterations = iterations,
+        .magnitude = magnitude,
         .eps = 1e-6f,
         .x = x,
         .logits = logits,
@@ -458,8 +464,9 @@ int main(int argc, char **argv) {
             check_attention(backend, name, s.rate, true);
         }
         if (backend->ops->compress) {
-            check_hyper(backend, name, 3, 20, 4);
-            check_hyper(backend, name, STREAMS, HYPER_WIDTH, ITERATIONS);
+            check_hyper(backend, name, 3, 20, 4, 0);
+            check_hyper(backend, name, 3, 20, 0, 1.5f);
+            check_hyper(backend, name, STREAMS, HYPER_WIDTH, ITERATIONS, 0);
         }
         backend_close(backend);
     }

@@ -27,6 +27,7 @@ OLMO_NAMES = (  # of the publisher's own code → transformers'; both parts of t
     (".ff_out.", ".mlp.down_proj."),
 )
 EXACT = {"dtype": torch.float32, "attn_implementation": "eager"}
+RELU_INDEXERS = ("deepseek_v4", "hy_v4", "axk2")
 ONCE = {"attn_implementation": "sdpa"}  # Falcon's eager attention adds ALiBi a second time
 
 transformers.logging.set_verbosity_error()
@@ -125,7 +126,7 @@ def logits(config, weights, tokens, steps, window=False):
     """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
     if config["model_type"] == "hf_olmo":
         config, weights = from_olmo(config, weights)
-    with earliest_first() if config["model_type"] == "deepseek_v4" else contextlib.nullcontext():
+    with earliest_first() if config["model_type"] in RELU_INDEXERS else contextlib.nullcontext():
         return run(config, weights, tokens, steps)
 
 

@@ -26,9 +26,13 @@ static void make_mix(const HyperConnection *op, const float *logits, float mix[S
 void hyper_weights(const HyperConnection *op, int64_t row, HyperWeights *out) {
     const int n = op->streams;
     CHECK(n <= STREAMS_MAX);
-    const float *logits = op->logits + row * hyper_logits(n, op->iterations);
+    const float *logits = op->logits + row * hyper_logits(n, op->iterations, op->magnitude);
+    const bool independent = op->magnitude > 0;
+    const float most = independent ? op->magnitude : 2, least = independent ? op->eps : 0;
     for (int i = 0; i < n; i++) out->pre[i] = sigmoid(logits[i] * op->scale[0] + op->base[i]) + op->eps;
-    if (!op->iterations) return;
-    for (int j = 0; j < n; j++) out->post[j] = 2 * sigmoid(logits[n + j] * op->scale[1] + op->base[n + j]);
-    make_mix(op, logits, out->mix);
+    if (!op->iterations && !independent) return;
+    for (int j = 0; j < n; j++) out->post[j] = most * sigmoid(logits[n + j] * op->scale[1] + op->base[n + j]) + least;
+    if (!independent) make_mix(op, logits, out->mix);
+    for (int i = 0; independent && i < n; i++)
+        for (int j = 0; j < n; j++) out->mix[i][j] = i == j;
 }

@@ -6,7 +6,7 @@ static int64_t hyper_width(const Component *component) { return 0; }
 
 static void visit_vectors(Component *component, const Visitor *visitor) {
     HyperMix *hyper = &component->hyper;
-    visit_vector(visitor, &hyper->scale, 3, SPLIT_NONE);
+    visit_vector(visitor, &hyper->scale, hyper->scales, SPLIT_NONE);
     visit_vector(visitor, &hyper->base, hyper->mix.rows, SPLIT_NONE);
 }
 
@@ -15,6 +15,7 @@ static HyperConnection operation(const HyperMix *hyper, const ComponentCall *cal
         .streams = call->hyper->streams,
         .width = call->hidden,
         .iterations = call->hyper->iterations,
+        .magnitude = call->hyper->magnitude,
         .eps = call->hyper->eps,
         .x = call->streams,
         .logits = call->mix_logits,

@@ -26,6 +26,7 @@ static void mla_visit(Component *component, const Visitor *visitor) {
     visit_bank(visitor, &mla->w_uv, mla->op.heads, SPLIT_NONE);
     visit_norm(visitor, &mla->q_norm);
     visit_norm(visitor, &mla->latent_norm);
+    visit_vector(visitor, &mla->op.sinks, mla->op.heads, SPLIT_NONE);
     visit_rope(visitor, &mla->op.rope);
 }
 

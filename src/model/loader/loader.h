@@ -212,8 +212,9 @@ const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float e
 const Norm *load_layer_norm_plus(Loader *ld, const char *name, int64_t width, float eps, float plus);
 /* This vector times a factor as the weights of an RMS norm. */
 const Norm *load_rms_times(Loader *ld, const char *name, int64_t width, float eps, float factor);
-/* An RMS norm whose weights, NAME.weight, are in another order: weight i is order[i]. */
+/* Norms whose weights, NAME.weight and NAME.bias, are in another order: weight i is order[i]. */
 const Norm *load_rms_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order);
+const Norm *load_layer_norm_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order);
 /* Bounds of the products NAMES[i]: NAMES[i].input_min, input_max, output_min and output_max, [count]. */
 const Clip *load_clips(Loader *ld, const char *const *names, int count);
 /* NAME's tensors, if there are any, are not reported as unused. */

@@ -503,13 +503,28 @@ const Norm *load_rms_times(Loader *ld, const char *name, int64_t width, float ep
     return load_norm(ld, NULL, (Norm){.kind = NORM_RMS, .width = width, .eps = eps, .weight = weight}, 0);
 }
 
-const Norm *load_rms_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order) {
+static const float *vector_reordered(Loader *ld, const char *name, const char *part, int64_t width, const int *order) {
     char full[PART_SIZE];
-    snprintf(full, sizeof full, "%s.weight", name);
+    snprintf(full, sizeof full, "%s.%s", name, part);
     const float *from = load_vector(ld, full, width, 0);
-    float *weight = loader_alloc(ld, (size_t)width, sizeof *weight);
-    for (int64_t i = 0; from && weight && i < width; i++) weight[i] = from[order[i]];
-    return load_norm(ld, NULL, (Norm){.kind = NORM_RMS, .width = width, .eps = eps, .weight = weight}, 0);
+    float *to = loader_alloc(ld, (size_t)width, sizeof *to);
+    for (int64_t i = 0; from && to && i < width; i++) to[i] = from[order[i]];
+    return to;
+}
+
+const Norm *load_rms_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order) {
+    const Norm norm = {
+        .kind = NORM_RMS, .width = width, .eps = eps, .weight = vector_reordered(ld, name, "weight", width, order)};
+    return load_norm(ld, NULL, norm, 0);
+}
+
+const Norm *load_layer_norm_reordered(Loader *ld, const char *name, int64_t width, float eps, const int *order) {
+    const Norm norm = {.kind = NORM_LAYER,
+        .width = width,
+        .eps = eps,
+        .weight = vector_reordered(ld, name, "weight", width, order),
+        .bias = vector_reordered(ld, name, "bias", width, order)};
+    return load_norm(ld, NULL, norm, 0);
 }
 
 static float load_scalar(Loader *ld, const char *name, const char *suffix) {

@@ -315,12 +315,16 @@ __global__ void __launch_bounds__(BLOCK) hyper_kernel(const __grid_constant__ Hy
     wait_for_previous();
     const int64_t row = blockIdx.y;
     const int n = op.streams, lane = threadIdx.x;
-    const float *logits = op.logits + row * (op.iterations ? n * (n + 2) : n);
+    const float *logits = op.logits + row * hyper_logits(n, op.iterations, op.magnitude);
     if (lane < n) {
         w.pre[lane] = sigmoid(load(logits + lane) * __ldg(op.scale) + __ldg(op.base + lane)) + op.eps;
-        if (op.y) w.post[lane] = 2 * sigmoid(load(logits + n + lane) * __ldg(op.scale + 1) + __ldg(op.base + n + lane));
+        if (op.y) {
+            const float gate = sigmoid(load(logits + n + lane) * __ldg(op.scale + 1) + __ldg(op.base + n + lane));
+            w.post[lane] = op.magnitude > 0 ? op.magnitude * gate + op.eps : 2 * gate;
+        }
     }
-    if (op.y && lane < 32) hyper_mix(op, logits, w.mix);
+    if (op.y && op.magnitude > 0 && lane < n * n) w.mix[lane] = lane / n == lane % n;
+    if (op.y && !(op.magnitude > 0) && lane < 32) hyper_mix(op, logits, w.mix);
     __syncthreads();
     float *x = op.x + row * n * op.width;
     for (int64_t e = (int64_t)blockIdx.x * BLOCK + threadIdx.x; e < op.width; e += (int64_t)gridDim.x * BLOCK) {
