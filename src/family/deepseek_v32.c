@@ -9,6 +9,7 @@ static void load_sparse(Loader *ld, Spec *spec, bool interleaved) {
     s.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.moe);
     load_expect_text(ld, "scoring_func", "sigmoid");
+    mla_expect_indexed(ld, spec);
     mla_load_index(ld, spec, &s, 64, load_bool_or(ld, "indexer_rope_interleave", interleaved));
     load_ignore(ld, "rope_interleave", "index_skip_topk_offset", "index_share_for_mtp_iteration", NULL);
     mla_load_blocks(ld, spec, &s);

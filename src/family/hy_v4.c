@@ -16,6 +16,7 @@ static HyV4 load_fields(Loader *ld, Spec *spec) {
     if (!load_has_field(ld, "first_k_dense_replace") && !load_has_field(ld, "mlp_layer_types")) s.mla.dense = 1;
     s.mla.index_rope_last = true;
     s.mla.index_eps = s.mla.d.eps;
+    mla_expect_indexed(ld, spec);
     mla_load_index(ld, spec, &s.mla, 16, false);
     s.mla.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.mla.moe);

@@ -34,14 +34,6 @@ static void load_moe_fields(Loader *ld, Moe *moe) {
         moe->moe.identities, EXPERTS_MAX);
 }
 
-/* The attention of a half, with the factor of its latent. */
-static Component load_attention(Loader *ld, const MlaFamily *s, float factor) {
-    Component component = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, s)};
-    component.mla.latent_norm =
-        load_rms_times(ld, "self_attn.kv_a_layernorm.weight", s->sizes.latent, s->latent_eps, factor);
-    return component;
-}
-
 /* transformers writes matrices of identities, too, which nothing reads. */
 static void leave_identities(Loader *ld, const MoeComponent *moe) {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
@@ -61,14 +53,13 @@ static void load(Loader *ld, Spec *spec) {
     load_moe_fields(ld, &s.moe);
     load_expect_text(ld, "attention_method", "MLA");
     if (s.q_rank && load_bool_or(ld, "mla_scale_q_lora", true)) s.scale *= sqrtf(hidden / (float)s.q_rank);
-    const bool scaled = load_bool_or(ld, "mla_scale_kv_lora", true);
-    const float latent_factor = scaled ? sqrtf(hidden / (float)s.sizes.latent) : 1;
+    if (load_bool_or(ld, "mla_scale_kv_lora", true)) s.latent_factor = sqrtf(hidden / (float)s.sizes.latent);
     load_skip(ld, "model.mtp.");
     for (int i = 0; i < spec->layer_count; i++) {
         Layer *layer = family_layer(ld, spec, i);
         for (int half = 0; half < HALVES; half++) {
             load_module_names(ld, halves[half]);
-            const Component attention = load_attention(ld, &s, latent_factor);
+            const Component attention = {.kind = COMPONENT_MLA, .mla = mla_load_attention(ld, &s)};
             const Component ffn = {.kind = COMPONENT_GLU,
                 .glu =
                     family_glu(ld, "mlps", s.d.hidden, s.d.intermediate_size, (Activation){.kind = ACT_SILU}, false)};

@@ -1,6 +1,7 @@
 #include "family/mla.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static Dims load_dims(Loader *ld, Spec *spec) {
     const Dims d = {.hidden = load_int(ld, "hidden_size"),
@@ -31,7 +32,7 @@ MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
     MlaFamily s = {.d = load_dims(ld, spec),
         .q_rank = load_count_or(ld, "q_lora_rank", 0),
         .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
-        .every = load_int_or(ld, "moe_layer_freq", 1),
+        .every = load_is_list(ld, "moe_layer_freq") ? 1 : load_int_or(ld, "moe_layer_freq", 1),
         .bias = load_bool_or(ld, "attention_bias", false),
         .latent_eps = 1e-6f};
     s.dense = load_dense(ld, spec->layer_count);
@@ -60,12 +61,15 @@ MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
     return s;
 }
 
-void mla_load_index(Loader *ld, const Spec *spec, MlaFamily *s, int heads, bool interleaved) {
-    const int top_k = load_int_or(ld, "index_topk", 2048), width = load_int_or(ld, "index_head_dim", 128);
-    const RopeOptions options = {.head_dim = width, .dims = s->rope_dim, .theta = 10000, .interleaved = interleaved};
+void mla_expect_indexed(Loader *ld, const Spec *spec) {
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
     for (int i = 0; types && i < spec->layer_count; i++)
         family_kind(ld, "layer_types", types, i, "indexed_attention", "deepseek_sparse_attention");
+}
+
+void mla_load_index(Loader *ld, const Spec *spec, MlaFamily *s, int heads, bool interleaved) {
+    const int top_k = load_int_or(ld, "index_topk", 2048), width = load_int_or(ld, "index_head_dim", 128);
+    const RopeOptions options = {.head_dim = width, .dims = s->rope_dim, .theta = 10000, .interleaved = interleaved};
     s->index_types = load_list(ld, "indexer_types", spec->layer_count);
     s->index.heads = load_int_or(ld, "index_n_heads", heads);
     load_expect_int(ld, "index_topk_freq", 1);
@@ -82,6 +86,14 @@ void mla_load_index(Loader *ld, const Spec *spec, MlaFamily *s, int heads, bool 
     s->index.rope = load_rope(ld, &options);
 }
 
+/* A norm of a low-rank space, with the factor that some models put behind it. */
+static const Norm *load_low_rank_norm(Loader *ld, const MlaFamily *s, const char *name, int width, float factor) {
+    char weight[64];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    return factor > 0 ? load_rms_times(ld, weight, width, s->latent_eps, factor)
+                      : load_rms(ld, name, width, s->latent_eps);
+}
+
 MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s) {
     const HeadSizes *n = &s->sizes;
     const int64_t q = (int64_t)n->heads * (n->nope_dim + s->rope_dim);
@@ -91,11 +103,12 @@ MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s) {
         .latent = load_part(&kv, 0, n->latent),
         .k = load_part(&kv, n->latent, s->rope_dim),
         .o = load_linear(ld, "self_attn.o_proj", s->d.hidden, (int64_t)n->heads * n->width, s->bias),
-        .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, s->latent_eps)};
+        .latent_norm = load_low_rank_norm(ld, s, "self_attn.kv_a_layernorm", n->latent, s->latent_factor)};
     if (s->q_rank) {
         mla.q_a = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
-        mla.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, s->latent_eps);
-        mla.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
+        mla.q_norm = load_low_rank_norm(ld, s, "self_attn.q_a_layernorm", s->q_rank, s->q_factor);
+        mla.joined = s->joined;
+        if (!s->joined) mla.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
     } else {
         mla.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
     }
@@ -134,7 +147,7 @@ Component mla_load_indexed(Loader *ld, Spec *spec, Layer *layer, const MlaFamily
     if (!own) return attention;
     const Component indexer = {.kind = COMPONENT_INDEXER, .indexer = load_indexer(ld, s, &attention.mla)};
     Component *added = family_add(spec, layer, &indexer);
-    added->input_norm = load_rms(ld, "input_layernorm", s->d.hidden, s->d.eps);
+    if (!s->joined) added->input_norm = load_rms(ld, "input_layernorm", s->d.hidden, s->d.eps);
     return attention;
 }
 

@@ -11,6 +11,7 @@
     row("axk1", axk1_family)                                            \
     row("bailing_hybrid", bailing_hybrid_family)                        \
     row("baichuan", baichuan_family)                                    \
+    row("axk2", axk2_family)                                            \
     row("baichuan_m1", baichuan_m1_family)                              \
     row("bamba", bamba_family)                                          \
     row("bailing_moe", bailing_moe_family)                              \

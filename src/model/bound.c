@@ -166,9 +166,11 @@ static const char *missing_operation(const Backend *backend, const Component *co
     case COMPONENT_INDEXER: return ops->index_select ? NULL : "a sparse indexer";
     case COMPONENT_COMPRESSOR: return ops->compress ? NULL : "compressed keys";
     case COMPONENT_COMPRESSED_ATTENTION: return ops->compressed_attention ? NULL : "attention to compressed keys";
+    case COMPONENT_NORM_GATE: return ops->gate_heads ? NULL : "gated norms";
     case COMPONENT_HYPER_COLLAPSE: return ops->hyper_connect ? NULL : "hyper-connections";
     case COMPONENT_MLA:
         if (component->mla.gate.rows && !ops->gate_heads) return "gates of attention heads";
+        if (component->mla.joined && !ops->join_groups) return "joined queries of low rank";
         return component->mla.op.selection.block && !ops->index_select ? "a sparse indexer" : NULL;
     case COMPONENT_ALTUP_PREDICT: return ops->mix_streams ? NULL : "AltUp";
     case COMPONENT_GLU: return component->glu.sparse && !ops->sparsify ? "sparse activations" : NULL;

@@ -21,6 +21,7 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_COMPRESSED_ATTENTION] = &compressed_attention_ops,
     [COMPONENT_HYPER_COLLAPSE] = &hyper_collapse_ops,
     [COMPONENT_HYPER_EXPAND] = &hyper_expand_ops,
+    [COMPONENT_NORM_GATE] = &norm_gate_ops,
 };
 
 const ComponentOps *component_ops(ComponentKind kind) { return kinds[kind]; }

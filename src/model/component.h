@@ -38,6 +38,7 @@ typedef struct ComponentCall {
     int decode_rows;  /* rows [0, decode_rows) are decode rows, as Step.decode_rows */
     const float *x;   /* [rows, hidden] */
     const Norm *norm; /* applied to x first; NULL: none */
+    float *normed;    /* x, if parallel components read it with this one; NULL: none do */
     float *work;      /* [rows · the component's width] */
     float *residual;  /* [rows, hidden] += scale · output_norm(result) */
     int hidden;
@@ -77,7 +78,7 @@ typedef struct ComponentOps {
 
 extern const ComponentOps attention_ops, mla_ops, indexer_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops,
     mamba_ops, rg_lru_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops,
-    compressor_ops, compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops;
+    compressor_ops, compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops, norm_gate_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

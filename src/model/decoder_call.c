@@ -47,6 +47,7 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .decode_rows = rows->decode_rows,
         .x = grouped ? stage->normed + group_at : residual + at,
         .norm = grouped ? NULL : component->input_norm,
+        .normed = grouped ? stage->normed + group_at : NULL,
         .work = stage->work,
         .residual = stage->residual + at,
         .hidden = spec->hidden,

@@ -34,6 +34,7 @@ typedef enum ComponentKind {
     COMPONENT_COMPRESSED_ATTENTION, /* attention to the latest keys and to compressed ones */
     COMPONENT_HYPER_COLLAPSE,       /* hyper-connections: makes the residual of the streams */
     COMPONENT_HYPER_EXPAND,         /* makes the streams of themselves and of the residual */
+    COMPONENT_NORM_GATE,            /* multiplies a normalised residual by a gate of low rank (A.X K2) */
 } ComponentKind;
 
 /* Bounds of a product's input and of its result, each kept within low … high (Gemma 4's encoders). */
@@ -69,7 +70,9 @@ typedef struct MlaComponent {
     Weight k, latent, o; /* k and latent may be views of one matrix */
     Weight gate;         /* a row for each head, or for each element of the result: HeadGate; rows 0: none */
     const Norm *q_norm;  /* norm of q_a's results; NULL without q_a */
+    bool joined;         /* q and gate project RMSNorm(q_a · x) with q_a · x behind it */
     const Norm *latent_norm;
+    const Norm *k_norm;  /* norm of the rotary key, before its rotation; NULL: none */
     Weight *w_uk, *w_uv; /* [heads] */
     QueryScaling query_scaling;
 } MlaComponent;
@@ -211,6 +214,12 @@ typedef struct LaurelComponent {
     Weight left, right; /* [rank, hidden], [hidden, rank] */
 } LaurelComponent;
 
+/* y ∘ sigmoid(up · silu(down · y)) in place of y, the normalised residual that components parallel to it read. It adds
+ * nothing itself. */
+typedef struct NormGateComponent {
+    Weight down, up; /* [rank, hidden], [hidden, rank] */
+} NormGateComponent;
+
 /* Coefficients of AltUp: coefficients · tanh(router · router_norm(the active stream)). To predict they are the mix of
  * StreamMix, to correct its gain. */
 typedef struct AltUpComponent {
@@ -253,6 +262,7 @@ typedef struct Component {
         CompressorComponent compressor;
         CompressedAttentionComponent compressed;
         HyperMix hyper;
+        NormGateComponent norm_gate;
         float scale_factor; /* COMPONENT_SCALE */
     };
 } Component;

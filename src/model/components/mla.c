@@ -10,8 +10,8 @@ static int64_t results(const MlaComponent *mla) { return mla->op.heads * mla->w_
 static int64_t mla_component_width(const Component *component) {
     const MlaComponent *mla = &component->mla;
     const Mla op = operation(mla);
-    return mla->q_a.rows + mla->q.rows + mla->k.rows + mla->latent.rows + mla->gate.rows + results(mla) +
-        mla_width(&op);
+    return mla->q_a.rows * (mla->joined ? 4 : 1) + mla->q.rows + mla->k.rows + mla->latent.rows + mla->gate.rows +
+        results(mla) + mla_width(&op);
 }
 
 static void mla_visit(Component *component, const Visitor *visitor) {
@@ -26,6 +26,7 @@ static void mla_visit(Component *component, const Visitor *visitor) {
     visit_bank(visitor, &mla->w_uv, mla->op.heads, SPLIT_NONE);
     visit_norm(visitor, &mla->q_norm);
     visit_norm(visitor, &mla->latent_norm);
+    visit_norm(visitor, &mla->k_norm);
     visit_vector(visitor, &mla->op.sinks, mla->op.heads, SPLIT_NONE);
     visit_rope(visitor, &mla->op.rope);
 }
@@ -40,7 +41,8 @@ static ComponentCost mla_cost(const Component *component, int depth) {
         cost.weight_bytes += head.weight_bytes;
         cost.operations += head.operations;
     }
-    cost.cache_values = (uint64_t)(depth + 1) * (uint64_t)(l->head_dim + l->value_dim);
+    const int seen = mla->op.window && mla->op.window < depth + 1 ? mla->op.window : depth + 1;
+    cost.cache_values = (uint64_t)seen * (uint64_t)(l->head_dim + l->value_dim);
     return cost;
 }
 
@@ -50,6 +52,7 @@ static CacheSpec mla_cache(const Component *component) {
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
         .latent = true,
+        .window = op->window,
         .rope = op->rope,
         .exact = op->selection.block > 0};
 }
@@ -60,7 +63,26 @@ static void mla_describe(const Component *component, Buffer *out) {
     buffer_printf(out, "latent attention %d heads of %lld + %d on %d", mla->op.heads, (long long)mla->w_uk[0].cols,
         l->head_dim, l->value_dim);
     if (mla->gate.rows) buffer_text(out, ", gated");
+    if (mla->op.window) buffer_printf(out, ", window %d", mla->op.window);
     if (mla->op.selection.block) buffer_printf(out, ", the %d best keys", mla->op.selection.top_k);
+}
+
+/* Queries, and gates, from RMSNorm(q_a · x) and q_a · x together; work: [4, rows, rank], whose second part
+ * is q_a · x. */
+static void project_joined(const MlaComponent *mla, const ComponentCall *call, float *work, float *q, float *gate) {
+    const BackendOps *ops = call->backend->ops;
+    const int64_t count = call->rows * mla->q_a.rows;
+    float *normed = work, *low = work + count, *joined = low + count;
+    const GroupJoin join = {.rows = call->rows, .groups = 2, .width = mla->q_a.rows, .x = normed, .out = joined};
+    const Matmul expand = {.rows = call->rows,
+        .decode_rows = call->decode_rows,
+        .x = joined,
+        .count = 2,
+        .weight = {&mla->q, &mla->gate},
+        .out = {q, gate}};
+    ops->norm(call->backend, call->rows, low, mla->q_norm, normed);
+    ops->join_groups(call->backend, &join);
+    component_matmul(call, &expand);
 }
 
 static void mla_forward(const Component *component, const ComponentCall *call) {
@@ -70,12 +92,13 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
     const bool low_rank = mla->q_a.rows > 0;
     float *q = call->work, *k = q + rows * mla->q.rows, *latent = k + rows * mla->k.rows;
     float *out = latent + rows * mla->latent.rows, *q_a = out + rows * results(mla);
-    float *gate = q_a + rows * mla->q_a.rows;
+    float *gate = q_a + rows * mla->q_a.rows * (mla->joined ? 4 : 1);
+    if (mla->joined) q_a += rows * mla->q_a.rows;
     const Matmul project = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = call->x,
         .norm = call->norm,
-        .count = mla->gate.rows ? 4 : 3,
+        .count = mla->gate.rows && !mla->joined ? 4 : 3,
         .weight = {low_rank ? &mla->q_a : &mla->q, &mla->k, &mla->latent, &mla->gate},
         .out = {low_rank ? q_a : q, k, latent, gate}};
     component_matmul(call, &project);
@@ -86,7 +109,11 @@ static void mla_forward(const Component *component, const ComponentCall *call) {
         .count = 1,
         .weight = {&mla->q},
         .out = {q}};
-    if (low_rank) component_matmul(call, &expand);
+    if (mla->joined)
+        project_joined(mla, call, q_a - rows * mla->q_a.rows, q, gate);
+    else if (low_rank)
+        component_matmul(call, &expand);
+    if (mla->k_norm) ops->norm(call->backend, call->rows, k, mla->k_norm, k);
     if (mla->query_scaling.scale != 0)
         ops->scale_queries(call->backend, call->rows, mla->q.rows, &mla->query_scaling, q);
 

@@ -589,7 +589,7 @@ static const char *const media[] = {"audio_tower.", "connector.", "embed_audio."
     "model.audio_tower.", "model.connector.", "model.embed_audio.", "model.embed_vision.",
     "model.multi_modal_projector.", "model.vision_embedder.", "model.vision_model.", "model.vision_tower.",
     "model.visual.", "model.vision_adapter.", "model.vision_projection.", "multi_modal_projector.", "vision_adapter.",
-    "vision_embedder.", "vision_model.", "vision_projection.", "vision_tower.", "visual."};
+    "vision_embedder.", "vision_model.", "vision_projection.", "vision_tower.", "visual.", "vit_large_projector."};
 
 bool load_is_media(Slice name) {
     for (size_t m = 0; m < COUNT_OF(media); m++)
