@@ -32,6 +32,8 @@
     row("deepseek_v4", deepseek_v4_family)                              \
     row("deepseek", deepseek_family)                                    \
     row("dots1", dots1_family)                                          \
+    row("dots3_note", dots3_note_family)                                \
+    row("dots3_note_text", dots3_note_family)                           \
     row("ernie4_5", ernie4_5_family)                                    \
     row("ernie4_5_moe", ernie4_5_moe_family)                            \
     row("exaone", exaone_family)                                        \
