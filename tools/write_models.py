@@ -148,7 +148,7 @@ def line(model_type, family, text, own, measured):
     references = sorted({REFERENCES.get(f.get("reference"), "mlx-lm") for _, f in own})
     forms = sorted({form(v) for _, f in own for v in f["variants"]}, key=lambda v: (v not in FORMS, v))
     worst = max((measured[name] for name, _ in own), default=None)
-    experts = any("experts" in t or "switch_mlp" in t for _, f in own for t in f["tensors"])
+    experts = any("experts" in t or "switch_mlp" in t or ".moe." in t for _, f in own for t in f["tensors"])
     recurrent = "family/recurrent.h" in text or re.search(r"COMPONENT_(RECURRENT|SHORT_CONV|MAMBA)", text)
     chosen = any("index_k_proj" in t or "indexer.wk" in t for _, f in own for t in f["tensors"])
     needs = {  # operations that a backend may lack (bound.c: missing_operation)

@@ -179,6 +179,7 @@
     row("solar_open", solar_open_family)                                \
     row("spark2_5", spark2_5_family)                                    \
     row("step3p5", step3p5_family)                                      \
+    row("step3p7", step3p5_family)                                      \
     row("smolvlm", idefics3_family)                                     \
     row("stablelm", stablelm_family)                                    \
     row("starcoder2", starcoder2_family)                                \
