@@ -1,6 +1,8 @@
 /* Hunyuan 4: latent attention with gates, sinks and an indexer, as in GLM-5, between independent hyper-connections; the
  * experts have a limit on what is multiplied, the shared one has none. Names are the publisher's, or those as
- * transformers writes them. Reference: transformers/models/hy_v4. */
+ * transformers writes them. Rotary pairs are neighbours, and norms of latents have rms_norm_eps: so compute vLLM,
+ * SGLang, mlx-vlm and llama.cpp, which run the published files; transformers 5.23 rotates halves, with an epsilon of
+ * 1e-6. References: transformers/models/hy_v4 with both mended (tools/oracle); vllm/models/hy_v4. */
 #include "family/mla.h"
 
 typedef struct HyV4 {
@@ -12,12 +14,11 @@ typedef struct HyV4 {
 static HyV4 load_fields(Loader *ld, Spec *spec) {
     HyV4 s = {.mla = mla_load_fields(ld, spec, 256), .saved = load_has_part(ld, ".hc_pre.hc_attn_layer.")};
     MoeComponent *moe = &s.mla.moe.moe;
-    s.mla.rope = load_rope(ld, &(RopeOptions){.head_dim = s.mla.rope_dim, .theta = 10000});
     if (!load_has_field(ld, "first_k_dense_replace") && !load_has_field(ld, "mlp_layer_types")) s.mla.dense = 1;
     s.mla.index_rope_last = true;
-    s.mla.index_eps = s.mla.d.eps;
+    s.mla.latent_eps = s.mla.index_eps = s.mla.d.eps;
     mla_expect_indexed(ld, spec);
-    mla_load_index(ld, spec, &s.mla, 16, false);
+    mla_load_index(ld, spec, &s.mla, 16, true);
     s.mla.moe.names = moe_deepseek;
     family_moe_sigmoid(ld, &s.mla.moe);
     moe->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true); /* even where one expert is chosen */
@@ -33,7 +34,9 @@ static HyV4 load_fields(Loader *ld, Spec *spec) {
         ld, spec->hyper.streams <= STREAMS_MAX, "hc_mult is %d, at most %d can be", spec->hyper.streams, STREAMS_MAX);
     load_expect_bool(ld, "enable_ihc", true);
     load_expect_bool(ld, "learnable_sink", true);
-    load_ignore(ld, "learnable_sink_init", NULL);
+    load_expect_bool(ld, "gated_mla", true);
+    load_expect_text(ld, "gating_type", "elementwise");
+    load_ignore(ld, "learnable_sink_init", "enable_lm_head_fp32", NULL);
     load_skip(ld, "model.mtp_layers.");
     return s;
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "family/family.h"
 
-enum { INDEX_WIDTH_MAX = 1024 }; /* of an indexer whose elements change places */
+enum { INDEX_WIDTH_MAX = 1024 }; /* the largest head of an indexer whose elements change places */
 
 typedef struct MlaFamily {
     Dims d;
@@ -19,7 +19,7 @@ typedef struct MlaFamily {
     /* The sparse indexer; top_k 0: attention reads all keys. */
     IndexSelect index;
     bool index_rope_last;    /* the indexer rotates the last elements of its heads, not the first */
-    float index_eps;         /* of the norm of its keys; 0: 1e-6 */
+    float index_eps;         /* epsilon of the norm of its keys; 0: 1e-6 */
     const Json *index_types; /* [layers] "full" or "shared": reads what an earlier layer has chosen; NULL: all full */
     Moe moe;
 } MlaFamily;

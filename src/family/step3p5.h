@@ -9,8 +9,9 @@ typedef struct Step3p5 {
     const Json *list;   /* layers with experts, as a list, or as a text, or each layer's kind */
     Slice text;
     const Json *mlp_types;
-    const Rope *full, *windowed; /* of all layers of a kind, as transformers saves them; NULL: of each layer */
-    float scale;                 /* of scores, as transformers saves it; 0: the usual one */
+    const Rope *full,
+        *windowed; /* those of all layers of a kind, as transformers saves them; NULL: each layer has one */
+    float scale;   /* factor of scores, as transformers saves it; 0: the usual one */
     double theta;
     int window, shared_size;
     bool gated, raw;

@@ -2,6 +2,7 @@
 and experts."""
 
 import contextlib
+import importlib
 import json
 import os
 import tempfile
@@ -106,6 +107,20 @@ def tensors(config):
     return shapes
 
 
+def mend(model, config):
+    """Computes Hunyuan 4 as the engines that run its published files do: pairs of neighbours rotate, and norms of
+    latents have the model's epsilon."""
+    if config["model_type"] != "hy_v4":
+        return
+    code = importlib.import_module("transformers.models.hy_v4.modeling_hy_v4")
+    code.apply_rotary_pos_emb = importlib.import_module(
+        "transformers.models.deepseek_v3.modeling_deepseek_v3"
+    ).apply_rotary_pos_emb_interleave
+    for layer in model.model.layers:
+        for norm in (layer.self_attn.q_a_layernorm, layer.self_attn.kv_a_layernorm):
+            norm.variance_epsilon = config["rms_norm_eps"]
+
+
 def build(config, weights):
     with tempfile.TemporaryDirectory() as folder:
         config_of(config).save_pretrained(folder)
@@ -116,6 +131,7 @@ def build(config, weights):
     info["missing_keys"] = [name for name in info["missing_keys"] if not name.endswith(COMPUTED)]
     wrong = {what: names for what, names in info.items() if names}
     assert not wrong, wrong
+    mend(model, config)
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     return model.eval()
