@@ -55,7 +55,8 @@ int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, size_t mo
     const size_t fit = (most < pool->budget ? most : pool->budget) / page_bytes,
                  count = fit < PAGES_MAX ? fit : PAGES_MAX;
     if (count == 0) {
-        fail(error, ERROR_LIMIT, "a KV cache of %zu bytes has no room for one page of %zu", pool->budget, page_bytes);
+        fail(error, ERROR_LIMIT, "--kv-memory: a KV cache of %zu bytes has no room for one page of %zu bytes",
+            pool->budget, page_bytes);
         return -1;
     }
     PageStore *store = &pool->store[pool->count];

@@ -77,6 +77,8 @@ def check_usage(model):
     ]:
         code, out, err = apus(*arguments)
         check(code == 2 and wanted in err and not out, f"{arguments[1:]}: {wanted!r} in {err!r} (exit code {code})")
+    code, _, err = apus("serve", model, "--port", "0", "--kv-memory", "1K")
+    check(code == 1 and "--kv-memory: a KV cache of 1024 bytes" in err, f"a KV cache without a page: {err}")
     code, _, err = apus("serve", model, "--quite-unlike-any")
     check(code == 2 and "did you mean" not in err, f"nothing near is guessed: {err!r}")
     environment = {**os.environ, "APUS_API_KEY": ""}

@@ -314,6 +314,18 @@ def refusal_case(apus, work, options, *words, config=None, tensors=None):
     return "was not refused"
 
 
+def quantised_case(apus, work):
+    """What is quantised already is not called quantised anew."""
+    source, codes = os.path.join(work, "plain"), os.path.join(work, "source")
+    write_checkpoint(source, llama(128, 64), llama_tensors(llama(128, 64), "bfloat16"))
+    apus_convert(apus, source, codes, "-q")
+    try:
+        apus_convert(apus, codes, os.path.join(work, "ours"), "-q", "--q-bits", "8")
+    except Refused as error:
+        return None if "already" in str(error) and "--dequantize" in str(error) else f"not said: {error}"
+    return "was not refused"
+
+
 def taken_case(apus, work):
     own = os.path.join(work, "ours")
     os.makedirs(own)
@@ -375,6 +387,10 @@ def option_cases():
     yield "an unknown family", lambda a, w: refusal_case(a, w, ("-q",), "nope", config=unknown)
     cut = {k: v for k, v in llama_tensors(llama(128, 64), "bfloat16").items() if "up_proj" not in k}
     yield "a missing tensor", lambda a, w: refusal_case(a, w, ("-q",), "up_proj", tensors=cut)
+    narrow = llama(64, 64, intermediate_size=192)
+    wide, few = ("-q", "--q-group-size", "128"), llama_tensors(narrow, "bfloat16")
+    yield "rows too short", lambda a, w: refusal_case(a, w, wide, "nothing", "128", config=narrow, tensors=few)
+    yield "quantised already", quantised_case
     yield "a directory that exists", taken_case
     yield "files beside", copied_case
 

@@ -189,6 +189,7 @@ function Editor({ message }) {
     useEffect(() => {
         area.current?.focus();
         area.current?.setSelectionRange(text.length, text.length);
+        area.current?.closest('.editor')?.scrollIntoView({ block: 'nearest' }); // its buttons, too
     }, []);
     const user = message.role === 'user';
     const save = () => {

@@ -28,6 +28,20 @@ export async function firstChat(/** @type {Tools} */ { browser, url }) {
     await page.click('.message.assistant button[aria-label="Earlier version"]');
     assert.equal(await page.textContent('.message.assistant .branches span'), '1/2');
 
+    await page.setViewportSize({ width: 390, height: 400 });
+    const below = await page.evaluate(() => {
+        const scroller = document.querySelector('.scroller') ?? document.body;
+        scroller.scrollTop = scroller.scrollHeight - scroller.clientHeight - 50; // the page does not follow its end
+        return scroller.scrollHeight - scroller.clientHeight - scroller.scrollTop;
+    });
+    assert.ok(below > 40, `${below} pixels are below`);
+    await page.click('.message.assistant button[aria-label="Edit"]');
+    const bottom = (/** @type {string} */ part) =>
+        page.evaluate((name) => Number(document.querySelector(name)?.getBoundingClientRect().bottom), part);
+    assert.ok((await bottom('.editor .button.primary')) <= (await bottom('.scroller')), 'the button is in view');
+    await page.click('.editor .button:not(.primary)');
+    await page.setViewportSize(profiles.phone.viewport ?? assert.fail());
+
     await page.click('.message.user button[aria-label="Edit"]');
     await page.fill('.editor textarea', 'Say goodbye.');
     await page.click('.editor .button.primary');

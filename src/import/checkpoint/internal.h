@@ -33,6 +33,7 @@ typedef struct Plan {
     bool has_dtype;
     DType dtype;     /* numbers become this, where has_dtype */
     bool quantised;  /* config.json gets `quantization` */
+    bool coded;      /* a matrix is quantised that was not */
     QuantForm usual; /* form of modules that the config does not name */
     int count;
     Output *outputs;      /* in the order of MLX's files */

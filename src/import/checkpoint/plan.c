@@ -68,7 +68,7 @@ static bool plan_codes(Plan *plan, Output *o, QuantForm form) {
     o->form.bits = form.bits;
     o->form.group = form.group;
     o->form.dtype = form.quant == QUANT_AFFINE ? dtype : DTYPE_U8;
-    plan->quantised = true;
+    plan->quantised = plan->coded = true;
     return true;
 }
 
@@ -225,6 +225,16 @@ static bool is_scaled(const Plan *plan) {
     return false;
 }
 
+/* What was asked for would not happen at all. */
+static bool refuse_idle(const Plan *plan) {
+    if (plan->quantised)
+        return fail(
+            plan->error, ERROR_UNSUPPORTED, "its matrices are quantised already: write it with --dequantize first");
+    return fail(plan->error, ERROR_UNSUPPORTED,
+        "nothing can be quantised: no matrix has rows of a multiple of %d numbers, the size of a group",
+        plan->options->form.group);
+}
+
 bool plan_make(Plan *plan) {
     const LoadRecord *record = plan->record;
     plan->usual = plan->options->form;
@@ -242,5 +252,6 @@ bool plan_make(Plan *plan) {
     const char *reason = rule_refuses(plan->model_type);
     if (reason)
         return fail(plan->error, ERROR_UNSUPPORTED, "%s: %s: convert it with mlx_lm.convert", plan->model_type, reason);
+    if (plan->options->quantize && !plan->coded) return refuse_idle(plan);
     return put_in_order(plan);
 }
