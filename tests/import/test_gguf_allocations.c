@@ -66,6 +66,7 @@ int main(int argc, char **argv) {
     snprintf(target, sizeof target, "%s/model", root);
     sweep("llama", true);
     sweep("gemma3", false);
+    sweep("llama-00001-of-00002.gguf", true);
     sweep_export("llama");
     rmdir(root);
     return test_done();
