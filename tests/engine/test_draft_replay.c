@@ -1,5 +1,5 @@
 /* What the length rule gains and loses on recorded answers (bench/acceptance.csv), computed from times of steps by
- * their rows: the same at any load of this machine. test_draft_replay --table prints the figures of
+ * their rows: the same at any load of this machine. test_draft_replay table prints the figures of
  * docs/speculative-decoding.md. Times are those of one machine each; the rule begins with costs of rows of its own and
  * learns. */
 #include <math.h>
@@ -191,7 +191,7 @@ static void print_table(void) {
 
 int main(int argc, char **argv) {
     read_recording();
-    if (argc > 1 && !strcmp(argv[1], "--table")) {
+    if (argc > 1 && !strcmp(argv[1], "table")) {
         print_table();
         return 0;
     }
