@@ -61,7 +61,7 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of gptj, plamo2 and plamo3 are read (PLaMo's without its tokenizer).
+Of these, checkpoints of gptj, plamo2, plamo3 and talkie are read (PLaMo's without its tokenizer).
 llama.cpp's converter writes no gptj.
 """
 
@@ -154,6 +154,7 @@ def line(model_type, family, text, own, measured):
     needs = {  # operations that a backend may lack (bound.c: missing_operation)
         "recurrence": recurrent,
         "rg_lru": "COMPONENT_RG_LRU" in text,
+        "join_groups": "COMPONENT_SHARED_ATTENTION" in text,
         "mix_streams": "COMPONENT_ALTUP" in text,
         "sparsify": "COMPONENT_ALTUP" in text,
         "gate_heads": "head_gate" in text,

@@ -183,13 +183,15 @@
     row("smolvlm", idefics3_family)                                     \
     row("stablelm", stablelm_family)                                    \
     row("starcoder2", starcoder2_family)                                \
+    row("talkie", talkie_family)                                        \
     row("telechat3", telechat3_family)                                  \
     row("vaultgemma", vaultgemma_family)                                \
     row("xglm", xglm_family)                                            \
     row("xlm-roberta", roberta_family)                                  \
     row("xverse", llama_family)                                         \
     row("youtu_llm", youtu_llm_family)                                  \
-    row("youtu", youtu_llm_family)
+    row("youtu", youtu_llm_family)                                      \
+    row("zamba2", zamba2_family)
 // clang-format on
 
 #define DECLARE_FAMILY(model_type, family) extern const Family family; /* twice is fine */

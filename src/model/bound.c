@@ -162,6 +162,7 @@ static const char *missing_operation(const Backend *backend, const Component *co
     const BackendOps *ops = backend->ops;
     if (component_recurrent(component) && !ops->recurrence) return "recurrent layers";
     switch (component->kind) {
+    case COMPONENT_SHARED_ATTENTION: return ops->join_groups ? NULL : "attention to residual and embedding";
     case COMPONENT_RG_LRU: return ops->rg_lru ? NULL : "real-gated recurrences";
     case COMPONENT_INDEXER: return ops->index_select ? NULL : "a sparse indexer";
     case COMPONENT_COMPRESSOR: return ops->compress ? NULL : "compressed keys";
@@ -221,8 +222,8 @@ static void measure_layer(Bound *bound, const Layer *layer) {
     bound->recurrent_width = recurrent > bound->recurrent_width ? recurrent : bound->recurrent_width;
     for (int c = 0; c < layer->component_count; c++) {
         const Component *component = &layer->components[c];
-        CHECK(component->reads >= 0 && component->reads < c + !component->reads);
-        bound->keeps = bound->keeps || component->reads > 0;
+        CHECK(component->reads < c + !component->reads);
+        bound->keeps = bound->keeps || component->reads != 0;
         if (component->kind != COMPONENT_INDEXER) continue;
         const int chosen = indexer_width(&component->indexer);
         CHECK(bound->chosen_width == 0 || bound->chosen_width == chosen);
@@ -233,7 +234,7 @@ static void measure_layer(Bound *bound, const Layer *layer) {
 static void bind_layer_inputs(Binder *b) {
     LayerInputs *inputs = &b->bound->layer_inputs;
     *inputs = b->bound->spec->layer_inputs;
-    if (!inputs->width) return;
+    if (!inputs->embedding.rows) return;
     bind_weight(b, &inputs->embedding);
     bind_weight(b, &inputs->projection);
     bind_norm(b, &inputs->norm);
@@ -390,7 +391,7 @@ void bound_close(Bound *bound) {
 }
 
 int64_t bound_residual_width(const Bound *bound) {
-    return (int64_t)bound->spec->hidden * (1 + bound_streams(bound)) + bound->layer_inputs.embedding.cols;
+    return (int64_t)bound->spec->hidden * (1 + bound_streams(bound)) + layer_inputs_stride(&bound->layer_inputs);
 }
 
 int bound_streams(const Bound *bound) { return bound->altup.streams + bound->hyper.streams; }

@@ -12,6 +12,7 @@ static const ComponentOps *const kinds[] = {
     [COMPONENT_MAMBA] = &mamba_ops,
     [COMPONENT_RG_LRU] = &rg_lru_ops,
     [COMPONENT_LAYER_INPUT] = &layer_input_ops,
+    [COMPONENT_SHARED_ATTENTION] = &shared_attention_ops,
     [COMPONENT_SCALE] = &scale_ops,
     [COMPONENT_LINEAR] = &linear_ops,
     [COMPONENT_LAUREL] = &laurel_ops,

@@ -41,6 +41,7 @@ typedef struct ComponentCall {
     float *normed;    /* x, if parallel components read it with this one; NULL: none do */
     float *work;      /* [rows · the component's width] */
     float *residual;  /* [rows, hidden] += scale · output_norm(result) */
+    float *aside;     /* [rows, hidden] what a component with READS_ASIDE reads; NULL: the model has none */
     int hidden;
     const float *layer_inputs; /* [rows, layer_inputs_stride] LayerInputs of the rows; NULL: there are none */
     int64_t layer_inputs_stride;
@@ -77,8 +78,8 @@ typedef struct ComponentOps {
 } ComponentOps;
 
 extern const ComponentOps attention_ops, mla_ops, indexer_ops, glu_ops, mlp_ops, moe_ops, recurrent_ops, short_conv_ops,
-    mamba_ops, rg_lru_ops, layer_input_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops, altup_correct_ops,
-    compressor_ops, compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops, norm_gate_ops;
+    mamba_ops, rg_lru_ops, layer_input_ops, shared_attention_ops, scale_ops, linear_ops, laurel_ops, altup_predict_ops,
+    altup_correct_ops, compressor_ops, compressed_attention_ops, hyper_collapse_ops, hyper_expand_ops, norm_gate_ops;
 
 const ComponentOps *component_ops(ComponentKind kind);
 /* Visits the component's norms, then what its kind has. */

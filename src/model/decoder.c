@@ -26,7 +26,7 @@ static void stage_begin(Stage *stage, int number, const Step *step) {
     stage->residual = number ? bound->arrival : backend->ops->scratch(backend, rows * bound_residual_width(bound));
     stage->layer_inputs = bound->layer_inputs.width ? stage->residual + rows * hidden : NULL;
     stage->streams =
-        bound_streams(bound) ? stage->residual + rows * (hidden + bound->layer_inputs.embedding.cols) : NULL;
+        bound_streams(bound) ? stage->residual + rows * (hidden + layer_inputs_stride(&bound->layer_inputs)) : NULL;
     const int64_t tile = stage->tile_rows * bound->width, recurrent = rows * bound->recurrent_width;
     stage->work = backend->ops->scratch(backend, tile > recurrent ? tile : recurrent);
     stage->normed = backend->ops->scratch(backend, bound->group_norms * rows * hidden);
@@ -127,7 +127,13 @@ static void add_positions(const Stage *stage, const Step *step) {
 static void compute_layer_inputs(const Stage *stage, const Step *step) {
     const LayerInputs *inputs = &stage->bound->layer_inputs;
     const BackendOps *ops = stage->backend->ops;
-    const int64_t width = inputs->embedding.cols;
+    const int64_t width = layer_inputs_stride(inputs);
+    if (!inputs->embedding.rows) {
+        if (stage->walk)
+            ops->activate(stage->backend, step->rows * width, stage->residual, (Activation){.kind = ACT_NONE},
+                stage->layer_inputs);
+        return;
+    }
     float *projected = ops->scratch(stage->backend, step->rows * width);
     if (!stage->walk) return;
     const Embed embed = {.rows = step->rows,

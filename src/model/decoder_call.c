@@ -33,7 +33,7 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
     const Component *component = &layer->components[c];
     const Spec *spec = stage->bound->spec;
     const HyperConnections *hyper = &stage->bound->hyper;
-    const int64_t at = (int64_t)rows->first * spec->hidden, inputs = spec->layer_inputs.embedding.cols;
+    const int64_t at = (int64_t)rows->first * spec->hidden, inputs = layer_inputs_stride(&spec->layer_inputs);
     const int64_t group_at = group_norm(layer, c) * (int64_t)stage->rows * spec->hidden + at;
     const bool grouped = is_grouped(layer, c);
     const float *residual = component->reads ? stage->kept : stage->residual;
@@ -50,6 +50,7 @@ ComponentCall decoder_call(const Stage *stage, int i, int c, const Rows *rows) {
         .normed = grouped ? stage->normed + group_at : NULL,
         .work = stage->work,
         .residual = stage->residual + at,
+        .aside = stage->kept ? stage->kept + at : NULL,
         .hidden = spec->hidden,
         .layer_inputs = stage->layer_inputs ? stage->layer_inputs + rows->first * inputs : NULL,
         .layer_inputs_stride = inputs,

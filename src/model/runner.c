@@ -150,6 +150,7 @@ static const char *undivided(const Component *component, int parts, int64_t *cou
     switch (component->kind) {
     case COMPONENT_MLA: return "latent attention";
     case COMPONENT_MAMBA: return "recurrent layers with a state per channel (Mamba-1)";
+    case COMPONENT_SHARED_ATTENTION: return "attention blocks that layers share";
     case COMPONENT_INDEXER: return "a sparse indexer";
     case COMPONENT_COMPRESSED_ATTENTION: return "attention to compressed keys";
     case COMPONENT_HYPER_COLLAPSE: return "streams of hyper-connections";

@@ -17,7 +17,7 @@ struct SlicedStep {
 
 static bool component_possible(const Component *component) {
     const AttentionComponent *attention = &component->attention;
-    if (component->parallel || component->reads > 0) return false;
+    if (component->parallel || component->reads != 0) return false;
     switch (component->kind) {
     case COMPONENT_ATTENTION: return !attention->conv.taps && !attention->op.selection.block;
     case COMPONENT_GLU:

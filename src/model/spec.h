@@ -25,6 +25,7 @@ typedef enum ComponentKind {
     COMPONENT_MAMBA,                /* Mamba-1 */
     COMPONENT_RG_LRU,               /* real-gated linear recurrent unit (Griffin) */
     COMPONENT_LAYER_INPUT,          /* per-layer input of the token (Gemma 4) */
+    COMPONENT_SHARED_ATTENTION,     /* attention and a network whose weights several layers have (Zamba) */
     COMPONENT_SCALE,                /* normalises the residual in place, multiplies it */
     COMPONENT_LINEAR,               /* one matrix */
     COMPONENT_LAUREL,               /* learned low-rank residual beside another component (Gemma 3n) */
@@ -201,12 +202,27 @@ typedef struct RgLruComponent {
     Weight in, gate, o;
 } RgLruComponent;
 
-/* projection · (act(gate · x) ∘ the layer's input of the token) (LayerInputs) */
+/* projection · (act(gate · x) ∘ the layer's input of the token) (LayerInputs); gate rows 0: that input */
 typedef struct LayerInputComponent {
     Weight gate, projection; /* [width, hidden], [hidden, width] */
     Activation activation;
     int layer; /* whose input it is */
 } LayerInputComponent;
+
+/* z = o · attention(q, k, v) of the residual and the embedding (LayerInputs) side by side, through the input norm of
+ * both; y = out · glu(ffn_norm(z)). It adds nothing to the residual h: h + y is what the next component reads, which
+ * has READS_ASIDE. */
+typedef struct SharedAttentionComponent {
+    Attention op;                /* what is known at load */
+    Weight q, k, v, o;           /* q, k and v [rows, 2 · hidden] */
+    LowRank own_q, own_k, own_v; /* what the layer adds to them; a rows 0: nothing */
+    const Norm *ffn_norm;
+    Weight gate, up, down;
+    Weight own_down; /* the same of gate and up, which read one product */
+    Weight own_gate, own_up;
+    Activation activation;
+    Weight out;
+} SharedAttentionComponent;
 
 /* right · (left · x) under the output norm, plus x itself; x is the normalised residual (arXiv 2411.07501). Parallel to
  * another component. */
@@ -230,6 +246,8 @@ typedef struct AltUpComponent {
                                   NULL: none, or to predict */
 } AltUpComponent;
 
+enum { READS_ASIDE = -1 };
+
 /* Adds to the residual h: h += residual_scale · output_norm(f(input_norm(h))). Pre-norm has only the input norm,
  * post-norm only the output norm, sandwich norms are both. COMPONENT_SCALE: h = scale_factor · input_norm(h). */
 typedef struct Component {
@@ -241,7 +259,8 @@ typedef struct Component {
     int cache_entry;         /* entry of the model's cache; the first component that names it fills it; −1: none */
     int state_entry;         /* a second one: for AttentionComponent.conv, behind the first; −1: none */
     int reads;               /* > 0: reads the residual as it was before component `reads` of the layer, which is an
-                                earlier one; 0: the residual as it is. Components parallel to it read the same */
+                                earlier one; READS_ASIDE: what the component before it made; 0: the residual as it is.
+                                Components parallel to it read the same */
     const Norm *input_norm;  /* NULL: none; never NULL before a parallel component */
     const Norm *output_norm; /* NULL: none */
     union {
@@ -255,6 +274,7 @@ typedef struct Component {
         ShortConvComponent short_conv;
         MambaComponent mamba;
         RgLruComponent rg_lru;
+        SharedAttentionComponent shared_attention;
         LayerInputComponent layer_input; /* with AltUp it is added to all streams but the first */
         LaurelComponent laurel;
         Weight linear; /* COMPONENT_LINEAR: [hidden, hidden] */
@@ -290,7 +310,7 @@ typedef struct Tally {
 
 /* Inputs of the layers from the token itself (Gemma 4): for layer l the elements l·width … (l + 1)·width of
  * scale · (norm(projection · h) + embedding_scale · embedding[token]), h being the embedding as the first layer reads
- * it; the norm is that of each layer's elements. */
+ * it; the norm is that of each layer's elements. Or, of width hidden and without weights, all layers have h itself. */
 typedef struct LayerInputs {
     int width;         /* elements of one layer; 0: there are no inputs */
     Weight embedding;  /* [vocab or less, layer_count · width]; ids beyond it and given rows read token 0 */
@@ -298,6 +318,10 @@ typedef struct LayerInputs {
     const Norm *norm;  /* [width] */
     float scale, embedding_scale;
 } LayerInputs;
+/* Elements of a row. */
+static inline int64_t layer_inputs_stride(const LayerInputs *inputs) {
+    return inputs->embedding.rows ? inputs->embedding.cols : inputs->width;
+}
 
 /* What the first layer of a multi-token prediction head or an assistant reads: token · token_norm(embedding of the
  * row's token) + state · state_norm(final hidden state of the position before the token, behind the model's final

@@ -104,7 +104,7 @@ static bool reads_tokens(const Spec *spec) {
         for (int i = 0; i < layer->component_count; i++)
             if (layer->components[i].kind == COMPONENT_MOE && layer->components[i].moe.table) return true;
     }
-    return spec->layer_inputs.width;
+    return spec->layer_inputs.embedding.rows;
 }
 
 static void check_backend(const Fixture *fixture, const char *directory, const char *cpu) {

@@ -1,4 +1,4 @@
-/* The layer's own input of the token: projection · (act(gate · x) ∘ input) (Gemma 3n and 4). */
+/* The layer's own input of the token: projection · (act(gate · x) ∘ input) (Gemma 3n and 4), or the input alone. */
 #include "model/component.h"
 
 static int64_t layer_input_width(const Component *component) {
@@ -6,6 +6,7 @@ static int64_t layer_input_width(const Component *component) {
 }
 
 static void layer_input_visit(Component *component, const Visitor *visitor) {
+    if (!component->layer_input.gate.rows) return;
     visit_weight(visitor, &component->layer_input.gate);
     visit_weight(visitor, &component->layer_input.projection);
 }
@@ -16,7 +17,11 @@ static ComponentCost layer_input_cost(const Component *component, int depth) {
 }
 
 static void layer_input_describe(const Component *component, Buffer *out) {
-    buffer_printf(out, "own input of %lld", (long long)component->layer_input.gate.rows);
+    const long long width = component->layer_input.gate.rows;
+    if (width)
+        buffer_printf(out, "own input of %lld", width);
+    else
+        buffer_text(out, "embedding");
 }
 
 /* projection · the work area, added to all streams but the first. */
@@ -38,6 +43,11 @@ static void add_to_streams(const LayerInputComponent *input, const ComponentCall
 static void layer_input_forward(const Component *component, const ComponentCall *call) {
     const LayerInputComponent *input = &component->layer_input;
     const BackendOps *ops = call->backend->ops;
+    if (!input->gate.rows) {
+        ops->add(call->backend, call->rows, call->hidden, call->residual, call->layer_inputs, call->scale,
+            call->output_norm);
+        return;
+    }
     const Matmul gate = {.rows = call->rows,
         .decode_rows = call->decode_rows,
         .x = call->x,
