@@ -313,6 +313,17 @@ typedef struct FfnBlock {
     MatmulAdd down;
 } FfnBlock;
 
+/* residual += scale · norm(x_norm(x) + y_norm(y)) (DenseBeside); x_norm NULL: none. x is undefined afterwards. */
+typedef struct AddPair {
+    int rows;
+    int64_t width;
+    float *residual;
+    float *x;
+    const float *y;
+    float scale;
+    const Norm *x_norm, *y_norm, *norm;
+} AddPair;
+
 /* All-reduce over the ranks of a tensor-parallel backend. Each rank has partial terms of one sum, which are added in
  * the order of the ranks: residual += scale · norm(Σ terms); residual NULL: terms = Σ terms. */
 typedef struct RankSum {
@@ -391,8 +402,18 @@ typedef struct Experts {
     float *out;  /* [rows, hidden] */
 } Experts;
 
+/* A gated network beside experts: glu of the block's x, down of glu.out, whose result is sums.x; sums.y is the
+ * experts'.
+ */
+typedef struct DenseBeside {
+    Glu glu;
+    Matmul down;
+    AddPair sums;
+} DenseBeside;
+
 /* An MoE block as one operation: normed = norm(x) (norm NULL: none), the router's product, routing, the experts,
- * residual += scale · out_norm(their sum). Only the residual is defined afterwards; residual NULL: only experts.out. */
+ * residual += scale · out_norm(their sum). Only the residual is defined afterwards; residual NULL: only experts.out.
+ * dense: then its operations, in turn. */
 typedef struct MoeBlock {
     const float *x;
     const Norm *norm, *out_norm;
@@ -402,6 +423,7 @@ typedef struct MoeBlock {
     Experts experts;
     float *residual;
     float scale;
+    const DenseBeside *dense; /* with residual NULL; NULL: there is none */
 } MoeBlock;
 
 /* ---- streams of the residual: AltUp (arXiv 2301.13310) ---- */

@@ -15,11 +15,11 @@ typedef struct Whole {
     Norm norm;
     float *norm_weight, *norm_bias, *own_weight;
     Activation activation;
-    Matrix bank[3][COUNT_MAX + 1], router, shared_gate;
+    Matrix bank[3][COUNT_MAX + 1], router, shared_gate, dense[3];
 } Whole;
 
-/* wider: the shared expert's inner width. gateless: up is the gate as well. own_norm: the router has one, and the sum
- * is not added to the residual. */
+/* wider: the shared expert's inner width. gateless: up is the gate as well. own_norm: the router has one, and a dense
+ * network as wide as the shared expert is beside the experts. */
 typedef struct Shape {
     const char *name;
     int hidden, inner, wider, count, top_k;
@@ -44,6 +44,8 @@ static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router,
             w.bank[i][e] =
                 matrix_make(i == 2 ? other : kind, i == 2 ? hidden : width, i == 2 ? width : hidden, variant % 2);
     }
+    for (int i = 0; i < 3; i++)
+        w.dense[i] = matrix_make(i == 2 ? other : kind, i == 2 ? hidden : wider, i == 2 ? wider : hidden, false);
     w.router = matrix_make(router, w.count, hidden, variant % 2);
     w.shared_gate = matrix_make(router, w.shared ? w.shared : 1, hidden, false);
     w.norm_weight = random_floats(hidden, 1);
@@ -56,6 +58,7 @@ static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router,
 static void whole_free(Whole *w) {
     for (int e = 0; e <= w->count; e++)
         for (int i = 0; i < 3; i++) matrix_free(&w->bank[i][e]);
+    for (int i = 0; i < 3; i++) matrix_free(&w->dense[i]);
     matrix_free(&w->router);
     matrix_free(&w->shared_gate);
     free(w->norm_weight);
@@ -67,8 +70,8 @@ static void whole_free(Whole *w) {
 typedef struct There {
     Backend *backend;
     const Whole *whole;
-    Weight bank[3][COUNT_MAX + 1], router, shared_gate, norm_weight, norm_bias, own_weight;
-    float *x, *normed, *logits, *shared_logits, *weight, *work, *sum, *residual;
+    Weight bank[3][COUNT_MAX + 1], router, shared_gate, dense[3], norm_weight, norm_bias, own_weight;
+    float *x, *normed, *logits, *shared_logits, *weight, *work, *sum, *residual, *dense_inner, *dense_sum;
     int32_t *index;
 } There;
 
@@ -89,6 +92,7 @@ static There there_make(Backend *b, const Whole *w) {
     const int slots = w->top_k + 1;
     for (int e = 0; e <= w->count; e++)
         for (int i = 0; i < 3; i++) t.bank[i][e] = bound(b, &w->bank[i][e].weight);
+    for (int i = 0; i < 3; i++) t.dense[i] = bound(b, &w->dense[i].weight);
     t.router = bound(b, &w->router.weight);
     t.shared_gate = bound(b, &w->shared_gate.weight);
     const Weight vector = {
@@ -108,20 +112,32 @@ static There there_make(Backend *b, const Whole *w) {
     t.work = take(b, GENERATED * slots * (2 * w->inner + w->hidden + 2));
     t.sum = take(b, GENERATED * w->hidden);
     t.residual = take(b, GENERATED * w->hidden);
+    t.dense_inner = take(b, GENERATED * w->dense[0].weight.rows);
+    t.dense_sum = take(b, GENERATED * w->hidden);
     return t;
 }
 static void there_free(There *t) {
     Backend *b = t->backend;
     for (int e = 0; e <= t->whole->count; e++)
         for (int i = 0; i < 3; i++) b->ops->unbind(b, &t->bank[i][e]);
+    for (int i = 0; i < 3; i++) b->ops->unbind(b, &t->dense[i]);
     b->ops->unbind(b, &t->router);
     b->ops->unbind(b, &t->shared_gate);
     b->ops->unbind(b, &t->norm_weight);
     b->ops->unbind(b, &t->norm_bias);
     b->ops->unbind(b, &t->own_weight);
-    void *const memory[] = {
-        t->x, t->normed, t->logits, t->shared_logits, t->weight, t->index, t->work, t->sum, t->residual};
+    void *const memory[] = {t->x, t->normed, t->logits, t->shared_logits, t->weight, t->index, t->work, t->sum,
+        t->residual, t->dense_inner, t->dense_sum};
     for (size_t i = 0; i < COUNT_OF(memory); i++) b->ops->release(b, memory[i]);
+}
+
+static void add_dense(Backend *b, const DenseBeside *op) {
+    const AddPair *sums = &op->sums;
+    b->ops->glu(b, &op->glu);
+    b->ops->matmul(b, &op->down);
+    if (sums->x_norm) b->ops->norm(b, sums->rows, sums->x, sums->x_norm, sums->x);
+    b->ops->add(b, sums->rows, sums->width, sums->x, sums->y, 1, sums->y_norm);
+    b->ops->add(b, sums->rows, sums->width, sums->residual, sums->x, sums->scale, sums->norm);
 }
 
 /* x [rows, hidden] → out, what is added to a residual of x. */
@@ -136,6 +152,29 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
         w->norm.kind, w->hidden, w->norm.eps, t->norm_weight.data, w->norm.bias ? t->norm_bias.data : NULL};
     const Norm own = {NORM_RMS, w->hidden, w->norm.eps, t->own_weight.data, NULL};
     const bool normed = variant != 2;
+    const DenseBeside dense = {.glu = {.rows = rows,
+                                   .decode_rows = decode_rows,
+                                   .x = t->x,
+                                   .norm = &own,
+                                   .gate = &t->dense[0],
+                                   .up = &t->dense[1],
+                                   .activation = {.kind = ACT_GELU_TANH},
+                                   .out = t->dense_inner},
+        .down = {.rows = rows,
+            .decode_rows = decode_rows,
+            .x = t->dense_inner,
+            .count = 1,
+            .weight = {&t->dense[2]},
+            .out = {t->dense_sum}},
+        .sums = {.rows = rows,
+            .width = w->hidden,
+            .residual = t->residual,
+            .x = t->dense_sum,
+            .y = t->sum,
+            .scale = 0.75f,
+            .x_norm = variant ? &norm : NULL,
+            .y_norm = &own,
+            .norm = &norm}};
     const MoeBlock op = {.x = t->x,
         .norm = normed ? &norm : NULL,
         .out_norm = variant == 1 ? &norm : NULL,
@@ -176,7 +215,8 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
             .work = t->work,
             .out = t->sum},
         .residual = w->own_norm ? NULL : t->residual,
-        .scale = 0.75f};
+        .scale = 0.75f,
+        .dense = w->own_norm ? &dense : NULL};
     if (b->ops->moe_block) {
         b->ops->moe_block(b, &op);
     } else {
@@ -185,11 +225,11 @@ static void run_whole(const There *t, int variant, int rows, int decode_rows, co
         b->ops->route(b, &op.route);
         b->ops->experts(b, &op.experts);
         if (op.residual) b->ops->add(b, rows, w->hidden, t->residual, t->sum, op.scale, op.out_norm);
+        if (op.dense) add_dense(b, op.dense);
     }
     Error error = {0};
     TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
-    b->ops->download(b, out, w->own_norm ? t->sum : t->residual, bytes);
-    for (int i = 0; w->own_norm && i < rows * w->hidden; i++) out[i] += x[i];
+    b->ops->download(b, out, t->residual, bytes);
 }
 
 static void check_shape(Backend *device, Backend *ref, int k, const Shape *shape, int variant, int rows_most) {
@@ -241,7 +281,7 @@ static void check_whole(Backend *device, Backend *ref, int k, int size, int vari
 static void check_unusual(Backend *device, Backend *ref, int k, int variant, int rows_most) {
     const Shape gateless = {"experts without a gate", 256, 384, 640, COUNT, COUNT, true, false, false},
                 weighed = {"weighed inputs", 256, 384, 640, COUNT, COUNT, false, true, false},
-                normed = {"a router's own norm", 256, 384, 640, COUNT, COUNT, false, false, true};
+                normed = {"a router's own norm, a network beside", 256, 384, 640, COUNT, COUNT, false, false, true};
     check_shape(device, ref, k, &gateless, variant, rows_most);
     check_shape(device, ref, k, &weighed, variant, rows_most);
     check_shape(device, ref, k, &normed, variant, rows_most);

@@ -276,14 +276,22 @@ cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-    *event = (cudaEvent_t)malloc(1);
+    *event = (cudaEvent_t)calloc(1, sizeof(std::vector<Action> *)); /* the graph in which it was recorded */
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     free((void *)event);
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    *(std::vector<Action> **)event = ((Stream *)stream)->captured;
+    return cudaSuccess;
+}
+/* Everything is done in the order in which it was enqueued. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    ((Stream *)stream)->captured = *(std::vector<Action> **)event;
+    return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaSuccess; }
 

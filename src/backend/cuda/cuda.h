@@ -145,6 +145,12 @@ typedef struct CudaBackend {
     KernelArch arch;
     bool sm90a; /* arch is ARCH_SM90A */
     cudaStream_t stream;
+    /* A second stream, on which operations run beside those of the first one (cuda_beside_begin()). */
+    struct {
+        cudaStream_t stream;
+        cudaEvent_t begins, ends;
+        bool now; /* operations that are called go to the second stream */
+    } beside;
     Error fault; /* the first one; sticky */
 
     float *scratch;                     /* owned */
@@ -387,5 +393,11 @@ void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float c
 void cuda_sum_logits(Backend *backend, const LogitSums *op);
 void cuda_sample(Backend *backend, const LogitSampling *op);
 const int32_t *cuda_sampled(Backend *backend, uint64_t ticket);
+void cuda_add_pair(CudaBackend *b, const AddPair *op);
+/* Operations between begin() and end() run beside those that follow until join(): single decode rows, which use no
+ * common work space, and products that leave half of a multiprocessor. */
+void cuda_beside_begin(CudaBackend *b);
+void cuda_beside_end(CudaBackend *b);
+void cuda_beside_join(CudaBackend *b);
 void cuda_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);

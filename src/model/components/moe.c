@@ -202,28 +202,40 @@ static void moe_prefetch(const Component *component, const ComponentCall *call) 
     choose_and_request(&component->moe, call, EXPERTS_PREFETCH);
 }
 
-/* Adds the experts' sum to the result of the dense network, which becomes the block's. */
-static void add_dense(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+static DenseBeside dense_of(const MoeComponent *moe, const ComponentCall *call, const Places *p) {
+    return (DenseBeside){.glu = {.rows = call->rows,
+                             .decode_rows = call->decode_rows,
+                             .x = call->x,
+                             .norm = moe->dense_input_norm,
+                             .gate = &moe->dense.gate,
+                             .up = &moe->dense.up,
+                             .activation = moe->dense.activation,
+                             .out = p->dense},
+        .down = {.rows = call->rows,
+            .decode_rows = call->decode_rows,
+            .x = p->dense,
+            .count = 1,
+            .weight = {&moe->dense.down},
+            .out = {p->dense_sum}},
+        .sums = {.rows = call->rows,
+            .width = moe->router.cols,
+            .residual = call->residual,
+            .x = p->dense_sum,
+            .y = p->sum,
+            .scale = call->scale,
+            .x_norm = moe->dense_output_norm,
+            .y_norm = moe->experts_output_norm,
+            .norm = call->output_norm}};
+}
+
+static void add_dense(const ComponentCall *call, const DenseBeside *dense) {
     const BackendOps *ops = call->backend->ops;
-    const Glu glu = {.rows = call->rows,
-        .decode_rows = call->decode_rows,
-        .x = call->x,
-        .norm = moe->dense_input_norm,
-        .gate = &moe->dense.gate,
-        .up = &moe->dense.up,
-        .activation = moe->dense.activation,
-        .out = p->dense};
-    const Matmul down = {.rows = call->rows,
-        .decode_rows = call->decode_rows,
-        .x = p->dense,
-        .count = 1,
-        .weight = {&moe->dense.down},
-        .out = {p->dense_sum}};
-    ops->glu(call->backend, &glu);
-    ops->matmul(call->backend, &down);
-    if (moe->dense_output_norm)
-        ops->norm(call->backend, call->rows, p->dense_sum, moe->dense_output_norm, p->dense_sum);
-    ops->add(call->backend, call->rows, moe->router.cols, p->dense_sum, p->sum, 1, moe->experts_output_norm);
+    const AddPair *sums = &dense->sums;
+    ops->glu(call->backend, &dense->glu);
+    ops->matmul(call->backend, &dense->down);
+    if (sums->x_norm) ops->norm(call->backend, sums->rows, sums->x, sums->x_norm, sums->x);
+    ops->add(call->backend, sums->rows, sums->width, sums->x, sums->y, 1, sums->y_norm);
+    ops->add(call->backend, sums->rows, sums->width, sums->residual, sums->x, sums->scale, sums->norm);
 }
 
 static void moe_forward(const Component *component, const ComponentCall *call) {
@@ -231,7 +243,8 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
     const BackendOps *ops = call->backend->ops;
     const Places p = places_of(moe, call);
     const bool begun = call->begun && moe->source;
-    const bool dense = moe->dense.gate.rows > 0, latent = moe->latent_in.rows > 0;
+    const bool has_dense = moe->dense.gate.rows > 0, latent = moe->latent_in.rows > 0;
+    const DenseBeside dense = has_dense ? dense_of(moe, call, &p) : (DenseBeside){0};
     if (ops->moe_block && !moe->source && !latent && moe->router_softcap == 0) {
         const MoeBlock moe_block = {.x = call->x,
             .norm = call->norm,
@@ -240,21 +253,20 @@ static void moe_forward(const Component *component, const ComponentCall *call) {
             .router = router_of(moe, call, &p),
             .route = route_of(moe, call, &p),
             .experts = experts_of(moe, call, &p, EXPERTS_WHOLE),
-            .residual = dense ? NULL : call->residual,
-            .scale = call->scale};
+            .residual = has_dense ? NULL : call->residual,
+            .scale = call->scale,
+            .dense = has_dense ? &dense : NULL};
         ops->moe_block(call->backend, &moe_block);
-        if (!dense) return;
-    } else {
-        if (!begun) choose(moe, call, &p);
-        use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
-    }
-    if (latent) {
-        add_latent(moe, call, &p);
         return;
     }
-    if (dense) add_dense(moe, call, &p);
-    ops->add(call->backend, call->rows, moe->router.cols, call->residual, dense ? p.dense_sum : p.sum, call->scale,
-        call->output_norm);
+    if (!begun) choose(moe, call, &p);
+    use_experts(moe, call, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
+    if (latent)
+        add_latent(moe, call, &p);
+    else if (has_dense)
+        add_dense(call, &dense);
+    else
+        ops->add(call->backend, call->rows, moe->router.cols, call->residual, p.sum, call->scale, call->output_norm);
 }
 
 const ComponentOps moe_ops = {.width = moe_width,

@@ -302,7 +302,7 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     ProductWork work = work_of(p);
     work.activation = p->activation;
     work.scale = p->scale;
-    work.apart = p->apart;
+    work.room = p->room;
     work.has_moe = p->has_moe;
     if (p->norm) work.norm = *p->norm;
     work.inputs = (const __half *)p->inputs;

@@ -16,7 +16,7 @@ struct ProductWork {
     const __half *inputs;
     const float *input_factors; /* [rows] */
     float *copy;                /* STORE of a gemv, one weight: second destination of the result; NULL: none */
-    int apart;                  /* gemv: as in Product */
+    int room;                   /* gemv: as in Product */
     int has_moe;                /* gemv: as in Product */
     const __half *handed;       /* gemv: x as f16, used if it loses nothing; NULL: none */
     __half *passes;             /* GLU of prefill rows: destination of the result as the next product's inputs */

@@ -49,6 +49,13 @@ enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };
 
 typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode;
 
+/* What other kernels need beside a gemv. */
+typedef enum ProductRoom {
+    ROOM_ANY,
+    ROOM_APART, /* the kernel that follows has few blocks, which need room beside the blocks of this one */
+    ROOM_HALF,  /* another stream's kernels need half of each multiprocessor */
+} ProductRoom;
+
 /* A product of up to PRODUCTS_MAX weights with one input. Fields marked "in, out" are changed by product_run(). */
 typedef struct Product {
     int rows, cols;
@@ -63,9 +70,9 @@ typedef struct Product {
     float scale;           /* ADD: out += scale · product */
     Activation activation; /* GLU */
     void *inputs;          /* work space of product_input_bytes(rows_max, cols) */
-    int apart;         /* 1: the kernel that follows has few blocks, which need room beside the blocks of this one */
-    int has_moe;       /* 1: the model has MoE blocks (fused_moe_row.cuh) */
-    float *copy;       /* in, out; a second destination of the result; NULL afterwards: it was not written */
+    int room;              /* ProductRoom */
+    int has_moe;           /* 1: the model has MoE blocks (fused_moe_row.cuh) */
+    float *copy;           /* in, out; a second destination of the result; NULL afterwards: it was not written */
     RankPlace rank;    /* in, out; STORE, ADD: exchange with the other GPU; theirs NULL afterwards: it was not done */
     int handed;        /* in, out; 1: `inputs` holds x already, as the gated product before left it */
     int hands;         /* in, out; GLU, 1: leave the result in `inputs` as well; 0 afterwards: it was not left */

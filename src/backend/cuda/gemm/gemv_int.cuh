@@ -237,8 +237,8 @@ enum { TWICE_UNITS = 20 };
  * short slots, which get no more than that, so that they are resident before the previous product has ended. */
 static inline void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
     const int least = shared_max / 2 + 2048 - FIXED, slots = (least - besides) / ring.slot_bytes;
-    const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4;
-    if (!(ring.late && w.apart) && !gated) return;
+    const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4 && w.room != ROOM_HALF;
+    if (!(ring.late && w.room == ROOM_APART) && !gated) return;
     ring.least = least;
     if (gated && slots < ring.slots) ring.slots = slots;
     if (ring.window > ring.slots) ring.window = ring.slots;
@@ -254,7 +254,8 @@ static inline GemvShape gemv_shape(const ProductWork &w, int multiprocessors, in
     Ring ring = ring_of(w, parts, besides + FIXED, shared_max / 2 - 2 * FIXED, true);
     const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 &&
         w.units >= TWICE_UNITS * multiprocessors && ring.slots >= 2;
-    if (!twice) ring = ring_of(w, parts, besides + FIXED, shared_max, true);
+    if (!twice && !(w.room == ROOM_HALF && ring.slots >= 2))
+        ring = ring_of(w, parts, besides + FIXED, shared_max, true);
     if (ring.slots < 2) return GemvShape{};
     ring.twos = chains_of(w.rows) == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
         ring.slots >= 4 && (parts > 1 || w.units >= 2 * multiprocessors);

@@ -318,17 +318,37 @@ static void run_in_turn(Backend *backend, const MoeBlock *op, int first) {
         ops->add(backend, router.rows, hidden, op->residual + first * hidden, experts.out, op->scale, op->out_norm);
 }
 
+/* Uses no work space of run_whole(). */
+static void run_dense(CudaBackend *b, const DenseBeside *op) {
+    cuda_glu(&b->base, &op->glu);
+    cuda_matmul(&b->base, &op->down);
+}
+
 void cuda_moe_block(Backend *backend, const MoeBlock *op) {
     CudaBackend *b = cuda_of(backend);
+    const DenseBeside *dense = op->dense;
     Banks banks;
     int first = 0;
+    bool beside = false;
     if (op->experts.decode_rows > 0 && !op->route.table) {
         if (!banks_of(b, &op->experts, &banks)) return;
         const Kernel kernel = fused_kernel(b, op, &banks);
         if (kernel != KERNEL_MOE_GEMM) {
+            beside = dense && op->experts.rows == 1 && kernel == KERNEL_FUSED_MOE_ROW;
+            if (beside) {
+                cuda_beside_begin(b);
+                run_dense(b, dense);
+                cuda_beside_end(b);
+            }
             run_whole(b, op, &banks, kernel == KERNEL_FUSED_MOE_ROW);
             first = op->experts.decode_rows;
         }
     }
     if (first < op->experts.rows) run_in_turn(backend, op, first);
+    if (!dense) return;
+    if (beside)
+        cuda_beside_join(b);
+    else
+        run_dense(b, dense);
+    cuda_add_pair(b, &dense->sums);
 }

@@ -163,6 +163,9 @@ static void cuda_close(Backend *backend) {
     cuda_ranks_close(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->logits);
+    if (b->beside.begins) cudaEventDestroy(b->beside.begins);
+    if (b->beside.ends) cudaEventDestroy(b->beside.ends);
+    if (b->beside.stream) cudaStreamDestroy(b->beside.stream);
     if (b->stream) cudaStreamDestroy(b->stream);
     if (b->fault.code == ERROR_DEVICE) __atomic_store_n(&broken[b->device], true, __ATOMIC_RELAXED);
     free(b);
@@ -312,7 +315,11 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     b->base.decode_rows_max = b->sm90a ? DECODE_ROWS_MAX : 0;
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);
-    if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error)) return false;
+    if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error) ||
+        !cuda_expect(cudaStreamCreateWithFlags(&b->beside.stream, cudaStreamNonBlocking), "CUDA", error) ||
+        !cuda_expect(cudaEventCreateWithFlags(&b->beside.begins, cudaEventDisableTiming), "an event", error) ||
+        !cuda_expect(cudaEventCreateWithFlags(&b->beside.ends, cudaEventDisableTiming), "an event", error))
+        return false;
     b->scratch = cuda_alloc(&b->base, options->scratch_bytes, MEMORY_STEP, error);
     return b->scratch && cuda_steps_open(b, error);
 }

@@ -70,6 +70,40 @@ void cuda_add(
     cuda_ok(b, rows_add(b->stream, rows, width, residual, y, scale, norm ? &n : NULL), "add");
 }
 
+void cuda_add_pair(CudaBackend *b, const AddPair *op) {
+    const RowNorm x_norm = row_norm(op->x_norm), y_norm = row_norm(op->y_norm), norm = row_norm(op->norm);
+    if (rows_add_pair_fits(op->residual, op->x, op->y, &x_norm, &y_norm, &norm)) {
+        cuda_ok(b, rows_add_pair(b->stream, op->rows, op->residual, op->x, op->y, op->scale, &x_norm, &y_norm, &norm),
+            "add");
+        return;
+    }
+    if (op->x_norm) cuda_norm(&b->base, op->rows, op->x, op->x_norm, op->x);
+    cuda_add(&b->base, op->rows, op->width, op->x, op->y, 1, op->y_norm);
+    cuda_add(&b->base, op->rows, op->width, op->residual, op->x, op->scale, op->norm);
+}
+
+static void change_stream(CudaBackend *b) {
+    cudaStream_t stream = b->stream;
+    b->stream = b->beside.stream;
+    b->beside.stream = stream;
+    b->beside.now = !b->beside.now;
+}
+/* Kernels that wait for another stream's begin when those before them have ended. */
+static void wait_for(CudaBackend *b, cudaStream_t stream, cudaEvent_t event) {
+    cuda_ok(b, cudaStreamWaitEvent(stream, event, 0), "work beside other work");
+    kernels_begin_apart(stream);
+}
+void cuda_beside_begin(CudaBackend *b) {
+    cuda_ok(b, cudaEventRecord(b->beside.begins, b->stream), "work beside other work");
+    wait_for(b, b->beside.stream, b->beside.begins);
+    change_stream(b);
+}
+void cuda_beside_end(CudaBackend *b) {
+    cuda_ok(b, cudaEventRecord(b->beside.ends, b->stream), "work beside other work");
+    change_stream(b);
+}
+void cuda_beside_join(CudaBackend *b) { wait_for(b, b->stream, b->beside.ends); }
+
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     CudaBackend *b = cuda_of(backend);
     cuda_ok(b, rows_activate(b->stream, count, x, &activation, out), "activate");
@@ -156,6 +190,7 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .sm90a = b->sm90a && b->partials.memory,
         .sliced = b->sliced || b->step.uniform_matmul,
         .has_moe = b->banks != NULL,
+        .room = b->beside.now ? ROOM_HALF : ROOM_ANY,
         .partials = b->partials.memory};
 }
 
@@ -188,13 +223,13 @@ static int64_t wanted_floats(const CudaBackend *b, int rows, int64_t vocab) {
     return b->step.scales ? logit_sums_at(logits) + 2 * rows * logit_blocks(vocab) : logits;
 }
 
-/* few_follow: the kernel that follows has few blocks (Product.apart). */
+/* few_follow: the kernel that follows has few blocks (ROOM_APART). */
 static void matmul(CudaBackend *b, const Matmul *op, bool few_follow) {
     Product p = product(b, op->rows, op->x, op->weight[0]->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
     p.count = op->count;
-    p.apart = few_follow;
+    if (few_follow) p.room = ROOM_APART;
     for (int i = 0; i < op->count; i++) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];

@@ -5,6 +5,7 @@
 bool launch_early;
 __thread cudaStream_t launch_apart[LAUNCH_STREAMS];
 extern "C" void kernels_begin_early(int yes) { launch_early = yes; }
+extern "C" void kernels_begin_apart(cudaStream_t stream) { launch_put_apart(stream); }
 
 static dim3 blocks_for(int64_t count, int each) {
     const int64_t blocks = (count + each - 1) / each;
@@ -92,6 +93,33 @@ __global__ void __launch_bounds__(BLOCK) kept_add_kernel(float *residual, const 
         *(float4 *)(to + at) = make_float4(o.x + scale * v.x, o.y + scale * v.y, o.z + scale * v.z, o.w + scale * v.w);
     });
 }
+/* residual += scale · norm(x_norm(x) + y_norm(y)), with the numbers of the two kernels above */
+template <int N>
+__global__ void __launch_bounds__(BLOCK) kept_pair_kernel(
+    float *residual, const float *x, const float *y, float scale, RowNorm x_norm, RowNorm y_norm, RowNorm norm) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    const KeptWeights<N> x_weights(x_norm), y_weights(y_norm), weights(norm);
+    wait_for_previous();
+    const int64_t first = blockIdx.x * norm.width;
+    Row<N> sum(x + first, norm.width);
+    const Row<N> other(y + first, norm.width), old(residual + first, norm.width);
+    if (x_norm.width) {
+        const Scaling s = row_scaling(x_norm, shared, sum);
+        x_weights.each(x_norm, s, sum, [&](int j, int64_t, float4 v) { sum.kept[j] = v; });
+    }
+    const Scaling of_other = row_scaling(y_norm, shared, other);
+    y_weights.each(y_norm, of_other, other, [&](int j, int64_t, float4 v) {
+        float4 &to = sum.kept[j];
+        to = make_float4(to.x + v.x, to.y + v.y, to.z + v.z, to.w + v.w);
+    });
+    const Scaling s = row_scaling(norm, shared, sum);
+    float *const to = residual + first;
+    weights.each(norm, s, sum, [&](int j, int64_t at, float4 v) {
+        const float4 o = old.kept[j];
+        *(float4 *)(to + at) = make_float4(o.x + scale * v.x, o.y + scale * v.y, o.z + scale * v.z, o.w + scale * v.w);
+    });
+}
 __global__ void plain_add_kernel(int64_t width, float *residual, const float *y, float scale) {
     let_next_begin();
     wait_for_previous();
@@ -136,6 +164,17 @@ extern "C" cudaError_t rows_add(
         return launch(stream, keeps_row(*norm, KEPT) ? kept_add_kernel<KEPT> : kept_add_kernel<KEPT_MOST>, dim3(rows),
             BLOCK, 0, residual, y, scale, *norm);
     return launch(stream, add_kernel, dim3(rows), BLOCK, 0, width, residual, y, scale, *norm);
+}
+
+extern "C" cudaError_t rows_add_pair(cudaStream_t stream, int rows, float *residual, const float *x, const float *y,
+    float scale, const RowNorm *x_norm, const RowNorm *y_norm, const RowNorm *norm) {
+    return launch(stream, kept_pair_kernel<KEPT>, dim3(rows), BLOCK, 0, residual, x, y, scale, *x_norm, *y_norm, *norm);
+}
+extern "C" int rows_add_pair_fits(const float *residual, const float *x, const float *y, const RowNorm *x_norm,
+    const RowNorm *y_norm, const RowNorm *norm) {
+    return is_aligned(residual) && is_aligned(x) && is_aligned(y) && keeps_row(*norm, KEPT) &&
+        keeps_row(*y_norm, KEPT) && y_norm->width == norm->width &&
+        (!x_norm->width || (keeps_row(*x_norm, KEPT) && x_norm->width == norm->width));
 }
 
 /* Those of activate() alone, too. */

@@ -48,6 +48,12 @@ cudaError_t rows_norm(cudaStream_t stream, int rows, const float *x, const RowNo
 /* residual += scale · norm(y); norm NULL: none. */
 cudaError_t rows_add(
     cudaStream_t stream, int rows, int64_t width, float *residual, const float *y, float scale, const RowNorm *norm);
+/* residual += scale · norm(x_norm(x) + y_norm(y)) with the bits of rows_norm() and rows_add(); x_norm of width 0: none.
+ */
+cudaError_t rows_add_pair(cudaStream_t stream, int rows, float *residual, const float *x, const float *y, float scale,
+    const RowNorm *x_norm, const RowNorm *y_norm, const RowNorm *norm);
+int rows_add_pair_fits(const float *residual, const float *x, const float *y, const RowNorm *x_norm,
+    const RowNorm *y_norm, const RowNorm *norm); /* whether it takes them */
 cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, const Activation *activation, float *out);
 /* Rows from prefill_from on have the SiLU of Hopper's products of prefill rows. */
 cudaError_t rows_multiply(cudaStream_t stream, const Multiply *op, int prefill_from);
@@ -106,6 +112,8 @@ cudaError_t limits_read(cudaStream_t stream, void *memory, size_t bytes, int mul
 
 /* Once per device, before other kernels. yes: kernels may begin before their predecessor has ended. */
 void kernels_begin_early(int yes);
+/* The next kernel on the stream begins when all before it have ended. */
+void kernels_begin_apart(cudaStream_t stream);
 
 #ifdef __cplusplus
 }
