@@ -338,6 +338,12 @@ def auto_round(packing, **more):
     return {**block, "data_type": "int", **more}
 
 
+def unpacked(rng, name, rows, cols):
+    values = bf16(rng.uniform(-0.05, 0.05, (rows, cols)))
+    return {name + ".weight": values.view(BF16)}, values
+
+
+CACHE_ALONE = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
 OWN_FILE = {"producer": {"name": "modelopt", "version": "0.23.0"}, "quantization": {"quant_algo": "NVFP4"}}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
@@ -382,6 +388,8 @@ SCHEMES = {
     ),
     "nvfp4 of modelopt": scheme(fp4, **modelopt("NVFP4"), group_size=16, kv_cache_scheme={"num_bits": 8}),
     "nvfp4 of a file of its own": scheme(fp4, files={"hf_quant_config.json": OWN_FILE}),
+    "a cache of modelopt": scheme(unpacked, files={"hf_quant_config.json": CACHE_ALONE}),
+    "a cache of modelopt, in config.json": scheme(unpacked, quant_method="modelopt", quant_algo=None),
     "nvfp4 whose factor goes into the scales": scheme(pick(fp4, factor=0.25), **modelopt("W4A16_NVFP4")),
     "nvfp4 of compressed-tensors": scheme(pick(fp4, own=True), **packed("nvfp4-pack-quantized")),
     "nvfp4 of compressed-tensors, a power of two": scheme(

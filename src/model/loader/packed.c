@@ -342,11 +342,17 @@ static bool load_packed(Loader *ld, const char *name, Weight *weight) {
     return true;
 }
 
+/* ModelOpt says null where it quantised the KV cache alone. */
+static const Json *unless_plain(const Json *config) {
+    const Json *own = json_get(config, "quantization"), *algo = json_get(own ? own : config, "quant_algo");
+    return algo && algo->type == JSON_NULL ? NULL : config;
+}
+
 const Json *loader_packing_config(const Loader *ld) {
     const Json *root = ld->root, *config = json_get(root, "quantization_config"), *other = ld->source->packing;
     config = config ? config : json_get(json_get(root, "text_config"), "quantization_config");
-    if (json_get(config, "quant_method")) return config;
-    return text_is(json_get(other, "producer"), "name", "modelopt") ? other : NULL;
+    if (json_get(config, "quant_method")) return unless_plain(config);
+    return text_is(json_get(other, "producer"), "name", "modelopt") ? unless_plain(other) : NULL;
 }
 
 void loader_read_packing(Loader *ld, const Json *config) {
