@@ -1,11 +1,14 @@
 """Tools on a real model: calls, streamed and whole, their answers in history."""
 
 import json
+import tempfile
 
 import shapes
 from apus_server import Checks, Server, model_path
+from scripted_model import template, write_scripted_model
 
 check = Checks()
+CALLS_MAX = 32  # of an answer: src/chat/generation.h
 WEATHER = {
     "type": "function",
     "function": {
@@ -61,23 +64,21 @@ def same_as_whole(s, **fields):
     return whole
 
 
-def test_many(s):
+def test_many():
     """A model that calls on and on is stopped."""
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "C"}'},
-    }
-    history = ASK + [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "18 C, sunny"},
+    calls = [
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "{i}"}}}}\n</tool_call>\n'
+        for i in range(CALLS_MAX + 8)
     ]
-    status, answer = s.chat(history, temperature=0, tools=[WEATHER])
+    with tempfile.TemporaryDirectory() as directory:
+        write_scripted_model(directory, calls, template())
+        with Server(directory, "--threads", 1) as s:
+            status, answer = s.chat("Hi", temperature=0, tools=[WEATHER])
     choice = answer["choices"][0]
-    calls = choice["message"].get("tool_calls") or []
+    called = [json.loads(arguments)["city"] for _, arguments in calls_of(answer)]
     check(
-        status == 200 and (len(calls) < 32 or (len(calls) == 32 and choice["finish_reason"] == "tool_calls")),
-        f"{len(calls)} calls, {choice['finish_reason']}",
+        status == 200 and called == [str(i) for i in range(CALLS_MAX)] and choice["finish_reason"] == "tool_calls",
+        f"{len(called)} calls, {choice['finish_reason']}",
     )
 
 
@@ -236,9 +237,9 @@ def test_free_calls(s):
 
 
 if __name__ == "__main__":
+    test_many()
     with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
         test_auto(server)
-        test_many(server)
         test_demanded(server)
         test_free_calls(server)
     check.done()
