@@ -118,7 +118,11 @@ static bool read_pattern(const char *text, Answer *a) {
 /* Lines of source,kind,answer,pattern; of each answer the first `most` tokens. */
 static bool read_recording(const char *path, const char *source, const char *kinds, int most, Replay *r, Error *error) {
     Buffer text = {0};
+    const bool own_place = !*path; /* what --replay names otherwise */
+    if (own_place) path = "bench/acceptance.csv";
     bool ok = file_read(path, FILE_BYTES_MAX, &text, error);
+    if (!ok && own_place)
+        fail(error, ERROR_USAGE, "%s, a file of Apus's sources, is not below this folder: name it with --replay", path);
     buffer_byte(&text, 0);
     char *rest = text.data;
     ok = ok && (!text.failed || fail(error, ERROR_MEMORY, "no memory for %s", path));
@@ -369,10 +373,11 @@ static bool replay(Replay *r, const EngineOptions *options, int rounds, Error *e
 
 int command_bench_drafts(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
-    const char *recording = "bench/acceptance.csv", *kinds = "", *source = "model";
+    const char *recording = "", *kinds = "", *source = "model";
     int rounds = 3, streams = 1, tokens = 128;
     const Option options[] = {
-        {"--replay", NULL, OPTION_TEXT, &recording, 0, 0, "FILE", "the recording (bench/acceptance.csv)"},
+        {"--replay", NULL, OPTION_TEXT, &recording, 0, 0, "FILE",
+            "the recording (bench/acceptance.csv below this folder)"},
         {"--source", NULL, OPTION_TEXT, &source, 0, 0, "model|lookup", "what was recorded (model)"},
         {"--kinds", NULL, OPTION_TEXT, &kinds, 0, 0, "KIND,…", "of answers (all)"},
         {"--tokens", "-n", OPTION_INT, &tokens, WARM_UP, POSITIONS_MAX, "N", "of an answer, at most (128)"},

@@ -18,7 +18,7 @@ check = Checks()
 GREEDY = ["--temp", "0", "-t", "1"]
 
 
-def apus(*arguments, given=None, environment=None):
+def apus(*arguments, given=None, environment=None, folder=None):
     given = given.encode() if isinstance(given, str) else given
     source = {"input": given} if given is not None else {"stdin": subprocess.DEVNULL}
     done = subprocess.run(
@@ -26,6 +26,7 @@ def apus(*arguments, given=None, environment=None):
         capture_output=True,
         timeout=60,
         env={**os.environ, **(environment or {})},
+        cwd=folder,
         **source,
     )
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
@@ -157,6 +158,8 @@ def check_matrix(cache, directory):
     check(code != 0 and "none" in error, f"no text: {error}")
     code, _, error = apus("bench", "--operations", "--text", text, environment=cache)
     check(code == 2 and "--text goes with" in error, error)
+    code, _, error = apus("bench", "drafts", "echo-large", "--source", "lookup", environment=cache, folder=directory)
+    check(code == 2 and "bench/acceptance.csv" in error and "--replay" in error, f"in another folder: {error}")
 
 
 def check_chat(cache, directory):
