@@ -61,7 +61,8 @@ What llama.cpp reads (its list of autumn 2026) and Apus refuses by name:
   `--mmproj` reads;
 - drafts: dflash, eagle3.
 
-Of these, checkpoints of gptj, plamo2, plamo3 and talkie are read (PLaMo's without its tokenizer).
+Of these, checkpoints of gptj, orion, pangu-embedded, plamo2, plamo3 and talkie are read (PLaMo's without its
+tokenizer).
 llama.cpp's converter writes no gptj.
 """
 

@@ -20,6 +20,7 @@
     row("biogpt", biogpt_family)                                        \
     row("bitnet", bitnet_family)                                        \
     row("bloom", bloom_family)                                          \
+    row("chatglm", chatglm_family)                                      \
     row("codegen", codegen_family)                                      \
     row("cohere", cohere_family)                                        \
     row("cohere2", cohere2_family)                                      \
@@ -86,6 +87,7 @@
     row("hunyuan_v1_moe", hunyuan_v1_moe_family)                        \
     row("idefics3", idefics3_family)                                    \
     row("iquestcoder", iquestcoder_family)                              \
+    row("internlm", internlm_family)                                    \
     row("internlm2", internlm2_family)                                  \
     row("internlm3", internlm3_family)                                  \
     row("hy_v3", hy_v3_family)                                          \
@@ -147,6 +149,8 @@
     row("olmoe", olmoe_family)                                          \
     row("openelm", openelm_family)                                      \
     row("opt", opt_family)                                              \
+    row("orion", orion_family)                                          \
+    row("PanguEmbedded", internlm_family)                               \
     row("paligemma", paligemma_family)                                  \
     row("persimmon", persimmon_family)                                  \
     row("phi", phi_family)                                              \

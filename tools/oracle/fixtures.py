@@ -89,6 +89,11 @@ def integer_rules(config, shapes):
     return {"tid2eid": [0, 0, config["n_routed_experts"]]} if tables else {}
 
 
+def vocab_of(config):
+    named = (config.get(k) for k in ("padded_vocab_size", "embedding_size", "vocab_size"))
+    return next((n for n in named if n), None) or config["text_config"]["vocab_size"]
+
+
 def new(config, reference, shapes):
     """A fixture without variants, tokens and steps. shapes: of all tensors of the file."""
     raw = reference != "mlx"
@@ -99,7 +104,7 @@ def new(config, reference, shapes):
         "reference": reference,
         "norm_offset": 0 if minus_one else 1,
         "embedding_range": 0.15 if scaled else 1.0,
-        "vocab": config.get("embedding_size") or config.get("vocab_size") or config["text_config"]["vocab_size"],
+        "vocab": vocab_of(config),
         "values": weights.rules_of(shapes) | integer_rules(config, shapes),
         "tensors": shapes,
     }

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import tempfile
 
 import numpy as np
@@ -20,6 +21,33 @@ PUBLISHED_TYPES = {  # model_type of publishers' files → transformers'
     "minimax_text_01": "minimax",
     "phi4_multimodal": "phi3",
 }
+RENAMED = {  # model_type of publishers' own code → transformers' that computes the same, and its fields
+    "internlm": ("llama", lambda c: {"attention_bias": c.get("bias", True)}),
+    "PanguEmbedded": ("llama", lambda c: {"attention_bias": c.get("bias", True)}),
+    "orion": ("stablelm", lambda c: {"layer_norm_eps": c["rms_norm_eps"], "partial_rotary_factor": 1.0}),
+}
+CHATGLM_FIELDS = {
+    "num_hidden_layers": "num_layers",
+    "rms_norm_eps": "layernorm_epsilon",
+    "head_dim": "kv_channels",
+    "intermediate_size": "ffn_hidden_size",
+    "max_position_embeddings": "seq_length",
+    "vocab_size": "padded_vocab_size",
+    "num_key_value_heads": "multi_query_group_num",
+    "attention_bias": "add_qkv_bias",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+}
+CHATGLM_NAMES = (  # transformers' → those of the publisher's own code; q, k and v are one matrix there
+    ("model.embed_tokens", "transformer.embedding.word_embeddings"),
+    ("model.norm.", "transformer.encoder.final_layernorm."),
+    ("lm_head", "transformer.output_layer"),
+    ("model.layers", "transformer.encoder.layers"),
+    ("self_attn", "self_attention"),
+    ("o_proj", "dense"),
+    ("gate_up_proj", "dense_h_to_4h"),
+    ("down_proj", "dense_4h_to_h"),
+)
 OLMO_NAMES = (  # of the publisher's own code → transformers'; both parts of the others are in one matrix
     ("model.transformer.wte", "model.embed_tokens"),
     ("model.transformer.ff_out", "lm_head"),
@@ -61,6 +89,44 @@ def from_olmo(config, weights):
     return {"model_type": "olmo", "pad_token_id": None, "eos_token_id": None} | named, out
 
 
+def chatglm_config(config):
+    out = {new: config[old] for new, old in CHATGLM_FIELDS.items()}
+    out["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 10000.0 * config.get("rope_ratio", 1),
+        "partial_rotary_factor": 0.5,
+    }
+    return out | {"model_type": "glm", "pad_token_id": None, "eos_token_id": None, "tie_word_embeddings": False}
+
+
+def chatglm_name(name):
+    for new, old in CHATGLM_NAMES:
+        name = name.replace(new, old)
+    return name
+
+
+def from_chatglm(config, weights):
+    """ChatGLM as its publisher's own code has it, as transformers' GLM."""
+    made, out = chatglm_config(config), {}
+    q, kv = (made["head_dim"] * made[n] for n in ("num_attention_heads", "num_key_value_heads"))
+    for name in tensors(made):
+        part = next((i for i in range(3) if f".{'qkv'[i]}_proj." in name), None)
+        if part is None:
+            out[name] = weights[chatglm_name(name)]
+        else:
+            whole = chatglm_name(name.replace(f"{'qkv'[part]}_proj", "query_key_value"))
+            out[name] = np.split(weights[whole], [q, q + kv])[part]
+    return made, out
+
+
+def chatglm_tensors(config):
+    out = {}
+    for name, shape in tensors(chatglm_config(config)).items():
+        whole = chatglm_name(re.sub(r"\b[qkv]_proj", "query_key_value", name))
+        out[whole] = (out[whole][0] + shape[0], *shape[1:]) if whole in out else shape
+    return out
+
+
 @contextlib.contextmanager
 def earliest_first():
     """Of equal scores, the earliest keys are chosen: ReLU makes many that are 0, of which topk takes any."""
@@ -83,6 +149,9 @@ def model_class(config):
 
 
 def config_of(config):
+    if config["model_type"] in RENAMED:
+        model_type, fields = RENAMED[config["model_type"]]
+        config = config | fields(config) | {"model_type": model_type}
     model_type = PUBLISHED_TYPES.get(config["model_type"], config["model_type"])
     made = AutoConfig.for_model(**{**json.loads(json.dumps(config)), "model_type": model_type})
     # it would be filled with the defaults of a large model
@@ -93,6 +162,8 @@ def config_of(config):
 
 def tensors(config):
     """Name → shape of what a file of this config holds."""
+    if config["model_type"] == "chatglm":
+        return chatglm_tensors(config)
     kind = model_class(config)
     build = kind.from_config if kind is AutoModelForCausalLM else kind
     model = build(config_of(config)).float()
@@ -142,6 +213,8 @@ def logits(config, weights, tokens, steps, window=False):
     """[tokens, vocab]: the last `steps` tokens are fed one at a time, the others as one prompt."""
     if config["model_type"] == "hf_olmo":
         config, weights = from_olmo(config, weights)
+    if config["model_type"] == "chatglm":
+        config, weights = from_chatglm(config, weights)
     with earliest_first() if config["model_type"] in RELU_INDEXERS else contextlib.nullcontext():
         return run(config, weights, tokens, steps)
 
