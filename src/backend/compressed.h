@@ -32,7 +32,7 @@ struct Compression {
     int rows, rate, width; /* rate: a divisor of KV_PAGE_TOKENS and of width */
     bool overlap;
     const float *position_bias;  /* [rate, parts · width], bound */
-    const Norm *norm;            /* [width] */
+    const Norm *norm;            /* [width]; NULL: none */
     const Rope *rope;            /* rotates the last rope->dims elements of a key */
     const float *values, *gates; /* [rows, parts · width] */
 };
@@ -43,12 +43,16 @@ static inline int64_t compression_width(const Compression *op) { return (int64_t
 struct CompressedSelect {
     KvLayer keys;
     int rows, rate, width, heads, top_k;
+    bool tail; /* behind the chosen ones lies the window of the row's own position, if it is not whole */
     const Rope *rope;
     float *q;             /* [rows, heads · width], may be overwritten */
     const float *weights; /* [rows, heads] */
     float *work;          /* [rows, 2 · top_k] */
-    int32_t *chosen;      /* [rows, top_k] numbers of keys, ascending, then −1 */
+    int32_t *chosen;      /* [rows, compressed_chosen()] numbers of keys, ascending, then −1 */
 };
+static inline int compressed_chosen(const CompressedSelect *op) { return op->top_k + op->tail; }
+/* The window that is not whole at a position; −1: it is. */
+static inline int compressed_tail(int rate, int position) { return (position + 1) % rate ? (position + 1) / rate : -1; }
 
 /* Attention of all heads to one key for each position of a window and to compressed keys, which are the values as well.
  * The ends of queries and keys are rotated by their positions, and that of the result back by the row's. Row r of heads

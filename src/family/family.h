@@ -148,6 +148,8 @@ void family_layer_input(Loader *ld, Spec *spec, Layer *layer, int i, float eps);
 HyperMix family_hyper(Loader *ld, const Spec *spec, float eps, const char *format);
 /* The same of the sum behind the last layer. */
 HyperMix family_hyper_head(Loader *ld, const Spec *spec, float eps, const char *format);
+/* The mean of the streams in its place. */
+HyperMix family_hyper_mean(Loader *ld, const Spec *spec);
 /* Adds a component that reads norm(the sum of the streams) and, if there is one, another parallel to it; what they
  * give goes into all streams. COMPONENT_HYPER_COLLAPSE is in the layer already. */
 Component *family_between(Spec *spec, Layer *layer, const HyperMix *hyper, const Component *loaded, const Norm *norm,

@@ -1,6 +1,7 @@
 /* Hyper-connections: what the families that have them share. */
 #include "family/family.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static HyperMix load_mix(Loader *ld, const Spec *spec, float eps, const char *format, int iterations, float magnitude) {
@@ -25,6 +26,22 @@ HyperMix family_hyper(Loader *ld, const Spec *spec, float eps, const char *forma
 
 HyperMix family_hyper_head(Loader *ld, const Spec *spec, float eps, const char *format) {
     return load_mix(ld, spec, eps, format, 0, 0);
+}
+
+/* Their logits do not depend on the streams: pre is 1 / n for each of n. */
+HyperMix family_hyper_mean(Loader *ld, const Spec *spec) {
+    const HyperConnections *hyper = &spec->hyper;
+    const int n = hyper->streams;
+    const int64_t width = (int64_t)n * spec->hidden;
+    float *base = load_floats(ld, n), *scale = load_floats(ld, 1);
+    const double each = 1.0 / n - (double)hyper->eps;
+    load_require(ld, n > 1 && each > 0, "hc_mult is %d with hc_eps %g: streams have no mean", n, (double)hyper->eps);
+    for (int i = 0; base && i < n; i++) base[i] = (float)log(each / (1 - each));
+    return (HyperMix){.mix = {.rows = n, .cols = width, .dtype = DTYPE_F32, .data = load_floats(ld, n * width)},
+        .norm = load_rms(ld, NULL, width, hyper->eps),
+        .scale = scale,
+        .base = base,
+        .scales = 1};
 }
 
 /* The residual begins as the sum of the streams, which is kept, then as nothing. */

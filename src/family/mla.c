@@ -28,10 +28,10 @@ static int load_dense(Loader *ld, int layers) {
     return dense;
 }
 
-MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
+static MlaFamily load_fields(Loader *ld, Spec *spec, int value_width, bool rotated) {
     MlaFamily s = {.d = load_dims(ld, spec),
         .q_rank = load_count_or(ld, "q_lora_rank", 0),
-        .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
+        .rope_dim = rotated ? load_int_or(ld, "qk_rope_head_dim", 64) : 0,
         .every = load_is_list(ld, "moe_layer_freq") ? 1 : load_int_or(ld, "moe_layer_freq", 1),
         .bias = load_bool_or(ld, "attention_bias", false),
         .latent_eps = 1e-6f};
@@ -42,9 +42,10 @@ MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
         .latent = load_int_or(ld, "kv_lora_rank", 512)};
     load_require(
         ld, s.sizes.heads <= EXPERTS_MAX, "num_attention_heads is %d, at most %d can be", s.sizes.heads, EXPERTS_MAX);
-    s.rope = load_rope(ld,
-        &(RopeOptions){
-            .head_dim = s.rope_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_interleave", true)});
+    if (rotated)
+        s.rope = load_rope(ld,
+            &(RopeOptions){
+                .head_dim = s.rope_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_interleave", true)});
     s.scale = load_yarn_attention(ld) / sqrtf((float)(s.sizes.nope_dim + s.rope_dim));
     const int experts = load_count_or(ld, "n_routed_experts", 0), shared = load_count_or(ld, "n_shared_experts", 0);
     s.mixed = experts > 0;
@@ -59,6 +60,13 @@ MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) {
     family_ends(ld, spec, &s.d);
     load_layers(ld, spec);
     return s;
+}
+
+MlaFamily mla_load_fields(Loader *ld, Spec *spec, int value_width) { return load_fields(ld, spec, value_width, true); }
+
+MlaFamily mla_load_unrotated(Loader *ld, Spec *spec, int value_width) {
+    load_require(ld, load_count_or(ld, "qk_rope_head_dim", 0) == 0, "qk_rope_head_dim must be 0");
+    return load_fields(ld, spec, value_width, false);
 }
 
 void mla_expect_indexed(Loader *ld, const Spec *spec) {

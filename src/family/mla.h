@@ -32,6 +32,8 @@ void mla_expect_indexed(Loader *ld, const Spec *spec);
 /* The sparse indexer's fields; heads: where the file has no number. It is left out where a context has no more tokens
  * than it chooses. */
 void mla_load_index(Loader *ld, const Spec *spec, MlaFamily *s, int heads, bool interleaved);
+/* The same of a model without rotary embedding, qk_rope_head_dim being 0. */
+MlaFamily mla_load_unrotated(Loader *ld, Spec *spec, int value_width);
 /* The attention of the layer in scope. */
 MlaComponent mla_load_attention(Loader *ld, const MlaFamily *s);
 /* The attention of layer i, which is in scope, behind its indexer, which is added if it has one. */

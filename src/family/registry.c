@@ -62,6 +62,8 @@
     row("glm4", glm4_family)                                            \
     row("glm4_moe", glm4_moe_family)                                    \
     row("glm4_moe_lite", glm4_moe_lite_family)                          \
+    row("glm5_next", glm5_next_family)                                  \
+    row("glm5_next_text", glm5_next_family)                             \
     row("glm_moe_dsa", glm_moe_dsa_family)                              \
     row("gpt2", gpt2_family)                                            \
     row("gpt-sw3", gpt2_family)                                         \

@@ -82,6 +82,7 @@ typedef struct MlaComponent {
 typedef struct CompressorComponent {
     Compression op; /* what is known at load */
     Weight values, gates;
+    const Norm *value_norm; /* norm of the values of each row; NULL: none */
 } CompressorComponent;
 
 /* CompressedAttention of backend.h: o · (the groups' o_low of the attended heads, one behind the other). Its cache
@@ -111,6 +112,7 @@ typedef struct IndexerComponent {
     const Norm *q_norm, *k_norm; /* norms of each head; NULL: none */
     /* > 0: CompressedSelect instead; its keys are in the cache entry of a compressor, and k has no rows. */
     int compressed_rate;
+    bool tail; /* with compressed_rate: CompressedSelect.tail */
 } IndexerComponent;
 
 /* down · (act(gate · x) ∘ (up · x)) */

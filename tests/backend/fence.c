@@ -564,7 +564,7 @@ static void fence_index_select(Backend *backend, const IndexSelect *op) {
 static void fence_compress(Backend *backend, const Compression *op) {
     Fence *f = fence_of(backend);
     const int64_t all = compression_width(op);
-    fence_own_norm(f, op->norm);
+    if (op->norm) fence_own_norm(f, op->norm);
     fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
     fence_own_floats(f, op->position_bias, op->rate * all, "biases of positions that were not bound");
     fence_own_floats(f, op->values, op->rows * all, "values to be compressed");
@@ -581,7 +581,7 @@ static void fence_compressed_select(Backend *backend, const CompressedSelect *op
     fence_own_floats(f, op->q, (int64_t)op->rows * op->heads * op->width, "queries of an indexer");
     fence_own_floats(f, op->weights, (int64_t)op->rows * op->heads, "weights of an indexer's heads");
     fence_own_floats(f, op->work, 2 * (int64_t)op->rows * op->top_k, "where keys are chosen");
-    fence_own(f, op->chosen, (size_t)op->rows * (size_t)op->top_k * sizeof *op->chosen, "chosen keys");
+    fence_own(f, op->chosen, (size_t)op->rows * (size_t)compressed_chosen(op) * sizeof *op->chosen, "chosen keys");
     fence_own(f, op->keys.base, 1, "pages of somebody else");
     Backend *inner = fence_enter_step(f);
     inner->ops->compressed_select(inner, op);

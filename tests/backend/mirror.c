@@ -362,13 +362,13 @@ static KvLayer mirror_rows(Mirror *m, const KvLayer *layer) {
 static void mirror_compress(Backend *backend, const Compression *op) {
     Mirror *m = mirror_of(backend);
     const int64_t all = compression_width(op);
-    const Norm norm = mirror_norm(m, op->norm);
+    const Norm norm = op->norm ? mirror_norm(m, op->norm) : (Norm){0};
     const Rope rope = mirror_rope(m, op->rope);
     Compression there = *op;
     there.state = mirror_rows(m, &op->state);
     there.keys = mirror_rows(m, &op->keys);
     there.position_bias = mirror_bring(m, op->position_bias, op->rate * all);
-    there.norm = &norm;
+    there.norm = op->norm ? &norm : NULL;
     there.rope = &rope;
     there.values = mirror_bring(m, op->values, op->rows * all);
     there.gates = mirror_bring(m, op->gates, op->rows * all);
@@ -384,7 +384,7 @@ static void mirror_compressed_select(Backend *backend, const CompressedSelect *o
     there.q = mirror_bring(m, op->q, (int64_t)op->rows * op->heads * op->width);
     there.weights = mirror_bring(m, op->weights, (int64_t)op->rows * op->heads);
     there.work = mirror_bring(m, op->work, (int64_t)op->rows * 2 * op->top_k);
-    const size_t chosen = (size_t)(op->rows * op->top_k) * sizeof *op->chosen;
+    const size_t chosen = (size_t)(op->rows * compressed_chosen(op)) * sizeof *op->chosen;
     there.chosen = mirror_place(m, chosen);
     m->fetches[m->fetch_count].to = op->chosen;
     m->fetches[m->fetch_count].from = there.chosen;

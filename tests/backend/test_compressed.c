@@ -168,14 +168,15 @@ static double score_of(const KvLayer *keys, const float *q, const float *weights
 }
 
 /* Each chosen key is at least as good as each that is not. */
-static void check_selection(Backend *backend, const char *name) {
+static void check_selection(Backend *backend, const char *name, bool tail) {
     enum { ROWS = 40, FIRST = POSITIONS - ROWS };
     const KvLayer keys = open_rows(backend, s.width / s.rate);
     float *q = random_floats((int64_t)ROWS * s.heads * s.width, 1),
           *weights = random_floats((int64_t)ROWS * s.heads, 1);
     float *own = copy_floats(q, (int64_t)ROWS * s.heads * s.width),
           *work = random_floats((int64_t)ROWS * 2 * s.top_k, 1);
-    int32_t chosen[ROWS * TOP_K_MAX], alone[TOP_K_MAX];
+    const int each = s.top_k + tail;
+    int32_t chosen[ROWS * (TOP_K_MAX + 1)], alone[TOP_K_MAX + 1];
     fill(&keys, 1);
     const CompressedSelect op = {.keys = keys,
         .rows = ROWS,
@@ -183,6 +184,7 @@ static void check_selection(Backend *backend, const char *name) {
         .width = s.width,
         .heads = s.heads,
         .top_k = s.top_k,
+        .tail = tail,
         .rope = &rope,
         .q = own,
         .weights = weights,
@@ -202,16 +204,17 @@ static void check_selection(Backend *backend, const char *name) {
         backend->ops->compressed_select(backend, &one);
         end(backend);
         free(own_row);
-        TEST_MSG(!memcmp(alone, chosen + r * s.top_k, (size_t)s.top_k * sizeof *alone), "row %d alone on %s", r, name);
+        TEST_MSG(!memcmp(alone, chosen + r * each, (size_t)each * sizeof *alone), "row %d alone on %s", r, name);
+        const int last = FIRST + r, own_window = (last + 1) % s.rate ? (last + 1) / s.rate : -1;
+        TEST_MSG(!tail || alone[s.top_k] == own_window, "window %d of row %d on %s", alone[s.top_k], r, name);
     }
     for (int r = 0; r < ROWS; r += s.each) {
         const int position = FIRST + r, seen = compressed_keys(s.rate, position);
         const float *row = q + (int64_t)r * s.heads * s.width, *of = weights + r * s.heads;
         double worst = INFINITY;
         for (int i = 0; i < s.top_k; i++) {
-            const int32_t key = chosen[r * s.top_k + i];
-            TEST_MSG(
-                key >= 0 && key < seen && (i == 0 || key > chosen[r * s.top_k + i - 1]), "key %d on %s", key, name);
+            const int32_t key = chosen[r * each + i];
+            TEST_MSG(key >= 0 && key < seen && (i == 0 || key > chosen[r * each + i - 1]), "key %d on %s", key, name);
             worst = fmin(worst, score_of(&keys, row, of, position, key));
         }
         int better = 0;
@@ -225,6 +228,7 @@ static void check_selection(Backend *backend, const char *name) {
         .width = s.width,
         .heads = s.heads,
         .top_k = s.top_k,
+        .tail = tail,
         .rope = &rope,
         .q = own,
         .weights = weights,
@@ -232,8 +236,8 @@ static void check_selection(Backend *backend, const char *name) {
         .chosen = chosen};
     backend->ops->compressed_select(backend, &few);
     end(backend);
-    TEST(chosen[0] == 0 && chosen[1] == -1 && chosen[s.top_k] == 0 && chosen[s.top_k + 1] == 1 &&
-        chosen[s.top_k + 2] == -1);
+    TEST(chosen[0] == 0 && chosen[1] == (tail ? 1 : -1) && chosen[each] == 0 && chosen[each + 1] == 1 &&
+        chosen[each + 2] == -1);
     backend->ops->release(backend, keys.base);
     free(q);
     free(own);
@@ -457,7 +461,8 @@ int main(int argc, char **argv) {
             take_shape(&shapes[i]);
             check_compression(backend, name, false);
             check_compression(backend, name, true);
-            check_selection(backend, name);
+            check_selection(backend, name, false);
+            check_selection(backend, name, true);
             if (s.width == 128) continue; /* an indexer's */
             if (s.width < 512) check_attention(backend, name, 0, false);
             check_attention(backend, name, s.rate, false);

@@ -56,7 +56,7 @@ OLMO_NAMES = (  # of the publisher's own code → transformers'; both parts of t
     (".ff_out.", ".mlp.down_proj."),
 )
 EXACT = {"dtype": torch.float32, "attn_implementation": "eager"}
-RELU_INDEXERS = ("deepseek_v4", "hy_v4", "axk2", "dots3_note_text")
+RELU_INDEXERS = ("deepseek_v4", "hy_v4", "axk2", "dots3_note_text", "glm5_next")
 ONCE = {"attn_implementation": "sdpa"}  # Falcon's eager attention adds ALiBi a second time
 
 transformers.logging.set_verbosity_error()

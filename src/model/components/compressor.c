@@ -12,6 +12,7 @@ static void compressor_visit(Component *component, const Visitor *visitor) {
     visit_weight(visitor, &compressor->gates);
     visit_vector(visitor, &op->position_bias, op->rate * compression_width(op), SPLIT_NONE);
     visit_norm(visitor, &op->norm);
+    visit_norm(visitor, &compressor->value_norm);
     visit_rope(visitor, &op->rope);
 }
 
@@ -54,6 +55,8 @@ static void compressor_forward(const Component *component, const ComponentCall *
     op.values = values;
     op.gates = gates;
     component_matmul(call, &project);
+    if (compressor->value_norm)
+        call->backend->ops->norm(call->backend, call->rows, values, compressor->value_norm, values);
     call->backend->ops->compress(call->backend, &op);
 }
 

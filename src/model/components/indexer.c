@@ -3,7 +3,7 @@
 #include "model/component.h"
 
 int indexer_width(const IndexerComponent *indexer) {
-    return (indexer->head_weights.rows ? 1 : indexer->op.heads) * indexer->op.top_k;
+    return (indexer->head_weights.rows ? 1 : indexer->op.heads) * (indexer->op.top_k + indexer->tail);
 }
 
 static int64_t indexer_work(const Component *component) {
@@ -57,6 +57,7 @@ static void select_compressed(
         .width = indexer->op.kv.layout.head_dim,
         .heads = indexer->op.heads,
         .top_k = indexer->op.top_k,
+        .tail = indexer->tail,
         .rope = indexer->op.rope,
         .q = q,
         .weights = weights,

@@ -7,26 +7,27 @@
 /* ---- rows in blocks ---- */
 
 /* Rows of `bytes` each at `from`, as the blocks say. NULL after an error. */
-static const void *gather(Loader *ld, const void *from, size_t bytes, const RowBlocks *b) {
+static const void *gather(Loader *ld, const void *from, size_t bytes, const RowBlocks *b, int64_t rows) {
     uint8_t *out = loader_alloc(ld, (size_t)(b->count * b->size), bytes);
-    for (int64_t i = 0; out && i < b->count; i++)
-        memcpy(out + (size_t)(i * b->size) * bytes, (const uint8_t *)from + (size_t)(b->first + i * b->stride) * bytes,
-            (size_t)b->size * bytes);
+    for (int64_t i = 0; out && i < b->count * b->size; i++) {
+        const int64_t row = (b->first + i / b->size * b->stride + i % b->size) % rows;
+        memcpy(out + (size_t)i * bytes, (const uint8_t *)from + (size_t)row * bytes, bytes);
+    }
     return out;
 }
 
 Weight load_row_blocks(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias, RowBlocks b) {
-    CHECK(b.first + (b.count - 1) * b.stride + b.size <= rows);
+    CHECK(b.first + (b.count - 1) * b.stride < rows);
     ld->in_file = true;
     const Weight all = load_linear(ld, name, rows, cols, bias);
     ld->in_file = false;
     Weight out = all;
     out.rows = b.count * b.size;
     if (ld->failed || ld->source->record) return out;
-    out.data = gather(ld, all.data, weight_row_bytes(&all), &b);
-    if (all.scales) out.scales = gather(ld, all.scales, weight_scale_bytes(&all), &b);
-    if (all.biases) out.biases = gather(ld, all.biases, weight_scale_bytes(&all), &b);
-    if (all.bias) out.bias = gather(ld, all.bias, sizeof *all.bias, &b);
+    out.data = gather(ld, all.data, weight_row_bytes(&all), &b, rows);
+    if (all.scales) out.scales = gather(ld, all.scales, weight_scale_bytes(&all), &b, rows);
+    if (all.biases) out.biases = gather(ld, all.biases, weight_scale_bytes(&all), &b, rows);
+    if (all.bias) out.bias = gather(ld, all.bias, sizeof *all.bias, &b, rows);
     if (!ld->failed) loader_tally(ld, &out);
     return out;
 }

@@ -157,7 +157,7 @@ Weight *load_halves(Loader *ld, Weight *both, int count, int extra);
 /* Rows [first, first + count) of a fused matrix, as a view. */
 Weight load_part(const Weight *fused, int64_t first, int64_t count);
 /* Rows of a matrix that lie in blocks at equal distances, such as the queries of a matrix that has each head's query
- * and gate one below the other: first + i · stride + [0, size), i < count. */
+ * and gate one below the other: first + i · stride + [0, size), i < count; behind the last row comes the first. */
 typedef struct RowBlocks {
     int64_t first, size, stride, count;
 } RowBlocks;

@@ -108,7 +108,7 @@ static void make_key(const CompressedJob *job, int64_t row) {
     CompressedSlot slots[2 * KV_PAGE_TOKENS];
     float *key = cache_row(&op->keys, chunk, first), cosines[ATTENTION_HEAD_MAX / 2], sines[ATTENTION_HEAD_MAX / 2];
     job->kernels->pool(op->width, slots, slots_of(op, chunk, first, slots), key);
-    job->cpu->kernels->norm_row(key, op->norm, key);
+    if (op->norm) job->cpu->kernels->norm_row(key, op->norm, key);
     for (int i = 0; i < pairs; i++) {
         const float angle = (float)first * op->rope->frequencies[i];
         cosines[i] = cosf(angle);
@@ -174,8 +174,12 @@ static void choose_keys(const CompressedJob *job, int64_t item) {
     const CompressedSelect *op = job->select;
     const int64_t row = job->first + item;
     const SequenceChunk *chunk = chunk_of(job, row);
-    index_best(packed_of(job, row) + packed_floats(op), compressed_keys(op->rate, position_of(chunk, row)), op->top_k,
-        op->chosen + row * op->top_k);
+    const int position = position_of(chunk, row), seen = compressed_keys(op->rate, position);
+    int32_t *chosen = op->chosen + row * compressed_chosen(op);
+    index_best(packed_of(job, row) + packed_floats(op), seen, op->top_k, chosen);
+    if (!op->tail) return;
+    chosen[op->top_k] = -1;
+    chosen[min_int(seen, op->top_k)] = compressed_tail(op->rate, position);
 }
 
 void cpu_compressed_select(Backend *backend, const CompressedSelect *op) {

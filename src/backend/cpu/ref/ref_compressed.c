@@ -92,7 +92,7 @@ static void compute_key(const Compression *op, const SequenceChunk *chunk, int p
         }
         key[e] = value / sum;
     }
-    norm_row(op->norm, key);
+    if (op->norm) norm_row(op->norm, key);
     rotate_end(op->rope, first, op->width, false, key);
 }
 
@@ -164,8 +164,9 @@ static void select_row(const Job *job, int64_t row) {
     const SequenceChunk *chunk = chunk_of(job->step, row);
     const int position = position_of(chunk, row), seen = compressed_keys(op->rate, position);
     const int kept = seen < op->top_k ? seen : op->top_k;
-    int32_t *chosen = op->chosen + row * op->top_k;
-    for (int i = 0; i < op->top_k; i++) chosen[i] = i < kept ? i : -1;
+    int32_t *chosen = op->chosen + row * compressed_chosen(op);
+    for (int i = 0; i < compressed_chosen(op); i++) chosen[i] = i < kept ? i : -1;
+    if (op->tail) chosen[kept] = compressed_tail(op->rate, position);
     if (seen <= op->top_k) return;
     float *q = op->q + row * op->heads * op->width;
     for (int h = 0; h < op->heads; h++) rotate_end(op->rope, position, op->width, false, q + (int64_t)h * op->width);

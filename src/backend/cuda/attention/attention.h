@@ -164,7 +164,8 @@ typedef struct IndexChoice {
     Attend attend;
     const float *weights; /* [rows of the step][heads]; NULL: each head chooses */
     int block, local, top_k;
-    int rate; /* positions of a key, which rows see from the last of them on; more than 1: keys alone, blocks of 1 */
+    bool tail; /* CompressedSelect.tail */
+    int rate;  /* positions of a key, which rows see from the last of them on; more than 1: keys alone, blocks of 1 */
     int32_t *chosen;
     int tokens; /* keys that the longest row sees, at most; a multiple of KV_PAGE_TOKENS */
 } IndexChoice;

@@ -117,8 +117,10 @@ __global__ void __launch_bounds__(CHOOSERS) index_choose_kernel(const __grid_con
     const Attend &a = p.attend;
     const int group = blockIdx.x, row = a.first_row + blockIdx.y, last = last_key(p, row);
     const int groups = gridDim.x, blocks = last / p.block + 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int32_t *const chosen = p.chosen + ((int64_t)row * groups + group) * p.top_k;
-    for (int i = min(max(blocks, 0), p.top_k) + threadIdx.x; i < p.top_k; i += CHOOSERS) chosen[i] = -1;
+    const int most = p.top_k + p.tail, place = __ldcg(a.step.places + row), kept = min(max(blocks, 0), p.top_k);
+    int32_t *const chosen = p.chosen + ((int64_t)row * groups + group) * most;
+    for (int i = kept + threadIdx.x; i < most; i += CHOOSERS)
+        chosen[i] = p.tail && i == kept && (place + 1) % p.rate ? (place + 1) / p.rate : -1;
     if (blocks <= p.top_k) {
         for (int i = threadIdx.x; i < blocks; i += CHOOSERS) chosen[i] = i;
         return;

@@ -47,6 +47,7 @@ void cuda_compressed_select(Backend *backend, const CompressedSelect *op) {
         .block = 1,
         .rate = op->rate,
         .top_k = op->top_k,
+        .tail = op->tail,
         .chosen = op->chosen};
     cuda_choose_keys(b, &choice);
 }

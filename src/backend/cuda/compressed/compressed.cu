@@ -41,7 +41,7 @@ __device__ __forceinline__ void norm_vector(float *x, const RowNorm &norm, float
 __device__ __forceinline__ void store_key(float *key, int width, const RowNorm &norm, int dims,
     const float *frequencies, int position, float *to, float *shared) {
     block_sync();
-    norm_vector(key, norm, shared);
+    if (norm.width) norm_vector(key, norm, shared);
     block_sync();
     rotate_end(key, width, dims, frequencies, position, false);
     block_sync();
