@@ -140,10 +140,13 @@ static bool find_model(Launch *l, int port, const char *key, const char *wanted,
     if (client_ask(port, key, "GET", "/v1/models", (Slice){0}, &status, &text, error)) {
         const Json *answer = json_parse(&l->arena, buffer_view(&text), error), *list = json_get(answer, "data");
         const Json *model = list && list->type == JSON_ARRAY ? pick_model(list, wanted) : NULL;
-        const Json *context = json_get(model, "context_length");
+        const Json *context = json_get(model, "context_length"),
+                   *problem = json_get(json_get(answer, "error"), "message");
         if (model) l->model = arena_copy(&l->arena, json_slice(json_get(model, "id")));
         if (context && json_is_number(context)) l->context = (int)json_number(context);
-        if (!model && wanted)
+        if (problem && problem->type == JSON_STRING) /* it loads its models, or ends */
+            fail(error, ERROR_IO, "the server on port %d: %.*s", port, SLICE_SHOWN(json_slice(problem)));
+        else if (!model && wanted)
             fail(error, ERROR_NOT_FOUND, "the server on port %d does not serve %s (apus ps shows its models)", port,
                 wanted);
         else if (!model)

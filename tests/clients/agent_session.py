@@ -9,6 +9,7 @@ agent_session.py open-webui FOLDER   the backend of Open WebUI, over its connect
 """
 
 import functools
+import http.server
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -412,6 +414,20 @@ def run_llm(folder, directory):
         check(done.returncode == 0, f"llm -c: {done.stdout} {done.stderr}")
 
 
+class Loading(http.server.BaseHTTPRequestHandler):
+    """A server that does not answer yet."""
+
+    def do_GET(self):
+        body = b'{"error":{"message":"It loads its models.","code":"loading"}}'
+        self.send_response(503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
 def test_launch():
     """Without an agent or a server: what is missing is said."""
     with (
@@ -447,6 +463,11 @@ def test_launch():
             code, said = launch("opencode", "mod", "--port", str(short.port), "--print", "--", "it's")
             fits = "model-one" in said and "context of 4096 tokens" in said and "opencode 'it'\\''s'\n" in said
             check(code == 0 and fits, f"a part of the name, a short context, an argument with a quote: {said}")
+    with http.server.HTTPServer(("127.0.0.1", 0), Loading) as loading:
+        threading.Thread(target=loading.handle_request).start()
+        command = [BINARY, "launch", "claude", "--port", str(loading.server_port)]
+        code = subprocess.run(command, capture_output=True, text=True)
+    check(code.returncode == 1 and "It loads its models." in code.stderr, f"a server that loads: {code.stderr}")
     code = subprocess.run([BINARY, "launch", "claude", "--port", "1"], capture_output=True, text=True)
     check(code.returncode == 1 and "apus serve MODEL" in code.stderr, f"no server: {code.stderr}")
 
