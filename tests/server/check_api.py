@@ -408,6 +408,18 @@ def test_shutdown(path):
     check(s.code == 0, "SIGTERM beside streams: exit code 0")
 
 
+def test_base_model(directory):
+    """A model without a chat template: chats are refused with a code for programs, completions are answered."""
+    write_tiny_model(directory, template=None)
+    with Server(directory, "--ctx-size", 512) as s:
+        status, answer = s.chat("Hi", **SHORT)
+        error = answer.get("error", {})
+        known = error["code"] == "unsupported_model" and error["param"] == "messages"
+        check(status == 400 and known, f"chat: {answer}")
+        status, _, body = s.request("POST", "/v1/completions", {"model": s.name, "prompt": "Hi", "max_tokens": 2})
+        check(status == 200, f"completions: {body}")
+
+
 def run(server, *tests):
     for test in tests:
         start = time.time()
@@ -424,5 +436,6 @@ with tempfile.TemporaryDirectory() as tiny_path:  # what does not depend on the 
     with Server(tiny_path, "--ctx-size", 512, "--slots", 8) as tiny:
         run(tiny, test_limits, test_keepalive, test_stream_wire, test_slow_reader, test_idle)
     test_key(tiny_path)
+    test_base_model(tiny_path)
 test_shutdown(path)
 check.done()

@@ -288,7 +288,7 @@ function Trouble({ message, last }) {
                   ? t('remedyKey')
                   : code === 'out_of_memory'
                     ? t('remedyMemory')
-                    : code === 'model_not_found'
+                    : code === 'model_not_found' || code === 'unsupported_model'
                       ? t('remedyModel')
                       : '';
     const text =

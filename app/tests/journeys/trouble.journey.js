@@ -146,6 +146,9 @@ export async function brokenStreams(/** @type {Tools} */ { browser, mock }) {
     };
     await send(page, 'Again');
     await page.waitForSelector('.trouble.error:has-text("--ctx-size")');
+    mock.routes['/v1/chat/completions'] = { status: 400, error: { message: 'A base.', code: 'unsupported_model' } };
+    await send(page, 'Once more');
+    await page.waitForSelector('.trouble.error:has-text("another model")');
     assert.deepEqual(faults, []);
 }
 

@@ -37,7 +37,7 @@ static bool messages_fit(const Exchange *x, const ChatRequest *request, ApiError
 bool chat_make_prompts(Exchange *x, const ChatRequest *request, ApiError *error) {
     const char *field = request->input_field;
     if (!x->model->template)
-        return api_fail(error, 400, "unsupported_parameter", field,
+        return api_fail(error, 400, "unsupported_model", field,
             "The model '%s' has no chat template; use /v1/completions.", x->model->name);
     x->prompts = arena_alloc(&x->arena, 1, sizeof *x->prompts);
     if (!x->prompts) return api_out_of_memory(error);
