@@ -8,7 +8,8 @@ The files are written by gguf-py, with its names of tensors and keys and with th
 classes (llama.cpp, conversion/*.py) make to the elements. What a config says and no key does must be llama.cpp's
 constant: the case then changes the config, and only the checkpoint is compared. Needs gguf 0.19.0, mlx, numpy.
 NAME: only cases whose name contains it. Every Nth file is also written with each matrix in blocks of another type, as
-files of mixed types have them, and with the numbers of these blocks (gguf-py's dequantize) in f32: equal logits.
+files of mixed types have them, and with the numbers of these blocks (gguf-py's dequantize) in f32: equal logits. Some
+are written four times as wide, too, with K-quants and IQ types.
 """
 
 import argparse
@@ -152,6 +153,18 @@ BLOCKS = {
     "IQ3_XXS": ((0,), 0.0005),
     "TQ2_0": ((64,), 0.05),
 }
+# The same of types that the compact form alone has exactly, or that are seldom: in wide files.
+WIDE_BLOCKS = {
+    "Q6_K": ((208,), 0.0001),
+    "IQ3_S": ((0,), 0.0003),
+    "IQ2_XXS": ((0,), 0.001),
+    "IQ1_S": ((0,), 0.01),
+    "TQ1_0": ((52,), 0.05),
+}
+# Fixtures whose files are also written four times as wide, where blocks of 256 fit.
+WIDE = ("glm4-moe-lite", "gpt-neox", "granitemoe-swa", "internlm2", "llama", "solar-open")
+WIDER, NARROWEST = 4, 16  # smaller sizes are counts
+NO_WIDTH = r"vocab|position|window|token|theta|num_|n_head|n_layer|n_group|top|eps|max_|_id|factor|multiplier|scale"
 # What llama-quantize (llama-quant.cpp) leaves as it is, and what of DeepSeek-V4 is no matrix of a product.
 NO_BLOCKS = (
     r"_norm\.weight|ffn_gate_inp|altup|laurel|per_layer_model_proj|position_embd|token_types|ssm_conv1d|attn_rel_b"
@@ -159,12 +172,14 @@ NO_BLOCKS = (
 )
 
 
-def random_blocks(rng, shape):
-    """Blocks of random codes, as a tensor of a type that fits, and its numbers."""
-    sizes = {name: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] for name in BLOCKS}
-    name = rng.choice([name for name in BLOCKS if shape[-1] % sizes[name][0] == 0])
+def random_blocks(rng, shape, types):
+    """Blocks of random codes, as a tensor of one of the largest types that fit, and its numbers."""
+    sizes = {name: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] for name in types}
+    fit = [name for name in types if shape[-1] % sizes[name][0] == 0]
+    largest = max(sizes[name][0] for name in fit) if types is not BLOCKS else 0
+    name = rng.choice([name for name in fit if sizes[name][0] >= largest])
     elements, size = sizes[name]
-    places, scale = BLOCKS[name]
+    places, scale = types[name]
     blocks = rng.integers(0, 256, (math.prod(shape) // elements, size), dtype=np.uint8)
     for i, place in enumerate(places):
         d = rng.uniform(0.5, 1, len(blocks)) * scale * (-8 if i and elements == 32 else 1)
@@ -185,6 +200,7 @@ class File:
         self.tensors = {n.removeprefix("language_model."): x for n, x in tensors.items()}
         self.named = {}  # under names of GGUF
         self.rename = {}  # parts of modules' names → as gguf-py knows them
+        self.types = BLOCKS
 
     def rename_all(self, pairs):
         self.rename |= pairs
@@ -195,8 +211,8 @@ class File:
         return {int(re.search(r"\.(\d+)\.", n)[1]): self.tensors.pop(n) for n in found}
 
     def write(self, path, blocks=None):
-        """blocks: None: as the tensors are; else matrices are in blocks of types drawn by lot, or (False) in their
-        numbers in f32."""
+        """blocks: None: as the tensors are; else matrices are in blocks of types drawn by lot from self.types, or
+        (False) in their numbers in f32."""
         rng = np.random.default_rng(len(self.tensors))
 
         def add(name, x):
@@ -204,7 +220,7 @@ class File:
             if blocks is None or not fits or re.search(NO_BLOCKS, name):
                 writer.add_tensor(name, np.ascontiguousarray(x))
                 return
-            coded, kind, floats = random_blocks(rng, x.shape)
+            coded, kind, floats = random_blocks(rng, x.shape, self.types)
             writer.add_tensor(name, coded if blocks else floats, raw_dtype=kind if blocks else None)
 
         numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -1385,6 +1401,39 @@ def check_blocks(apus, name, architecture, change, constants):
     return None
 
 
+def widened(name, fixture):
+    """Shapes and config with each width WIDER times as large."""
+
+    def size(tensor, n):
+        ends = re.search(r"embed|lm_head|output_layer|^output", tensor) and n == fixture["vocab"]
+        return n if n < NARROWEST or ends else n * WIDER
+
+    shapes = {k: tuple(size(k, n) for n in s) for k, s in shapes_of(name, fixture["tensors"]).items()}
+    config = dict(fixture["config"])
+    for field, value in config.items():
+        is_width = type(value) is int and value >= NARROWEST
+        if is_width and (field == "hidden_size" or not re.search(NO_WIDTH, field)):
+            config[field] = value * WIDER
+    return shapes, config
+
+
+def check_wide(apus, name, architecture, change, constants):
+    """K-quants and IQ types, whose blocks of 256 no fixture's rows fill: the compact form has their numbers."""
+    fixture = fixtures.read(name)
+    shapes, config = widened(name, fixture)
+    rng = np.random.default_rng(1)
+    tensors = {
+        k: rng.standard_normal(s).astype(np.float32) / 16 + ("norm" in k and len(s) == 1) for k, s in shapes.items()
+    }
+    file = File(architecture, config | constants, {k: x.astype(np.float32) for k, x in tensors.items()})
+    file.types = BLOCKS | WIDE_BLOCKS
+    change(file)
+    tokens = [t % fixture["vocab"] for t in fixture["tokens"]][:12]
+    plain = import_logits(apus, file, tokens, 0, False)
+    off = compare.distance(plain, import_logits(apus, file, tokens, 0, True, ("--compact",)))
+    return None if off <= NEAR else f"wide: {off:.1e} from the numbers of the blocks"
+
+
 def check_assistant(apus):
     """Gemma 4's assistant computes with another model's keys and values only: what is compared is its checkpoint."""
     fixture = fixtures.read("assistant/gemma4")
@@ -1437,6 +1486,9 @@ def main():
             if not problem and number % options.blocks == 0:
                 ran += 1
                 problem = check_blocks(options.apus, *case)
+            if not problem and case[0] in WIDE:
+                ran += 1
+                problem = check_wide(options.apus, *case)
         except (RuntimeError, AssertionError, KeyError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
