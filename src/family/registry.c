@@ -7,6 +7,7 @@
 #define FAMILIES(row)                                                   \
     row("afmoe", afmoe_family)                                          \
     row("apertus", apertus_family)                                      \
+    row("aquila", llama_family)                                         \
     row("arcee", arcee_family)                                          \
     row("axk1", axk1_family)                                            \
     row("bailing_hybrid", bailing_hybrid_family)                        \
@@ -135,6 +136,7 @@
     row("mistral3", mistral3_family)                                    \
     row("mistral4", mistral4_family)                                    \
     row("mixtral", mixtral_family)                                      \
+    row("modernbert-decoder", modernbert_decoder_family)                \
     row("mpt", mpt_family)                                              \
     row("muse_glimmer", muse_glimmer_family)                            \
     row("muse_glimmer_text", muse_glimmer_family)                       \
@@ -188,6 +190,7 @@
     row("step3p7", step3p5_family)                                      \
     row("smolvlm", idefics3_family)                                     \
     row("stablelm", stablelm_family)                                    \
+    row("stablelm_epoch", stablelm_family)                              \
     row("starcoder2", starcoder2_family)                                \
     row("talkie", talkie_family)                                        \
     row("telechat3", telechat3_family)                                  \

@@ -7,8 +7,10 @@ static void load(Loader *ld, Spec *spec) {
     static const NormNames both = {
         load_layer_norm, .attention_input = "input_layernorm", .ffn_input = "post_attention_layernorm"};
     static const NormNames one = {load_layer_norm, .attention_input = "input_layernorm"};
+    static const LoadName epoch[] = {{"layer_norm_eps", "norm_eps"}, {"partial_rotary_factor", "rope_pct"}, {0}};
     Dense row = {.eps_field = "layer_norm_eps",
         .eps = 1e-5,
+        .fields = load_has_field(ld, "rope_pct") ? epoch : NULL, /* StableLM Epoch */
         .norms = &both,
         .rotary_factor = 0.25,
         .qkv_bias = {"use_qkv_bias", false}};

@@ -24,6 +24,11 @@ PUBLISHED_TYPES = {  # model_type of publishers' files → transformers'
 RENAMED = {  # model_type of publishers' own code → transformers' that computes the same, and its fields
     "internlm": ("llama", lambda c: {"attention_bias": c.get("bias", True)}),
     "PanguEmbedded": ("llama", lambda c: {"attention_bias": c.get("bias", True)}),
+    "aquila": ("llama", lambda c: {}),
+    "stablelm_epoch": (
+        "stablelm",
+        lambda c: {"layer_norm_eps": c["norm_eps"], "partial_rotary_factor": c["rope_pct"]},
+    ),
     "orion": ("stablelm", lambda c: {"layer_norm_eps": c["rms_norm_eps"], "partial_rotary_factor": 1.0}),
 }
 CHATGLM_FIELDS = {
