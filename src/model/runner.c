@@ -147,6 +147,7 @@ static const char *undivided(const Component *component, int parts, int64_t *cou
     const int64_t width = component->recurrent.o.cols / parts;
     *count = 0;
     if (has_sub_norm(component)) return "norms inside of attention or feed-forward networks";
+    if (component->reads) return "components that read an earlier residual";
     switch (component->kind) {
     case COMPONENT_MLA: return "latent attention";
     case COMPONENT_MAMBA: return "recurrent layers with a state per channel (Mamba-1)";
