@@ -242,6 +242,7 @@ DIFFERENT = {  # fixtures: what mlx-lm does there
     "falcon-h1": "multiplies matrices by the model's factors, which apus refuses to",
     "gemma3n": "keeps keys and values of layers that have those of another layer",
     "helium-bias": "writes an lm_head that the model does not have",
+    "talkie(-three)?": "quantises no lm_head that is not in a module",
     "(hf-)?olmo": "has no OLMo 1 without ai2-olmo, and ends the program",
 }
 
