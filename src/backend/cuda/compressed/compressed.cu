@@ -309,13 +309,15 @@ __device__ static void hyper_mix(const HyperConnection &op, const float *logits,
         });
 }
 
-__global__ void __launch_bounds__(BLOCK) hyper_kernel(const __grid_constant__ HyperConnection op) {
+/* logits: of a row. */
+__global__ void __launch_bounds__(BLOCK)
+    hyper_kernel(const __grid_constant__ HyperConnection op, int64_t logits_count) {
     __shared__ Hyper w;
     let_next_begin();
     wait_for_previous();
     const int64_t row = blockIdx.y;
     const int n = op.streams, lane = threadIdx.x;
-    const float *logits = op.logits + row * hyper_logits(n, op.iterations, op.magnitude);
+    const float *logits = op.logits + row * logits_count;
     if (lane < n) {
         w.pre[lane] = sigmoid(load(logits + lane) * __ldg(op.scale) + __ldg(op.base + lane)) + op.eps;
         if (op.y) {
@@ -350,5 +352,6 @@ __global__ void __launch_bounds__(BLOCK) hyper_kernel(const __grid_constant__ Hy
     }
 }
 extern "C" cudaError_t compressed_hyper(cudaStream_t stream, const HyperConnection *op) {
-    return launch(stream, hyper_kernel, dim3(across(op->width), op->rows), BLOCK, 0, *op);
+    return launch(stream, hyper_kernel, dim3(across(op->width), op->rows), BLOCK, 0, *op,
+        hyper_logits(op->streams, op->iterations, op->magnitude));
 }
