@@ -1,8 +1,8 @@
 /* Hunyuan 4: latent attention with gates, sinks and an indexer, as in GLM-5, between independent hyper-connections; the
  * experts have a limit on what is multiplied, the shared one has none. Names are the publisher's, or those as
- * transformers writes them. Rotary pairs are neighbours, and norms of latents have rms_norm_eps: so compute vLLM,
- * SGLang, mlx-vlm and llama.cpp, which run the published files; transformers 5.23 rotates halves, with an epsilon of
- * 1e-6. References: transformers/models/hy_v4 with both mended (tools/oracle); vllm/models/hy_v4. */
+ * transformers writes them. Rotary pairs are neighbours, and norms of latents have rms_norm_eps: so computes vLLM,
+ * and llama.cpp's converter says the same of the pairs; transformers 5.23 rotates halves, with an epsilon of 1e-6.
+ * References: transformers/models/hy_v4 with both mended (tools/oracle); vllm/models/hy_v4. */
 #include "family/mla.h"
 
 typedef struct HyV4 {

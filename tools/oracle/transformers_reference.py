@@ -184,7 +184,7 @@ def tensors(config):
 
 
 def mend(model, config):
-    """Computes Hunyuan 4 as the engines that run its published files do: pairs of neighbours rotate, and norms of
+    """Computes Hunyuan 4 as vLLM does: pairs of neighbours rotate, and norms of
     latents have the model's epsilon."""
     if config["model_type"] != "hy_v4":
         return
