@@ -22,14 +22,6 @@ enum { SANITIZED = 0, SANITIZED_THREADS = 0 };
 static inline bool test_sampled(void) { return SANITIZED || getenv("APUS_TEST_SAMPLE"); }
 /* Whether it is ./test.sh that runs the test: a sanitizer's sample is then smaller than that of ./test.sh long. */
 static inline bool test_usual(void) { return getenv("APUS_TEST_SAMPLE") != NULL; }
-/* Which sample that is: ./test.sh sets a number that it takes from the commit, so that samples which are a half of the
- * whole are another half at other commits. */
-static inline size_t test_turn(void) {
-    const char *sample = getenv("APUS_TEST_SAMPLE");
-    return sample ? strtoul(sample, NULL, 10) : 0;
-}
-/* Whether case `number` is in such a half; without a sample all are. */
-static inline bool test_due(size_t number) { return !test_usual() || (number + test_turn()) % 2 == 0; }
 /* Whether tests that go through the backends take this one: APUS_TEST_BACKEND names the only one, as for a device whose
  * machine has run the others already. */
 static inline bool test_takes_backend(const char *name) {

@@ -356,7 +356,7 @@ bool fixture_cpu_due(const char *cpu) {
 bool fixture_case_due(size_t number, size_t index) {
     const char *cpu = fixture_cpus[index];
     const bool vector = !strncmp(cpu, "avx", 3) || !strcmp(cpu, "amx");
-    return !(vector && test_sampled() && (number + index + test_turn() / 4) % 2) && fixture_cpu_due(cpu);
+    return !(vector && test_sampled() && (number + index) % 2) && fixture_cpu_due(cpu);
 }
 
 bool fixture_cpu_here(const char *cpu) {
