@@ -8,7 +8,7 @@
 typedef struct HyV4 {
     MlaFamily mla;
     int shared;
-    bool saved; /* by transformers, which calls all gates so, and moves part of a name */
+    bool saved; /* by transformers, which moves part of a name */
 } HyV4;
 
 static HyV4 load_fields(Loader *ld, Spec *spec) {
@@ -78,7 +78,8 @@ static void load_layer(Loader *ld, Spec *spec, const HyV4 *s, int i) {
 static void load(Loader *ld, Spec *spec) {
     static const LoadName saved[] = {{"gate_proj", "linear_gate"}, {0}};
     const HyV4 s = load_fields(ld, spec);
-    if (s.saved) load_module_names(ld, saved);
+    if (load_has_part(ld, ".mlp.linear_gate.") || load_has_part(ld, ".shared_experts.linear_gate."))
+        load_module_names(ld, saved);
     load_scope(ld, "%s", "model.");
     spec->hyper.head =
         family_hyper_head(ld, spec, s.mla.d.eps, s.saved ? "hc_pre.hc_head.hc_head_%s" : "hc_head.hc_head_%s");

@@ -2,17 +2,17 @@
 #include "family/family.h"
 #include "model/model_internal.h"
 
-/* model_type of config.json → its Family. A new family is one row here and one file. */
+/* model_type of config.json → its Family. A new family is one row here and one file. GGUF files of a family become the
+ * first of its rows. */
 // clang-format off
 #define FAMILIES(row)                                                   \
     row("afmoe", afmoe_family)                                          \
     row("apertus", apertus_family)                                      \
-    row("aquila", llama_family)                                         \
     row("arcee", arcee_family)                                          \
     row("axk1", axk1_family)                                            \
+    row("axk2", axk2_family)                                            \
     row("bailing_hybrid", bailing_hybrid_family)                        \
     row("baichuan", baichuan_family)                                    \
-    row("axk2", axk2_family)                                            \
     row("baichuan_m1", baichuan_m1_family)                              \
     row("bamba", bamba_family)                                          \
     row("bailing_moe", bailing_moe_family)                              \
@@ -44,7 +44,7 @@
     row("falcon", falcon_family)                                        \
     row("falcon_h1", falcon_h1_family)                                  \
     row("falcon_mamba", falcon_mamba_family)                            \
-    row("fastvlm", fastvlm_family)                                          \
+    row("fastvlm", fastvlm_family)                                      \
     row("flex_olmo", flex_olmo_family)                                  \
     row("flint", flint_family)                                          \
     row("gemma", gemma_family)                                          \
@@ -112,6 +112,7 @@
     row("lfm2_vl", lfm2_vl_family)                                      \
     row("lille-130m", lille_family)                                     \
     row("llama", llama_family)                                          \
+    row("aquila", llama_family)                                         \
     row("llama4", llama4_family)                                        \
     row("llama4_text", llama4_family)                                   \
     row("llava_qwen2", fastvlm_family)                                      \

@@ -118,6 +118,9 @@ static const struct {
     {".block_sparse_moe.output_linear", ".block_sparse_moe.switch_mlp.down_proj", NULL, RENAME_ALWAYS},
     {".shared_mlp.input_linear", ".mlp.gate_proj", ".mlp.up_proj", RENAME_DENSE},
     {".shared_mlp.output_linear", ".mlp.down_proj", NULL, RENAME_DENSE},
+    /* Hunyuan 4 as transformers saves it: its publisher's names, as of its experts. */
+    {".mlp.linear_gate", ".mlp.gate_proj", NULL, RENAME_ALWAYS},
+    {".shared_experts.linear_gate", ".shared_experts.gate_proj", NULL, RENAME_ALWAYS},
 };
 
 bool rule_divides(const char *model_type) {
