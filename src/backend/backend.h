@@ -402,9 +402,7 @@ typedef struct Experts {
     float *out;  /* [rows, hidden] */
 } Experts;
 
-/* A gated network beside experts: glu of the block's x, down of glu.out, whose result is sums.x; sums.y is the
- * experts'.
- */
+/* A gated network beside experts: glu of the block's x, down of glu.out. sums.x is its result, sums.y the experts'. */
 typedef struct DenseBeside {
     Glu glu;
     Matmul down;

@@ -357,10 +357,13 @@ static void read_nvfp4_row(const PackedMatrix *p, int64_t row, uint8_t *data) {
     static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     const uint8_t *codes = (const uint8_t *)p->data.data + row * (p->cols / 2);
     const uint8_t *scales = (const uint8_t *)p->scales.data + row * (p->cols / NVFP4_GROUP);
-    const size_t size = dtype_bytes(p->form.dtype);
-    for (int64_t c = 0; c < p->cols; c++) {
-        const float value = values[codes[c / 2] >> c % 2 * 4 & 15] * nvfp4_scale(p, scales[c / NVFP4_GROUP]);
-        floats_from_f32(data + (size_t)c * size, p->form.dtype, &value, 1);
+    const size_t bytes = NVFP4_GROUP * dtype_bytes(p->form.dtype);
+    for (int64_t g = 0; g < p->cols / NVFP4_GROUP; g++) {
+        const float scale = nvfp4_scale(p, scales[g]);
+        float group[NVFP4_GROUP];
+        for (int i = 0; i < NVFP4_GROUP; i++)
+            group[i] = values[codes[(g * NVFP4_GROUP + i) / 2] >> i % 2 * 4 & 15] * scale;
+        floats_from_f32(data + (size_t)g * bytes, p->form.dtype, group, NVFP4_GROUP);
     }
 }
 

@@ -87,7 +87,7 @@ static int offer(void *context, uint64_t seed, int choice, int position, int max
     return max;
 }
 
-/* Between 1 and 1 + most, longer steps being rarer: others use the machine, too. */
+/* Between 1 and 1 + most, longer steps being rarer: others use the machine, too. Its mean is 1 + most / 3. */
 static double disturbance(uint64_t *state, double most) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     const double u = (double)(*state >> 40) / (double)(1 << 24);

@@ -184,8 +184,7 @@ def tensors(config):
 
 
 def mend(model, config):
-    """Computes Hunyuan 4 as vLLM does: pairs of neighbours rotate, and norms of
-    latents have the model's epsilon."""
+    """Computes Hunyuan 4 as vLLM does: pairs of neighbours rotate, and norms of latents have the model's epsilon."""
     if config["model_type"] != "hy_v4":
         return
     code = importlib.import_module("transformers.models.hy_v4.modeling_hy_v4")
