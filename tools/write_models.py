@@ -181,7 +181,7 @@ def line(model_type, family, text, own, measured):
 def document():
     texts, known, measured = sources(), fixtures(), errors()
     rows = registry()
-    tested = {family: known.get(t, []) for t, family in rows if t in known}
+    tested = {family: known[t] for t, family in reversed(rows) if t in known}  # the family's first name
     out = HEAD
     for model_type, family in rows:  # another name of a tested family has its tests
         own = known.get(model_type) or tested.get(family, [])
